@@ -1,0 +1,116 @@
+# Thin: environment, build, and the commands a person or CI types. Everything lives in .venv.
+#
+#   make          builds the native backend into .venv        make run     evaluates the MLP
+#   make test     the default test suite                       make bench   against its peers
+#   make help     everything else
+
+PYTHON ?= python3
+CXX ?= g++
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/.stamps
+OUT ?= out
+ARGS ?=
+PYTEST_ARGS ?=
+
+export CXX
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_QUIET ?= 1
+
+NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
+EXTRAS := tvm test
+LINT_PATHS := needle needle_tvm apps benchmarks tests
+TYPED := needle needle_tvm
+CXX_SOURCES = $(shell find src -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+.PHONY: build run test test-all lint format sanitize bench peers gpu-test gpu-bench check clean help
+
+build: $(STAMPS)/native
+
+run: build
+	$(PY) apps/tvm_eval.py -m mlp -d cpu --out $(OUT) $(ARGS)
+
+test: build
+	$(PY) -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+
+test-all: build
+	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+lint: $(STAMPS)/lint
+	$(PY) -m ruff check $(LINT_PATHS)
+	$(PY) -m ruff format --check $(LINT_PATHS)
+	$(PY) -m mypy $(TYPED)
+	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
+
+format: $(STAMPS)/lint
+	$(PY) -m ruff check --fix-only --quiet $(LINT_PATHS)
+	$(PY) -m ruff format $(LINT_PATHS)
+	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))
+
+bench: build peers
+	$(PY) -m benchmarks.mlp --out $(OUT)/bench $(ARGS)
+
+peers: $(STAMPS)/peers
+
+gpu-test gpu-bench:
+	$(error $@: needle has no CUDA device code yet, so there is nothing to run on a GPU)
+
+# Only what these recipes make; a user's cache of compiled models stays.
+clean:
+	rm -rf $(VENV) build dist $(OUT)
+
+help:
+	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
+	@echo "run              the MLP through every stage, to out/ bench      against PyTorch, ONNX Runtime"
+	@echo "test             the default suite                    test-all   with the slow tests"
+	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
+	@echo "peers            installs PyTorch and ONNX Runtime    clean      removes .venv, build, out"
+
+# Before anything is installed: what would otherwise show at the end of a page of pip's output.
+# $(call require,COMMAND,MESSAGE) stops make with one line unless the shell command succeeds.
+require = $(if $(shell { $(1); } >/dev/null 2>&1 && echo yes),,$(error needle needs $(2)))
+define require_tools
+$(call require,command -v $(PYTHON),Python 3.10 or newer: there is no $(PYTHON) here)
+$(call require,$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))',Python 3.10 or newer: $(PYTHON) is $(shell $(PYTHON) -V 2>&1))
+$(call require,$(PYTHON) -c 'import ensurepip; import venv',Python's venv module: install it (on Debian and Ubuntu: apt install python3-venv))
+$(call require,command -v $(firstword $(CXX)),a C++17 compiler: there is no $(firstword $(CXX)) here (on Debian and Ubuntu: apt install g++))
+$(call require,$(PYTHON) -c 'import os; import sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")',Python's headers: there is no Python.h here (on Debian and Ubuntu: apt install python3-dev))
+endef
+
+check:
+	$(require_tools)
+	@echo "python3 with venv and headers, and a C++ compiler: all here"
+
+$(STAMPS)/venv:
+	$(require_tools)
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+# $(call install,STAMP,GROUPS): what pyproject.toml lists for the groups, then the stamp.
+define install
+@$(PY) .ci/requirements.py $(2) > $(1).txt
+@$(PY) -m pip install -r $(1).txt
+@touch $(1)
+endef
+
+# The build's own requirements go into .venv too, so that a rebuild is one compiler run.
+$(STAMPS)/dependencies: pyproject.toml $(STAMPS)/venv
+	@echo "installing dependencies into $(VENV) (the first time this takes some minutes)"
+	$(call install,$@,build $(EXTRAS))
+
+$(STAMPS)/native: $(STAMPS)/dependencies $(NATIVE)
+	$(require_tools)
+	@echo "building the native backend"
+	@$(PY) -m pip install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(STAMPS)/peers: $(STAMPS)/native
+	@echo "installing PyTorch and ONNX Runtime into $(VENV)"
+	$(call install,$@,bench)
+
+$(STAMPS)/lint: $(STAMPS)/dependencies
+	@echo "installing ruff, mypy and clang-format into $(VENV)"
+	$(call install,$@,lint)

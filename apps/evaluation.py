@@ -1,0 +1,289 @@
+"""What tvm_eval.py does, as functions from a request to a JSON-able result. Prints nothing."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import digits
+import machine
+import models
+import numpy as np
+import peers
+from cli import EvaluationError, Progress, UsageError, one_line
+from contestants import Disagreement, build_model, check_agreement, save_arrays
+
+import needle as ndl
+import needle_tvm
+from needle_tvm import parity, timing
+from needle_tvm.stages import STAGES
+from needle_tvm.threads import available_cores
+from needle_tvm.timing import Contestant, TimingError
+
+CONTESTANTS = Path(__file__).with_name("contestants.py")
+EAGER = "needle eager"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate. `batch` None is the model's own; `threads` None is every allotted core."""
+
+    model: str
+    device: str = "cpu"
+    stages: tuple[str, ...] = STAGES
+    trials: int = 0
+    batch: int | None = None
+    weights: Path | None = None
+    recompile: bool = False
+    threads: int | None = None
+    with_peers: bool = False
+    dump_ir: Path | None = None
+    rounds: int = 10
+
+
+@dataclass
+class Subject:
+    """A model ready to be evaluated: in eval mode, on its device, with its example inputs."""
+
+    name: str
+    factory: str
+    options: dict[str, Any]
+    model: Any
+    inputs: tuple[np.ndarray, ...]
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The inputs as needle tensors."""
+        return [ndl.Tensor(x, requires_grad=False) for x in self.inputs]
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """The model's weights by name."""
+        return {name: value.numpy() for name, value in self.model.state_dict().items()}
+
+
+@dataclass
+class Stage:
+    """One compiled stage and how it came to be."""
+
+    executable: Any
+    seconds: float
+    from_cache: bool
+
+
+def evaluate(request: Request, progress: Progress | None = None) -> dict[str, Any]:
+    """Compile or reload every stage, check parity, time everything; the result as JSON values.
+
+    Raises UsageError for arguments that cannot be met, EvaluationError when something failed;
+    a parity mismatch is not raised but reported with `ok` false.
+    """
+    report = progress or (lambda done, total, text: None)
+    subject = build_subject(request)
+    threads = request.threads or available_cores()
+    compiled = compile_stages(subject, request, report)
+    report(0, 1, "checking parity")
+    ladder = check_parity(subject, compiled)
+    result: dict[str, Any] = {
+        "needle": ndl.__version__,
+        "date": machine.now(),
+        "machine": machine.describe(threads),
+        "model": request.model,
+        "device": request.device,
+        "inputs": [{"shape": list(x.shape), "dtype": x.dtype.name} for x in subject.inputs],
+        "weights": str(request.weights) if request.weights else None,
+        "parameters": sum(value.size for value in subject.state.values()),
+        "trials": request.trials,
+        "stages": {
+            name: {
+                "seconds_to_ready": stage.seconds,
+                "from_cache": stage.from_cache,
+                "artifact": str(stage.executable.path),
+                "parity": ladder[name],
+            }
+            for name, stage in compiled.items()
+        },
+    }
+    if is_digits(subject):
+        report(0, 1, "classifying the digits test set")
+        result["digits"] = digits_accuracy(subject, compiled)
+    result["ok"] = (
+        all(entry["ok"] for entry in ladder.values())
+        and result.get("digits", {"identical": True})["identical"]
+    )
+    if request.with_peers:
+        result["peers_missing"] = peers.missing(request.model)
+    if result["ok"]:  # the speed of a wrong answer is of no use
+        result["timing"] = time_side_by_side(subject, compiled, request, threads, report)
+    return result
+
+
+def build_subject(request: Request) -> Subject:
+    """The model with its weights and inputs. Raises UsageError naming what does not fit."""
+    try:
+        factory = models.factory(request.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    options: dict[str, Any] = {} if request.batch is None else {"batch": request.batch}
+    state = load_weights(request.weights) if request.weights else None
+    try:
+        model, inputs = build_model(factory, **options, **({"state": state} if state else {}))
+    except (ValueError, OSError, ImportError, SyntaxError) as error:
+        origin = f"weights {request.weights}" if state else f"model {request.model}"
+        raise UsageError(f"{origin}: {one_line(error)}") from error
+    if state is not None:
+        try:
+            model.load_state_dict(state)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"weights {request.weights}: {one_line(error)}") from error
+    model.eval()
+    arrays = tuple(x if isinstance(x, np.ndarray) else x.numpy() for x in inputs)
+    return Subject(request.model, factory, options, model, arrays)
+
+
+def load_weights(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file. Raises UsageError when it cannot be read."""
+    try:
+        loaded = ndl.load(path)
+    except (OSError, ValueError) as error:
+        text = one_line(error)
+        raise UsageError(text if str(path) in text else f"weights {path}: {text}") from error
+    return {
+        name: value if isinstance(value, np.ndarray) else value.numpy()
+        for name, value in loaded.items()
+    }
+
+
+def compile_stages(
+    subject: Subject, request: Request, report: Progress | None = None
+) -> dict[str, Stage]:
+    """Every requested stage by name, compiled or reloaded from the cache."""
+
+    def step(number: int, stage: str, text: str) -> None:
+        if report is not None:
+            report(number, len(request.stages), text if stage in text else f"{stage}: {text}")
+
+    compiled = {}
+    for number, name in enumerate(request.stages):
+        step(number, name, "looking in the cache")
+        start = time.perf_counter()
+        executable = needle_tvm.compile(
+            subject.model,
+            *subject.tensors,
+            target=request.device,
+            stage=name,
+            trials=request.trials if name == STAGES[-1] else 0,
+            threads=request.threads,
+            recompile=request.recompile,
+            progress=partial(step, number, name),
+        )
+        compiled[name] = Stage(executable, time.perf_counter() - start, executable.from_cache)
+        if request.dump_ir is not None:
+            request.dump_ir.mkdir(parents=True, exist_ok=True)
+            (request.dump_ir / f"{name}.tvmscript").write_text(executable.script)
+    return compiled
+
+
+def check_parity(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, dict[str, Any]]:
+    """For each stage its largest errors against the eager model in float64, as JSON values."""
+    executables = {name: stage.executable for name, stage in compiled.items()}
+    rungs = parity.ladder(subject.model, subject.tensors, executables)
+    return {rung.stage: {k: _json_value(v) for k, v in asdict(rung).items()} for rung in rungs}
+
+
+def _json_value(value: Any) -> Any:
+    """JSON has no infinity: an error without bound is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def time_side_by_side(
+    subject: Subject,
+    compiled: Mapping[str, Stage],
+    request: Request,
+    threads: int,
+    report: Progress | None = None,
+) -> dict[str, Any]:
+    """Every stage, the eager model and the peers in one contest; times in seconds per call."""
+
+    def step(done: int, total: int, text: str) -> None:
+        if report is not None:
+            report(done, total, "timing side by side")
+
+    with tempfile.TemporaryDirectory(prefix="needle-eval-") as folder:
+        contestants = prepare_contestants(subject, compiled, request, threads, Path(folder))
+        try:
+            results = timing.contest(
+                contestants, rounds=request.rounds, check=check_agreement, progress=step
+            )
+        except (TimingError, Disagreement) as error:
+            raise EvaluationError(str(error)) from error
+    ours = results[0]
+    return {
+        "method": "one process per contestant, alternating blocks; ratio = eager time / its time",
+        "rounds": request.rounds,
+        "threads": threads,
+        "contestants": [
+            {**result.to_dict(), "ratio_to_eager": asdict(timing.ratio(result, ours))}
+            for result in results
+        ],
+    }
+
+
+def prepare_contestants(
+    subject: Subject,
+    compiled: Mapping[str, Stage],
+    request: Request,
+    threads: int,
+    folder: Path,
+) -> list[Contestant]:
+    """The eager model, every stage and the peers, with their files written into `folder`."""
+    weights, inputs = str(folder / "weights.npz"), str(folder / "inputs.npz")
+    save_arrays(weights, subject.state)
+    save_arrays(inputs, {f"input_{i}": x for i, x in enumerate(subject.inputs)})
+    eager = {
+        "factory": subject.factory,
+        "options": subject.options,
+        "weights": weights,
+        "inputs": inputs,
+        "device": request.device,
+    }
+    contestants = [Contestant(EAGER, f"{CONTESTANTS}:eager", eager, threads=threads)]
+    for name, stage in compiled.items():
+        path = str(folder / name)
+        stage.executable.export(path)
+        files = {"path": path, "inputs": inputs}
+        contestants.append(Contestant(name, f"{CONTESTANTS}:artifact", files, threads=threads))
+    if request.with_peers:
+        contestants += [
+            peer
+            for peer in peers.contestants(request.model, weights, inputs, threads)
+            if peer.name != peers.TORCH_COMPILE  # minutes to compile: only in the benchmarks
+        ]
+    return contestants
+
+
+def is_digits(subject: Subject) -> bool:
+    """Whether the model classifies 8x8 digits: 64 features in, 10 classes out."""
+    if subject.name != "mlp" or subject.inputs[0].shape[1] != digits.FEATURES:
+        return False
+    head = subject.state.get("head.weight")
+    return head is not None and head.shape[1] == digits.CLASSES
+
+
+def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, Any]:
+    """Test accuracy of the eager model and each stage, and whether all predict the same."""
+    images, labels = digits.test_set()
+    batch = len(subject.inputs[0])
+    predictions = {EAGER: digits.predict(subject.model, images, batch)}
+    for name, stage in compiled.items():
+        predictions[name] = digits.predict(stage.executable, images, batch)
+    return {
+        "samples": len(labels),
+        "accuracy": {name: float((p == labels).mean()) for name, p in predictions.items()},
+        "identical": all(np.array_equal(p, predictions[EAGER]) for p in predictions.values()),
+    }

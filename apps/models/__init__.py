@@ -1,0 +1,37 @@
+"""The models that tvm_eval.py knows by name. Imports neither needle nor any other framework.
+
+A model is named by its factory, `path/file.py:function`. The function returns (model, inputs):
+the needle Module and its example inputs, an array or a tuple of arrays. It may take two keyword
+arguments: `batch`, the number of samples in the inputs, and `state`, the names and arrays of a
+weights file, from which a factory that can be built in many sizes takes its sizes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+FACTORIES: dict[str, str | None] = {
+    "mlp": f"{_FOLDER / 'mlp.py'}:build",
+    "conv": None,
+    "transformer": None,
+}
+
+
+def factory(name: str) -> str:
+    """The factory of a model given as one of the names above or as `FILE.py:function`.
+
+    Raises ValueError for anything else, and for a model that is planned but not built.
+    """
+    if name in FACTORIES:
+        found = FACTORIES[name]
+        if found is None:
+            raise ValueError(f"model {name!r} is not built yet")
+        return found
+    path, separator, function = name.rpartition(":")
+    if separator and path.endswith(".py") and function:
+        if not Path(path).is_file():
+            raise ValueError(f"model {name!r}: there is no file {path}")
+        return f"{Path(path).resolve()}:{function}"
+    raise ValueError(f"unknown model {name!r}: must be {', '.join(FACTORIES)} or FILE.py:function")

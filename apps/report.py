@@ -1,0 +1,206 @@
+"""An evaluation's result as a table, as JSON and as a bar chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_COLOURS = {"eager": "#7a7a7a", "stage": "#1f6fb4", "peer": "#d98324"}
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three significant digits and a unit that suits them."""
+    scale, unit = _unit(seconds)
+    return f"{_digits(seconds / scale)} {unit}"
+
+
+def interval(lower: float, upper: float) -> str:
+    """Two durations in one unit."""
+    scale, unit = _unit(upper)
+    return f"{_digits(lower / scale)}-{_digits(upper / scale)} {unit}"
+
+
+def factor(value: float) -> str:
+    """A ratio as a number: two decimals, or two significant digits where that says too little."""
+    return f"{value:.2g}" if value < 0.1 else _digits(value)
+
+
+def ratio(spread: Mapping[str, float]) -> str:
+    """A ratio's median and, in brackets, its quartiles."""
+    return f"{factor(spread['median'])} {_quartiles(spread)}"
+
+
+def _quartiles(spread: Mapping[str, float]) -> str:
+    return f"({factor(spread['lower'])}-{factor(spread['upper'])})"
+
+
+def print_table(result: Mapping[str, Any], console: Console) -> None:
+    """The result as a table with a line on the conditions under which it was measured."""
+    digits = result.get("digits")
+    title = f"{result['model']} on {result['device']}, input " + ", ".join(
+        f"{'x'.join(map(str, x['shape']))} {x['dtype']}" for x in result["inputs"]
+    )
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for heading in ("", "ready in", "median", "quartiles", "x eager", "(quartiles)", "error"):
+        table.add_column(heading, justify="right" if heading else "left")
+    if digits:
+        table.add_column("accuracy", justify="right")
+
+    timed = {entry["name"]: entry for entry in result.get("timing", {}).get("contestants", ())}
+    for name in timed or result["stages"]:
+        stage, entry = result["stages"].get(name), timed.get(name)
+        cells = [name, _ready(stage), *_times(entry), _errors(stage)]
+        if digits:
+            accuracy = digits["accuracy"].get(name)
+            cells.append("" if accuracy is None else f"{accuracy:.2%}")
+        table.add_row(*cells)
+    console.print(table)
+
+    machine = result["machine"]
+    if any(stage["from_cache"] for stage in result["stages"].values()):
+        console.print("* loaded from the cache", highlight=False)
+    console.print(
+        f"error: largest absolute difference from the eager model in float64\n"
+        f"{machine['processor']}, {machine['threads']} threads, {result['date']}",
+        highlight=False,
+    )
+    for name, modules in result.get("peers_missing", {}).items():
+        console.print(f"{name} left out: not installed: {', '.join(modules)}", highlight=False)
+    for name, stage in result["stages"].items():
+        if not stage["parity"]["ok"]:
+            op = stage["parity"].get("diverges")
+            where = f", first at {op}" if op else ""
+            console.print(f"MISMATCH: {name} differs from the eager model{where}", highlight=False)
+    if digits and not digits["identical"]:
+        console.print("MISMATCH: the stages do not all predict the same digits", highlight=False)
+
+
+def _ready(stage: Mapping[str, Any] | None) -> str:
+    if stage is None:
+        return ""
+    return duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
+
+
+def _times(entry: Mapping[str, Any] | None) -> list[str]:
+    if entry is None:
+        return ["", "", "", ""]
+    times = entry["ratio_to_eager"]
+    return [
+        duration(entry["median"]),
+        interval(entry["lower_quartile"], entry["upper_quartile"]),
+        factor(times["median"]),
+        _quartiles(times),
+    ]
+
+
+def _errors(stage: Mapping[str, Any] | None) -> str:
+    if stage is None:
+        return ""
+    error = stage["parity"]["max_absolute"]
+    return "unbounded" if error is None else f"{error:.1e}"
+
+
+def to_json(result: Mapping[str, Any]) -> str:
+    """One JSON object, ending in a newline. Raises ValueError for a NaN or infinity in it."""
+    return json.dumps(result, indent=2, allow_nan=False) + "\n"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write the file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(result: Mapping[str, Any], path: Path) -> None:
+    """The result as a JSON file."""
+    write_atomically(path, to_json(result).encode())
+
+
+def draw_chart(result: Mapping[str, Any], path: Path) -> None:
+    """A PNG bar chart of the times on a log scale, each bar with its time and ratio to eager."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    entries = result["timing"]["contestants"]
+    names = [entry["name"] for entry in entries]
+    medians = [entry["median"] for entry in entries]
+    below = [entry["median"] - entry["lower_quartile"] for entry in entries]
+    above = [entry["upper_quartile"] - entry["median"] for entry in entries]
+    kinds = [
+        "eager" if index == 0 else "stage" if name in result["stages"] else "peer"
+        for index, name in enumerate(names)
+    ]
+
+    figure = Figure(figsize=(9, 1.6 + 0.55 * len(names)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh(
+        range(len(names)),
+        medians,
+        xerr=[below, above],
+        color=[_COLOURS[kind] for kind in kinds],
+        error_kw={"ecolor": "#303030", "capsize": 3, "elinewidth": 1},
+        height=0.66,
+    )
+    for row, entry in enumerate(entries):
+        text = duration(entry["median"])
+        if row:
+            text += f"   {factor(entry['ratio_to_eager']['median'])} x eager"
+        axes.annotate(
+            text,
+            (entry["upper_quartile"], row),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_xscale("log")
+    # Room for the labels to the right of the longest bar, and a visible length for the shortest.
+    axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
+    axes.xaxis.set_major_formatter(lambda seconds, position: duration(seconds))
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", which="major", color="#d0d0d0", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("time of one inference, log scale; shorter is faster; whiskers are quartiles")
+    shapes = ", ".join("x".join(map(str, x["shape"])) for x in result["inputs"])
+    machine = result["machine"]
+    axes.set_title(
+        f"{result['model']}, input {shapes}, {result['device']}: time and speed relative to eager\n"
+        f"{machine['processor']}, {machine['threads']} threads, {result['date'][:10]}",
+        loc="left",
+        fontsize=10,
+    )
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130)
+    write_atomically(path, content.getvalue())

@@ -1,0 +1,145 @@
+"""Compile a model through every stage, check it against the eager one, and time them all."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import cli
+import models
+
+STAGES = ("noopt", "fused", "tuned")
+DEVICES = ("cpu", "cuda")
+
+
+def stage_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in STAGES:
+            raise argparse.ArgumentTypeError(f"unknown stage {name!r}: must be {', '.join(STAGES)}")
+    return tuple(stage for stage in STAGES if stage in names)
+
+
+def model_name(text: str) -> str:
+    try:
+        models.factory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.Parser(prog="tvm_eval.py", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add(
+        "-m",
+        "--model",
+        type=model_name,
+        default="mlp",
+        metavar="MODEL",
+        help=f"{', '.join(models.FACTORIES)}, or FILE.py:function that returns (model, inputs)",
+    )
+    add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
+    add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
+    add(
+        "--stages",
+        type=stage_names,
+        default=STAGES,
+        metavar="LIST",
+        help=f"comma-separated, of {','.join(STAGES)} (all)",
+    )
+    add(
+        "--trials",
+        type=cli.natural,
+        default=0,
+        metavar="N",
+        help="candidates the tuned stage also searches for each task (%(default)s)",
+    )
+    add("--batch", type=cli.positive, metavar="N", help="samples in the input (the model's own)")
+    add("--weights", type=Path, metavar="FILE", help="safetensors file to take the weights from")
+    add("--threads", type=cli.positive, metavar="N", help="CPU threads (every core allotted to us)")
+    add("--peers", action="store_true", help="time PyTorch and ONNX Runtime beside it")
+    add(
+        "--rounds",
+        type=cli.positive,
+        default=10,
+        metavar="N",
+        help="timed blocks of each contestant (%(default)s)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        metavar="DIR",
+        help="folder for MODEL-DEVICE.json and .png (%(default)s)",
+    )
+    add("--json", metavar="FILE", help="also write the JSON here; - is stdout")
+    add("--dump-ir", type=Path, metavar="DIR", help="write every stage's module as text")
+    volume = parser.add_mutually_exclusive_group()
+    volume.add_argument("-v", "--verbose", action="count", default=0, help="say more (-vv: all)")
+    volume.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    options = make_parser().parse_args(arguments)
+    levels = (logging.WARNING, logging.INFO, logging.DEBUG)
+    logging.basicConfig(level=levels[min(options.verbose, 2)], format="%(name)s: %(message)s")
+    return cli.guarded("tvm_eval.py", lambda: run(options), debug=options.verbose > 1)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluates, and writes what was asked for."""
+    if options.threads is not None:
+        # Before anything that starts threads is imported.
+        from needle_tvm.threads import thread_environment
+
+        os.environ.update(thread_environment(options.threads))
+    import evaluation
+    import report
+    from rich.console import Console
+
+    # With --json - the object has stdout to itself.
+    console = Console(stderr=options.json == "-", quiet=options.quiet)
+    if not console.is_terminal:
+        console.width = 120  # a file or a pipe has no width of its own to keep to
+    request = evaluation.Request(
+        model=options.model,
+        device=options.device,
+        stages=options.stages,
+        trials=options.trials,
+        batch=options.batch,
+        weights=options.weights,
+        recompile=options.recompile,
+        threads=options.threads,
+        with_peers=options.peers,
+        dump_ir=options.dump_ir,
+        rounds=options.rounds,
+    )
+    with cli.progress(options.quiet) as progress:
+        result = evaluation.evaluate(request, progress)
+
+    report.print_table(result, console)
+    name = f"{Path(options.model.partition(':')[0]).stem}-{options.device}"
+    written = [options.out / f"{name}.json"]
+    report.write_json(result, written[0])
+    if "timing" in result:
+        written.append(options.out / f"{name}.png")
+        report.draw_chart(result, written[1])
+    if options.json == "-":
+        sys.stdout.write(report.to_json(result))
+        sys.stdout.flush()
+    elif options.json:
+        written.append(Path(options.json))
+        report.write_json(result, written[-1])
+    console.print(f"wrote {', '.join(map(str, written))}", highlight=False)
+    return cli.OK if result["ok"] else cli.FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

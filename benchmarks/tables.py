@@ -1,0 +1,118 @@
+"""Benchmark results as tables, JSON and a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.apps import report
+
+
+def console() -> Console:
+    """Stdout, wide enough for the tables where it is not a terminal."""
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out.width = 120
+    return out
+
+
+def print_case(case: Mapping[str, Any]) -> None:
+    """Times of one case, and how many times as fast each of ours is as each contestant."""
+    ours = list(case["ratios"])
+    table = Table(title=case["case"], title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    table.add_column("")
+    for heading in ("median", "quartiles", *(f"its time / {name}" for name in ours)):
+        table.add_column(heading, justify="right")
+    for entry in case["contestants"]:
+        cells = [
+            entry["name"],
+            report.duration(entry["median"]),
+            report.interval(entry["lower_quartile"], entry["upper_quartile"]),
+        ]
+        for name in ours:
+            ratio = case["ratios"][name].get(entry["name"])
+            cells.append(report.ratio(ratio) if ratio else "")
+        table.add_row(*cells)
+    console().print(table)
+
+
+def print_conditions(result: Mapping[str, Any]) -> None:
+    """Where and how the figures were taken, and which peers were not there."""
+    machine = result["machine"]
+    out = console()
+    out.print(
+        f"{machine['processor']}, {machine['threads']} threads, {result['date']}; "
+        f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
+        "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
+    )
+    for name, modules in result["peers_missing"].items():
+        out.print(f"{name} left out: not installed: {', '.join(modules)}")
+
+
+def write(result: Mapping[str, Any], folder: Path, name: str) -> None:
+    """NAME.json and NAME.png in `folder`."""
+    report.write_json(result, folder / f"{name}.json")
+    draw_chart(result, folder / f"{name}.png")
+    console().print(f"wrote {folder / name}.json, {folder / name}.png")
+
+
+def draw_chart(result: Mapping[str, Any], path: Path) -> None:
+    """For each case and contestant its time over that of the last of ours, on a log scale."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    cases = result["cases"]
+    names = [entry["name"] for entry in cases[0]["contestants"]]
+    base = list(cases[0]["ratios"])[-1]
+    others = [name for name in names if name != base]
+    figure = Figure(figsize=(9, 1.6 + 0.32 * len(others) * len(cases)), layout="constrained")
+    axes = figure.add_subplot()
+    height = 0.8 / len(others)
+    for index, name in enumerate(others):
+        ratios = [case["ratios"][base][name] for case in cases]
+        rows = [row + (index - (len(others) - 1) / 2) * height for row in range(len(cases))]
+        medians = [ratio["median"] for ratio in ratios]
+        below = [ratio["median"] - ratio["lower"] for ratio in ratios]
+        above = [ratio["upper"] - ratio["median"] for ratio in ratios]
+        axes.barh(
+            rows,
+            [median - 1 for median in medians],
+            left=1,
+            height=height * 0.9,
+            xerr=[below, above],
+            error_kw={"ecolor": "#303030", "capsize": 2, "elinewidth": 0.8},
+            label=name,
+        )
+        for row, ratio in zip(rows, ratios, strict=True):
+            axes.annotate(
+                report.factor(ratio["median"]),
+                (max(ratio["upper"], 1), row),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+    axes.set_xscale("log")
+    axes.axvline(1, color="#303030", linewidth=1)
+    axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter(lambda value, position: report.factor(value))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(f"time / time of {base}, log scale; right of 1: {base} is faster")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    machine = result["machine"]
+    axes.set_title(
+        f"{machine['processor']}, {machine['threads']} threads, {result['date'][:10]}",
+        loc="left",
+        fontsize=10,
+    )
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130)
+    report.write_atomically(path, content.getvalue())

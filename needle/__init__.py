@@ -1,0 +1,42 @@
+"""needle: a small deep-learning framework whose models compile."""
+
+from . import autograd, backend_ndarray, init, nn, ops
+from ._state import enable_grad, is_grad_enabled, no_grad
+from .autograd import Tensor, TensorTuple, from_dlpack
+from .backend_ndarray import (
+    all_devices,
+    cpu,
+    cpu_numpy,
+    cuda,
+    default_device,
+    get_num_threads,
+    set_num_threads,
+)
+from .errors import ShapeError, TraceError
+from .random import manual_seed
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ShapeError",
+    "Tensor",
+    "TensorTuple",
+    "TraceError",
+    "all_devices",
+    "autograd",
+    "backend_ndarray",
+    "cpu",
+    "cpu_numpy",
+    "cuda",
+    "default_device",
+    "enable_grad",
+    "from_dlpack",
+    "get_num_threads",
+    "init",
+    "is_grad_enabled",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "ops",
+    "set_num_threads",
+]

@@ -1,0 +1,66 @@
+"""What the current thread is doing: recording gradients or not, tracing or not."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _State(threading.local):
+    # Class attributes are the defaults of every thread.
+    grad: bool = True
+    trace: Trace | None = None
+
+
+state = _State()
+
+
+class _GradMode:
+    """Sets whether gradients are recorded on this thread; context manager and decorator."""
+
+    __slots__ = ("_previous",)
+    enabled: bool
+
+    def __init__(self) -> None:
+        self._previous: list[bool] = []  # a stack: one object may be entered more than once
+
+    def __enter__(self) -> None:
+        self._previous.append(state.grad)
+        state.grad = self.enabled
+
+    def __exit__(self, *_: object) -> None:
+        state.grad = self._previous.pop()
+
+    def __call__(self, fn: F) -> F:
+        kind = type(self)
+
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with kind():
+                return fn(*args, **kwargs)
+
+        return cast(F, wrapper)
+
+
+class no_grad(_GradMode):  # noqa: N801  (PyTorch's name, used like a function)
+    """Inside, ops record no graph: results do not require a gradient. Holds for this thread."""
+
+    enabled = False
+
+
+class enable_grad(_GradMode):  # noqa: N801
+    """Inside, ops record again, also within `no_grad`. Holds for this thread."""
+
+    enabled = True
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops on this thread record what their gradients need."""
+    return state.grad

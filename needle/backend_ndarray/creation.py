@@ -1,0 +1,66 @@
+"""New arrays from shapes, and arrays from other libraries' memory."""
+
+from __future__ import annotations
+
+from operator import index as as_int
+from typing import Any
+
+from .device import Device, default_device
+from .dtypes import dtype_name
+from .ndarray import NDArray, wrap
+
+
+def _extents(shape: Any) -> tuple[int, ...]:
+    return tuple(map(as_int, shape)) if isinstance(shape, (tuple, list)) else (as_int(shape),)
+
+
+def empty(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+    """Uninitialised array. ValueError for a bad shape, MemoryError when it does not fit."""
+    device = device or default_device()
+    return wrap(device, device.kernels.empty(_extents(shape), dtype_name(dtype)))
+
+
+def full(
+    shape: Any, fill_value: float, dtype: Any = "float32", device: Device | None = None
+) -> NDArray:
+    """Array with every element `fill_value`."""
+    out = empty(shape, dtype, device)
+    out.fill(fill_value)
+    return out
+
+
+def zeros(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+    """Array of zeros."""
+    return full(shape, 0, dtype, device)
+
+
+def ones(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+    """Array of ones."""
+    return full(shape, 1, dtype, device)
+
+
+def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
+    """An array over the memory of `source` (anything with __dlpack__): no copy on the CPU.
+
+    Raises TypeError without the protocol or for an element type needle does not store, and
+    BufferError for memory that is read-only or not on the CPU.
+    """
+    if not (hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__")):
+        raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
+    kind, _ = source.__dlpack_device__()
+    if kind != 1:
+        raise BufferError(
+            f"from_dlpack: DLPack device type {int(kind)} is not CPU memory"
+        )
+    device = device or default_device()
+    try:
+        capsule = source.__dlpack__(max_version=(1, 0))
+    except TypeError:  # a producer from before DLPack 1.0
+        capsule = source.__dlpack__()
+    return wrap(device, device.kernels.from_dlpack(capsule))
+
+
+def where(condition: NDArray, a: Any, b: Any) -> NDArray:
+    """Elements of `a` where `condition` holds, else of `b`; all three broadcast."""
+    x, y = condition.operand(a), condition.operand(b)
+    return wrap(condition.device, condition.device.kernels.where(condition.view, x, y))

@@ -1,0 +1,155 @@
+"""Devices: a name, an index, and the module of kernels that works on the device's memory."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .ndarray import NDArray
+
+_MODULES = {
+    "cpu": "needle.backend_ndarray._cpu",
+    "cpu_numpy": "needle.backend_ndarray.numpy_backend",
+    "cuda": "needle.backend_ndarray._cuda",
+}
+
+
+class Device:
+    """One place where arrays live. Devices are single objects: compare them with `is` or `==`.
+
+    `kernels` is the module of device functions (the interface of `numpy_backend`), loaded on first
+    use; RuntimeError says why a device cannot be used.
+    """
+
+    __slots__ = ("__weakref__", "index", "kernels", "name")
+
+    kernels: Any
+
+    def __init__(self, name: str, index: int = 0) -> None:
+        self.name = name
+        self.index = index
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Reached once: `kernels` is an empty slot until the module is loaded.
+        if attribute != "kernels":
+            raise AttributeError(f"Device has no attribute {attribute!r}")
+        self.kernels = self._load()
+        return self.kernels
+
+    def _load(self) -> Any:
+        try:
+            module = importlib.import_module(_MODULES[self.name])
+        except ModuleNotFoundError as error:
+            if error.name != _MODULES[self.name]:
+                raise
+            if self.name == "cuda":
+                raise RuntimeError("cuda: this build of needle has no CUDA module") from None
+            raise RuntimeError(
+                f"{self.name}: needle's native module is not built (run make, or pip install -e .)"
+            ) from None
+        if self.name == "cuda" and module.device_count() <= self.index:
+            raise RuntimeError("cuda: no CUDA device was found")
+        return module
+
+    def enabled(self) -> bool:
+        """True when the device can be used here."""
+        try:
+            return self.kernels is not None
+        except (RuntimeError, ImportError):
+            return False
+
+    def __repr__(self) -> str:
+        return f"{self.name}()" if self.index == 0 else f"{self.name}({self.index})"
+
+    def __reduce__(self) -> Any:
+        return _device, (self.name, self.index)
+
+    # Factories with the course's names. NumPy's global generator steers the random ones.
+
+    def empty(self, shape: Any, dtype: str = "float32") -> NDArray:
+        """Uninitialised array."""
+        from .creation import empty
+
+        return empty(shape, dtype, device=self)
+
+    def full(self, shape: Any, fill_value: float, dtype: str = "float32") -> NDArray:
+        """Array with every element `fill_value`."""
+        from .creation import full
+
+        return full(shape, fill_value, dtype, device=self)
+
+    def zeros(self, *shape: Any, dtype: str = "float32") -> NDArray:
+        """Zeros; `zeros(2, 3)` and `zeros((2, 3))` are the same."""
+        return self.full(_shape(shape), 0, dtype)
+
+    def ones(self, *shape: Any, dtype: str = "float32") -> NDArray:
+        """Ones; `ones(2, 3)` and `ones((2, 3))` are the same."""
+        return self.full(_shape(shape), 1, dtype)
+
+    def rand(self, *shape: Any, dtype: str = "float32") -> NDArray:
+        """Uniform on [0, 1)."""
+        return self._array(np.random.random_sample(_shape(shape)), dtype)
+
+    def randn(self, *shape: Any, dtype: str = "float32") -> NDArray:
+        """Standard normal."""
+        return self._array(np.random.standard_normal(_shape(shape)), dtype)
+
+    def randb(self, *shape: Any, p: float = 0.5, dtype: str = "bool") -> NDArray:
+        """True (1) with probability `p`."""
+        return self._array(np.random.random_sample(_shape(shape)) < p, dtype)
+
+    def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
+        """Rows of the n x n identity chosen by the integer array `i`: shape i.shape + (n,)."""
+        index = np.asarray(i.numpy() if hasattr(i, "numpy") else i).astype(np.int64)
+        if index.size and not (0 <= index.min() and index.max() < n):
+            raise IndexError(f"one_hot: indices must lie in 0..{n - 1}")
+        hot = index[..., None] == np.arange(n)
+        return self._array(hot, dtype)
+
+    def _array(self, values: Any, dtype: str) -> NDArray:
+        from .ndarray import array
+
+        return array(values, dtype=dtype, device=self)
+
+
+def _shape(shape: tuple[Any, ...]) -> Any:
+    return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+
+
+_DEVICES: dict[tuple[str, int], Device] = {}
+
+
+def _device(name: str, index: int) -> Device:
+    return _DEVICES.setdefault((name, index), Device(name, index))
+
+
+def cpu() -> Device:
+    """The native CPU device."""
+    return _CPU
+
+
+def cpu_numpy() -> Device:
+    """The reference device, written with NumPy."""
+    return _CPU_NUMPY
+
+
+def cuda(index: int = 0) -> Device:
+    """A CUDA GPU; `enabled()` is False where there is none, and using it raises RuntimeError."""
+    return _device("cuda", index)
+
+
+def default_device() -> Device:
+    """Where arrays go when no device is named: the native CPU."""
+    return _CPU if _CPU.enabled() else _CPU_NUMPY
+
+
+def all_devices() -> list[Device]:
+    """Every device needle knows, usable here or not (ask `enabled()`)."""
+    return [_CPU, cuda(), _CPU_NUMPY]
+
+
+_CPU = _device("cpu", 0)
+_CPU_NUMPY = _device("cpu_numpy", 0)

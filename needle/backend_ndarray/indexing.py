@@ -1,0 +1,241 @@
+"""NumPy-style indexing as arithmetic on (shape, strides, offset).
+
+Basic keys (int, slice, None, Ellipsis) give a view. Keys with integer arrays or boolean masks are
+brought to one gather or scatter along one axis of a rearranged view.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index as as_int
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Ints = tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """Shape, strides and offset of a view, in elements."""
+
+    shape: Ints
+    strides: Ints
+    offset: int
+
+
+class Advanced(NamedTuple):
+    """A key with index arrays: `layout` has the indexed axes side by side from `axis` on;
+    `index` is linear over those axes (`extents`), all of its values in range."""
+
+    layout: Layout
+    axis: int
+    extents: Ints
+    index: np.ndarray[Any, Any]
+
+    @property
+    def merged_shape(self) -> Ints:
+        """The layout's shape with the indexed axes made one."""
+        shape, end = self.layout.shape, self.axis + len(self.extents)
+        return (*shape[: self.axis], prod(self.extents), *shape[end:])
+
+
+def compact_strides(shape: Ints) -> Ints:
+    """Row-major strides in elements."""
+    strides, step = [0] * len(shape), 1
+    for i in range(len(shape) - 1, -1, -1):
+        strides[i] = step
+        step *= shape[i]
+    return tuple(strides)
+
+
+def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
+    """`axis` (int, sequence of ints, or None for all) as non-negative, distinct axes."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple(map(as_int, axis)) if isinstance(axis, (tuple, list)) else (as_int(axis),)
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise ValueError(f"{what}: axis {a} is out of range for {ndim} dimensions")
+    axes = tuple(a % ndim for a in axes)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"{what}: axes {axes} name an axis twice")
+    return axes
+
+
+def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
+    """A target shape for `size` elements with at most one -1 filled in."""
+    new = tuple(map(as_int, shape))
+    if any(n < -1 for n in new) or new.count(-1) > 1:
+        raise ValueError(f"{what}: shape {new} may have one -1 and no other negative extent")
+    if -1 in new:
+        known = prod(n for n in new if n != -1)
+        if known == 0 or size % known:
+            raise ValueError(f"{what}: {size} elements do not fit shape {new}")
+        new = tuple(size // known if n == -1 else n for n in new)
+    if prod(new) != size:
+        raise ValueError(f"{what}: {size} elements do not fit shape {new}")
+    return new
+
+
+def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
+    """Strides that show the same elements under shape `new`, or None where a copy is needed.
+
+    Both shapes hold the same number of elements (not zero).
+    """
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    result, i = [0] * len(new), 0
+    j = 0
+    while i < len(new):
+        if new[i] == 1:
+            result[i] = 1
+            i += 1
+            continue
+        # The smallest groups of old axes [j, k) and new axes [i, m) with equally many elements.
+        k, m = j + 1, i + 1
+        have, want = old[j][0], new[i]
+        while have != want:
+            if have < want:
+                have *= old[k][0]
+                k += 1
+            else:
+                want *= new[m]
+                m += 1
+        for (_, outer), (n, inner) in zip(old[j : k - 1], old[j + 1 : k], strict=True):
+            if outer != n * inner:
+                return None
+        step = old[k - 1][1]
+        for axis in range(m - 1, i - 1, -1):
+            result[axis] = step
+            step *= new[axis]
+        i, j = m, k
+    return tuple(result)
+
+
+def is_basic(key: Any) -> bool:
+    """True when the key has no index arrays."""
+    entries = key if type(key) is tuple else (key,)
+    return all(
+        entry is None
+        or entry is Ellipsis
+        or (isinstance(entry, (int, slice, np.integer)) and not isinstance(entry, bool))
+        for entry in entries
+    )
+
+
+def _expand(entries: list[Any], ndim: int) -> list[Any]:
+    """Writes out the Ellipsis and missing trailing axes as full slices."""
+    used = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can hold only one '...'")
+    if used > ndim:
+        raise IndexError(f"too many indices: {used} for {ndim} dimensions")
+    at = dots[0] if dots else len(entries)
+    return [*entries[:at], *[slice(None)] * (ndim - used), *entries[at + 1 :]]
+
+
+def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
+    """The layout of x[key] for a basic key. Raises IndexError naming the axis and its extent."""
+    entries = _expand(list(key) if type(key) is tuple else [key], len(shape))
+    new_shape, new_strides, axis = [], [], 0
+    for entry in entries:
+        if entry is None:
+            new_shape.append(1)
+            new_strides.append(0)
+            continue
+        n, s = shape[axis], strides[axis]
+        if isinstance(entry, slice):
+            start, stop, step = entry.indices(n)
+            count = len(range(start, stop, step))
+            if count:
+                offset += start * s
+            new_shape.append(count)
+            new_strides.append(step * s)
+        else:
+            i = as_int(entry)
+            if not -n <= i < n:
+                raise IndexError(f"index {i} is out of bounds for axis {axis} of extent {n}")
+            offset += (i % n) * s
+        axis += 1
+    return Layout(tuple(new_shape), tuple(new_strides), offset)
+
+
+def _index_arrays(key: Any) -> list[Any]:
+    """The key's entries with lists made arrays and each mask replaced by its `nonzero` arrays."""
+    entries: list[Any] = []
+    for entry in key if type(key) is tuple else (key,):
+        if entry is None or entry is Ellipsis or isinstance(entry, slice):
+            entries.append(entry)
+            continue
+        array = np.asarray(entry)
+        if array.size == 0 and isinstance(entry, (list, tuple)):
+            array = array.astype(np.int64)
+        if array.dtype == np.bool_:
+            if array.ndim == 0:
+                raise IndexError("a single bool is not an index; use None or a mask array")
+            entries.append(array)
+        elif array.dtype.kind in "iu":
+            entries.append(array.astype(np.int64))
+        else:
+            raise IndexError(f"an index must be int, slice, None, '...' or array, not {entry!r}")
+    return entries
+
+
+def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
+    """Replaces each mask by one index array per axis it covers; masks must match their axes."""
+    covered = 0
+    for e in entries:
+        if isinstance(e, np.ndarray) and e.dtype == np.bool_:
+            covered += e.ndim
+        elif e is not None and e is not Ellipsis:
+            covered += 1
+    result: list[Any] = []
+    axis = 0
+    for entry in entries:
+        if isinstance(entry, np.ndarray) and entry.dtype == np.bool_:
+            if entry.shape != shape[axis : axis + entry.ndim]:
+                raise IndexError(
+                    f"mask of shape {entry.shape} does not match axes of extents "
+                    f"{shape[axis : axis + entry.ndim]}"
+                )
+            result.extend(i.astype(np.int64) for i in entry.nonzero())
+            axis += entry.ndim
+        else:
+            result.append(entry)
+            if entry is Ellipsis:
+                axis += max(len(shape) - covered, 0)
+            elif entry is not None:
+                axis += 1
+    return result
+
+
+def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
+    """Brings a key with index arrays to one index along merged axes (NumPy's placement rules)."""
+    entries = _expand(_split_masks(_index_arrays(key), shape), len(shape))
+    arrays = [e for e in entries if isinstance(e, np.ndarray)]
+    where = [i for i, e in enumerate(entries) if isinstance(e, np.ndarray)]
+    try:
+        index_shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise IndexError(f"index arrays of shapes {shapes} do not broadcast") from None
+    kept = tuple(slice(None) if isinstance(e, np.ndarray) else e for e in entries)
+    layout = basic_layout(kept, shape, strides, offset)
+    # Index arrays that stand apart put their axes first; adjacent ones stay in place.
+    adjacent = where[-1] - where[0] + 1 == len(where)
+    axis = where[0] if adjacent else 0
+    rest = [i for i in range(len(layout.shape)) if i not in where]
+    order = [*rest[:axis], *where, *rest[axis:]]
+    layout = Layout(
+        tuple(layout.shape[i] for i in order),
+        tuple(layout.strides[i] for i in order),
+        layout.offset,
+    )
+    extents = layout.shape[axis : axis + len(where)]
+    linear = np.zeros(index_shape, np.int64)
+    for array, n in zip(arrays, extents, strict=True):
+        bad = array[(array < -n) | (array >= n)]
+        if bad.size:
+            raise IndexError(f"index {bad[0]} is out of bounds for an axis of extent {n}")
+        linear = linear * n + np.where(array < 0, array + n, array)
+    return Advanced(layout, axis, extents, linear)

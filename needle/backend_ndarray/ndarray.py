@@ -1,0 +1,481 @@
+"""NDArray: a strided view of device memory. Movement is arithmetic on shape and strides and copies
+nothing; everything else is one call into the device's kernels (see numpy_backend.py for them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from . import indexing
+from .device import Device, default_device
+from .dtypes import FLOAT_OF_INTEGER, dtype_name, is_floating
+
+_SCALARS = (float, int, bool)
+
+
+def wrap(device: Device, view: Any) -> NDArray:
+    """The array for a kernel's result; unchecked."""
+    out = _new(NDArray)
+    out.device = device
+    out.view = view
+    return out
+
+
+def _unary(name: str, doc: str) -> Callable[[NDArray], NDArray]:
+    def method(self: NDArray) -> NDArray:
+        device = self.device
+        return wrap(device, getattr(device.kernels, name)(self.view))
+
+    method.__name__, method.__doc__ = name, doc
+    return method
+
+
+def _binary(name: str, doc: str = "") -> Callable[[NDArray, Any], NDArray]:
+    def method(self: NDArray, other: Any) -> NDArray:
+        device = self.device
+        if type(other) is NDArray and other.device is device:
+            operand = other.view
+        elif (operand := self.operand(other)) is NotImplemented:
+            return NotImplemented
+        return wrap(device, getattr(device.kernels, name)(self.view, operand))
+
+    method.__name__, method.__doc__ = name, doc or f"Elementwise {name} with broadcasting."
+    return method
+
+
+def _reflected(name: str) -> Callable[[NDArray, Any], NDArray]:
+    def method(self: NDArray, other: Any) -> NDArray:
+        if (operand := self.operand(other)) is NotImplemented:
+            return NotImplemented
+        device = self.device
+        return wrap(device, getattr(device.kernels, name)(operand, self.view))
+
+    return method
+
+
+class NDArray:
+    """A strided n-dimensional array on one device. Strides and offset count elements.
+
+    Elementwise methods broadcast and promote like NumPy; Python scalars are weak. Errors:
+    ValueError for shapes, axes and mixed devices, TypeError for dtypes, IndexError for indices.
+    """
+
+    __slots__ = ("__weakref__", "device", "view")
+    __array_ufunc__ = None  # np.ndarray + NDArray is ours to answer
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
+
+    device: Device
+    view: Any
+
+    def __init__(self, other: Any, device: Device | None = None, dtype: Any = None) -> None:
+        made = array(other, dtype=dtype, device=device)
+        self.device, self.view = made.device, made.view
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.view.shape  # type: ignore[no-any-return]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps in elements (not bytes)."""
+        return self.view.strides  # type: ignore[no-any-return]
+
+    @property
+    def offset(self) -> int:
+        """Elements between the buffer's beginning and the first element."""
+        return self.view.offset  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> str:
+        return self.view.dtype  # type: ignore[no-any-return]
+
+    @property
+    def ndim(self) -> int:
+        return self.view.ndim  # type: ignore[no-any-return]
+
+    @property
+    def size(self) -> int:
+        return self.view.size  # type: ignore[no-any-return]
+
+    @property
+    def is_compact(self) -> bool:
+        """True when the elements lie row-major and without gaps."""
+        return self.view.is_compact  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[NDArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"NDArray({self.numpy()!r}, device={self.device})"
+
+    # Out of here
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy copy."""
+        return self.device.kernels.to_numpy(self.view)  # type: ignore[no-any-return]
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python scalar. ValueError when there is not exactly one."""
+        if self.size != 1:
+            raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
+        return self.numpy().item()  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("an NDArray becomes a NumPy array only by copying; use np.from_dlpack")
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def __reduce__(self) -> Any:
+        return array, (self.numpy(), self.dtype, self.device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.device.index) if self.device.name == "cuda" else (1, 0)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule over the same memory (a copy when asked). BufferError for another device."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
+        kernels = self.device.kernels
+        view = kernels.cast(self.view, self.dtype) if copy else self.view
+        return kernels.to_dlpack(view, max_version is not None and max_version[0] >= 1)
+
+    def to(self, device: Device) -> NDArray:
+        """Self when already there, else a copy on `device`."""
+        if device is self.device:
+            return self
+        return wrap(device, device.kernels.from_numpy(self.numpy()))
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+        """A compact copy with another dtype; with copy=False self when nothing would change."""
+        name = dtype_name(dtype)
+        if not copy and name == self.dtype:
+            return self
+        return wrap(self.device, self.device.kernels.cast(self.view, name))
+
+    def copy(self) -> NDArray:
+        """A compact copy."""
+        return self.astype(self.dtype)
+
+    # Movement
+
+    def as_strided(self, shape: Any, strides: Any, offset: int | None = None) -> NDArray:
+        """Another view of the same buffer. ValueError when it would leave the buffer."""
+        at = self.offset if offset is None else as_int(offset)
+        return self._restride(tuple(map(as_int, shape)), tuple(map(as_int, strides)), at)
+
+    def _restride(self, shape: Any, strides: Any, offset: int) -> NDArray:
+        device = self.device
+        return wrap(device, device.kernels.as_strided(self.view, shape, strides, offset))
+
+    def compact(self) -> NDArray:
+        """Self when compact, else a row-major copy."""
+        return (
+            self if self.is_compact else wrap(self.device, self.device.kernels.compact(self.view))
+        )
+
+    def reshape(self, *shape: Any) -> NDArray:
+        """Same elements under another shape (one extent may be -1); a view where possible."""
+        new = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        new = indexing.resolve_shape(new, self.size)
+        view = self._reshape_view(new)
+        return view if view is not None else self.copy().reshape(new)
+
+    def _reshape_view(self, shape: tuple[int, ...]) -> NDArray | None:
+        """A view under `shape` (of as many elements), None where no strides can express it."""
+        view = self.view
+        if view.is_compact or not view.size:
+            strides: Any = indexing.compact_strides(shape)
+        else:
+            strides = indexing.reshaped_strides(view.shape, view.strides, shape)
+        return None if strides is None else self._restride(shape, strides, view.offset)
+
+    @property
+    def flat(self) -> NDArray:
+        """The elements in one dimension."""
+        return self.reshape(self.size)
+
+    def permute(self, *axes: Any) -> NDArray:
+        """Axes in another order (a view); `axes` names every axis once."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = indexing.normalize_axes(tuple(order), self.ndim, "permute")
+        if len(order) != self.ndim:
+            raise ValueError(f"permute: axes {order} do not name all {self.ndim} dimensions")
+        shape, strides = self.shape, self.strides
+        return self._restride(
+            tuple(shape[i] for i in order), tuple(strides[i] for i in order), self.offset
+        )
+
+    def broadcast_to(self, shape: Any) -> NDArray:
+        """Extents of 1 and missing leading axes repeated (a view with strides 0)."""
+        new = tuple(map(as_int, shape))
+        old, lead = self.shape, len(new) - self.ndim
+        if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
+            raise ValueError(f"broadcast_to: shape {old} does not broadcast to {new}")
+        strides = [
+            s if n == m else 0 for n, s, m in zip(old, self.strides, new[lead:], strict=True)
+        ]
+        return self._restride(new, (*[0] * lead, *strides), self.offset)
+
+    def flip(self, axes: Any = None) -> NDArray:
+        """The order of elements reversed along `axes` (int, tuple, None for all): a view."""
+        named = indexing.normalize_axes(axes, self.ndim, "flip")
+        return self[tuple(slice(None, None, -1 if i in named else 1) for i in range(self.ndim))]
+
+    def pad(self, padding: Any, value: float = 0) -> NDArray:
+        """A copy with (low, high) elements of `value` added on each axis."""
+        widths = [(as_int(low), as_int(high)) for low, high in padding]
+        if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
+            raise ValueError(
+                f"pad: {padding} must give (low, high) >= 0 for each of {self.ndim} dimensions"
+            )
+        pairs = list(zip(self.shape, widths, strict=True))
+        out = self.device.full([n + lo + hi for n, (lo, hi) in pairs], value, self.dtype)
+        out[tuple(slice(lo, lo + n) for n, (lo, _) in pairs)] = self
+        return out
+
+    # Indexing
+
+    def __getitem__(self, key: Any) -> NDArray:
+        """NumPy-style: basic keys give a view, integer arrays and boolean masks a copy."""
+        view = self.view
+        if indexing.is_basic(key):
+            return self._restride(
+                *indexing.basic_layout(key, view.shape, view.strides, view.offset)
+            )
+        arranged, plan = self._advanced(key)
+        picked, index = arranged.reshape(plan.merged_shape), self._index(plan.index)
+        return wrap(self.device, self.device.kernels.gather(picked.view, index, plan.axis))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """In place, with broadcasting and a cast; of repeated indices the last one stands."""
+        view, kernels = self.view, self.device.kernels
+        if not indexing.is_basic(key):
+            self._scatter(key, value, kernels.scatter)
+            return
+        layout = indexing.basic_layout(key, view.shape, view.strides, view.offset)
+        target = kernels.as_strided(view, *layout)
+        if isinstance(value, _SCALARS):
+            kernels.fill(target, value)
+        else:
+            kernels.copy(self._value(value), target)
+
+    def add_at(self, key: Any, value: Any) -> None:
+        """self[key] += value in place; repeated indices accumulate."""
+        if indexing.is_basic(key):
+            self[key] = self[key] + value
+        else:
+            self._scatter(key, value, self.device.kernels.scatter_add)
+
+    def _advanced(self, key: Any) -> tuple[NDArray, indexing.Advanced]:
+        """The view whose indexed axes stand side by side, and the index along them merged."""
+        entries = key if type(key) is tuple else (key,)
+        host = tuple(e.numpy() if isinstance(e, NDArray) else e for e in entries)
+        view = self.view
+        plan = indexing.advanced(host, view.shape, view.strides, view.offset)
+        return self._restride(*plan.layout), plan
+
+    def _scatter(self, key: Any, value: Any, kernel: Any) -> None:
+        source = self._value(value)
+        arranged, plan = self._advanced(key)
+        merged = arranged._reshape_view(plan.merged_shape)
+        target = merged if merged is not None else arranged.copy().reshape(plan.merged_shape)
+        kernel(target.view, self._index(plan.index), source, plan.axis)
+        if merged is None:  # several indexed axes that no single stride spans
+            back = target.reshape(arranged.shape)
+            self.device.kernels.copy(back.view, arranged.view)
+
+    def _index(self, index: np.ndarray[Any, Any]) -> Any:
+        return self.device.kernels.from_numpy(index)
+
+    def _value(self, value: Any) -> Any:
+        operand = self.operand(value)
+        if operand is NotImplemented or isinstance(operand, _SCALARS):
+            return array(value, device=self.device).view
+        return operand
+
+    def operand(self, other: Any) -> Any:
+        """What a kernel takes for `other`: a view on this device or a Python scalar.
+
+        NumPy scalars count as Python scalars (weak), so that e.g. np.prod(shape) promotes nothing.
+        NotImplemented for what is no array; ValueError for an array on another device.
+        """
+        if isinstance(other, NDArray):
+            if other.device is not self.device:
+                raise ValueError(f"arrays are on different devices: {self.device}, {other.device}")
+            return other.view
+        if isinstance(other, np.generic):
+            other = other.item()
+        if isinstance(other, _SCALARS):
+            return other
+        if isinstance(other, np.ndarray):
+            return array(other, device=self.device).view
+        return NotImplemented
+
+    def fill(self, value: float) -> None:
+        """Sets every element (of this view) in place."""
+        self.device.kernels.fill(self.view, value)
+
+    # Reductions: axis is an int, a tuple or None (all axes); negative axes count from the end
+
+    def _reduce(self, name: str, axis: Any, keepdims: bool) -> NDArray:
+        axes = indexing.normalize_axes(axis, self.view.ndim, name)
+        device = self.device
+        return wrap(device, getattr(device.kernels, name)(self.view, axes, bool(keepdims)))
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """Sum; int32 and bool add up in int64, floats in a wider accumulator."""
+        return self._reduce("sum", axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """Product, with sum's dtypes."""
+        return self._reduce("prod", axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """Maximum; NaN where there is one. ValueError over no elements."""
+        return self._reduce("max", axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """Minimum; NaN where there is one. ValueError over no elements."""
+        return self._reduce("min", axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """Sum over count; of integers in float64. NaN over no elements."""
+        axes = indexing.normalize_axes(axis, self.ndim, "mean")
+        source = self if is_floating(self.dtype) else self.astype(FLOAT_OF_INTEGER)
+        return source.sum(axes, keepdims) / float(prod(self.shape[a] for a in axes))
+
+    def argmax(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """int64 index of the first maximum (NaN counts as one) along one axis, or of all."""
+        return self._arg("argmax", axis, keepdims)
+
+    def argmin(self, axis: Any = None, keepdims: bool = False) -> NDArray:
+        """int64 index of the first minimum (NaN counts as one) along one axis, or of all."""
+        return self._arg("argmin", axis, keepdims)
+
+    def _arg(self, name: str, axis: Any, keepdims: bool) -> NDArray:
+        if axis is None:
+            found = self.flat._arg(name, 0, False)
+            return found.reshape((1,) * self.ndim) if keepdims else found
+        (one,) = indexing.normalize_axes(as_int(axis), self.ndim, name)
+        kernel = getattr(self.device.kernels, name)
+        return wrap(self.device, kernel(self.view, one, bool(keepdims)))
+
+    # Elementwise
+
+    exp = _unary("exp", "e to the power of each element.")
+    expm1 = _unary("expm1", "exp(x) - 1, accurate near 0.")
+    log = _unary("log", "Natural logarithm.")
+    log1p = _unary("log1p", "log(1 + x), accurate near 0.")
+    sin = _unary("sin", "Sine.")
+    cos = _unary("cos", "Cosine.")
+    tanh = _unary("tanh", "Hyperbolic tangent.")
+    erf = _unary("erf", "Error function.")
+    sqrt = _unary("sqrt", "Square root.")
+    rsqrt = _unary("rsqrt", "1 / sqrt(x).")
+    reciprocal = _unary("reciprocal", "1 / x.")
+    sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
+    relu = _unary("relu", "Maximum of x and 0; keeps NaN.")
+    abs = _unary("abs", "Absolute value.")
+    sign = _unary("sign", "-1, 0 or 1.")
+    square = _unary("square", "x * x.")
+    floor = _unary("floor", "Largest integer not above x, in x's dtype.")
+    ceil = _unary("ceil", "Smallest integer not below x, in x's dtype.")
+    logical_not = _unary("logical_not", "True where the element is zero.")
+    isnan = _unary("isnan", "True where the element is NaN.")
+    isfinite = _unary("isfinite", "True where the element is neither NaN nor infinite.")
+    __neg__ = _unary("negative", "-x.")
+    __abs__ = abs
+
+    maximum = _binary("maximum", "The larger of two elements; NaN when either is.")
+    minimum = _binary("minimum", "The smaller of two elements; NaN when either is.")
+    logical_and = _binary("logical_and", "True where both are non-zero.")
+    logical_or = _binary("logical_or", "True where either is non-zero.")
+    __add__ = _binary("add")
+    __sub__ = _binary("subtract")
+    __mul__ = _binary("multiply")
+    __truediv__ = _binary("divide")
+    __pow__ = _binary("power")
+    __radd__ = _reflected("add")
+    __rsub__ = _reflected("subtract")
+    __rmul__ = _reflected("multiply")
+    __rtruediv__ = _reflected("divide")
+    __rpow__ = _reflected("power")
+    __eq__ = _binary("equal")  # type: ignore[assignment]
+    __ne__ = _binary("not_equal")  # type: ignore[assignment]
+    __lt__ = _binary("less")
+    __le__ = _binary("less_equal")
+    __gt__ = _binary("greater")
+    __ge__ = _binary("greater_equal")
+
+    def __matmul__(self, other: Any) -> NDArray:
+        """Matrix product with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
+        operand = self.operand(other)
+        if operand is NotImplemented or isinstance(operand, _SCALARS):
+            return NotImplemented
+        device, view = self.device, self.view
+        if view.ndim > 1 and operand.ndim > 1:
+            return wrap(device, device.kernels.matmul(view, operand))
+        return self._vector_matmul(wrap(device, operand))
+
+    def _vector_matmul(self, other: NDArray) -> NDArray:
+        if not self.ndim or not other.ndim:
+            raise ValueError(f"matmul: 0-d operand ({self.shape} @ {other.shape})")
+        a = self if self.ndim > 1 else self[None]
+        b = other if other.ndim > 1 else other[:, None]
+        out = a @ b
+        if other.ndim == 1:
+            out = out[..., 0]
+        if self.ndim > 1:
+            return out
+        return out[..., 0, :] if other.ndim > 1 else out[..., 0]
+
+
+_new = NDArray.__new__
+
+
+def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArray:
+    """A new array from anything NumPy understands, in any layout, or from another NDArray.
+
+    Without `dtype` NumPy arrays keep theirs, and Python floats become float32.
+    TypeError for dtypes that needle does not store.
+    """
+    device = device or (values.device if isinstance(values, NDArray) else default_device())
+    if isinstance(values, NDArray):
+        moved = values.to(device)
+        return moved.astype(dtype or moved.dtype, copy=moved.view is values.view)
+    host = values if isinstance(values, (np.ndarray, np.generic)) else np.asarray(values)
+    if dtype is None:
+        weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
+        dtype = "float32" if weak else dtype_name(host.dtype)
+    if host.dtype.kind not in "biuf":
+        raise TypeError(f"array: cannot store {host.dtype} elements")
+    with np.errstate(all="ignore"):
+        host = np.asarray(host).astype(dtype_name(dtype), copy=False)
+    return wrap(device, device.kernels.from_numpy(host))

@@ -1,0 +1,22 @@
+"""The number of threads that the native CPU kernels use."""
+
+from operator import index as as_int
+
+from .device import cpu
+
+
+def set_num_threads(count: int) -> None:
+    """Threads for one kernel call, the caller included. ValueError below 1.
+
+    The default is the number of cores this process may use (affinity and cgroup quota), or
+    NEEDLE_NUM_THREADS.
+    """
+    count = as_int(count)
+    if count < 1:
+        raise ValueError(f"set_num_threads: {count} is below 1")
+    cpu().kernels.set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """Threads one native CPU kernel call may use, the caller included."""
+    return int(cpu().kernels.get_num_threads())

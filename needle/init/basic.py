@@ -1,0 +1,112 @@
+"""Tensors filled with one value or with random numbers.
+
+Everywhere: `shape` as separate ints (or one tuple), `device` None for the default device, and
+`requires_grad` False by default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ops, random
+from .. import backend_ndarray as nd
+from ..autograd import Tensor
+from ..backend_ndarray import Device
+from ..spec import as_shape
+
+
+def constant(
+    *shape: Any,
+    c: float = 1.0,
+    device: Device | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Every element `c`."""
+    data = nd.full(as_shape("constant", shape), c, dtype, device)
+    return Tensor(data, requires_grad=requires_grad)
+
+
+def ones(*shape: Any, **options: Any) -> Tensor:
+    """Every element 1; options as for `constant`."""
+    return constant(*shape, c=1, **options)
+
+
+def zeros(*shape: Any, **options: Any) -> Tensor:
+    """Every element 0; options as for `constant`."""
+    return constant(*shape, c=0, **options)
+
+
+def ones_like(array: Tensor, **options: Any) -> Tensor:
+    """Ones in the shape, dtype and device of `array`."""
+    return ones(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
+
+
+def zeros_like(array: Tensor, **options: Any) -> Tensor:
+    """Zeros in the shape, dtype and device of `array`."""
+    return zeros(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
+
+
+def rand(
+    *shape: Any,
+    low: float = 0.0,
+    high: float = 1.0,
+    device: Device | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Uniform on [low, high). TraceError while tracing."""
+    values = random.uniform(as_shape("rand", shape), low, high)
+    return _tensor(values, device, dtype, requires_grad)
+
+
+def randn(
+    *shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    device: Device | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normally distributed. TraceError while tracing."""
+    values = random.normal(as_shape("randn", shape), mean, std)
+    return _tensor(values, device, dtype, requires_grad)
+
+
+def randb(
+    *shape: Any,
+    p: float = 0.5,
+    device: Device | None = None,
+    dtype: str = "bool",
+    requires_grad: bool = False,
+) -> Tensor:
+    """True (1) with probability `p`. TraceError while tracing."""
+    values = random.uniform(as_shape("randb", shape), 0.0, 1.0) < p
+    return _tensor(values, device, dtype, requires_grad)
+
+
+def one_hot(
+    n: int,
+    i: Any,
+    device: Device | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Rows of the n x n identity chosen by the class numbers `i`: shape i.shape + (n,).
+
+    IndexError for a number outside 0..n - 1.
+    """
+    if not isinstance(i, Tensor):
+        i = Tensor(i, device=device, requires_grad=False)
+    out = ops.one_hot(i.detach(), n, dtype)
+    if device is not None and device is not out.device:
+        out = out.to(device)
+    return Tensor(out, requires_grad=True) if requires_grad else out
+
+
+def _tensor(
+    values: np.ndarray[Any, Any], device: Device | None, dtype: str, requires_grad: bool
+) -> Tensor:
+    return Tensor(values, device=device, dtype=dtype, requires_grad=requires_grad)

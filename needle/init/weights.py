@@ -1,0 +1,60 @@
+"""Weights drawn so that activations keep their scale from layer to layer.
+
+Xavier: Glorot and Bengio 2010. Kaiming: He et al. 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..autograd import Tensor
+from .basic import rand, randn
+
+
+def xavier_uniform(
+    fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
+) -> Tensor:
+    """Uniform on +-gain * sqrt(6 / (fan_in + fan_out)); shape (fan_in, fan_out) unless given."""
+    bound = gain * math.sqrt(6 / (fan_in + fan_out))
+    return rand(*_shape(fan_in, fan_out, shape), low=-bound, high=bound, **options)
+
+
+def xavier_normal(
+    fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
+) -> Tensor:
+    """Normal, std = gain * sqrt(2 / (fan_in + fan_out)); shape (fan_in, fan_out) unless given."""
+    std = gain * math.sqrt(2 / (fan_in + fan_out))
+    return randn(*_shape(fan_in, fan_out, shape), std=std, **options)
+
+
+def kaiming_uniform(
+    fan_in: int, fan_out: int, shape: Any = None, nonlinearity: str = "relu", **options: Any
+) -> Tensor:
+    """Uniform on +-sqrt(2) * sqrt(3 / fan_in); shape (fan_in, fan_out) unless given.
+
+    ValueError for a nonlinearity other than "relu".
+    """
+    bound = _gain("kaiming_uniform", nonlinearity) * math.sqrt(3 / fan_in)
+    return rand(*_shape(fan_in, fan_out, shape), low=-bound, high=bound, **options)
+
+
+def kaiming_normal(
+    fan_in: int, fan_out: int, shape: Any = None, nonlinearity: str = "relu", **options: Any
+) -> Tensor:
+    """Normal, std = sqrt(2 / fan_in); shape (fan_in, fan_out) unless given.
+
+    ValueError for a nonlinearity other than "relu".
+    """
+    std = _gain("kaiming_normal", nonlinearity) / math.sqrt(fan_in)
+    return randn(*_shape(fan_in, fan_out, shape), std=std, **options)
+
+
+def _gain(name: str, nonlinearity: str) -> float:
+    if nonlinearity != "relu":
+        raise ValueError(f"{name}: nonlinearity {nonlinearity!r} is not supported, only 'relu'")
+    return math.sqrt(2.0)
+
+
+def _shape(fan_in: int, fan_out: int, shape: Any) -> tuple[int, ...]:
+    return (fan_in, fan_out) if shape is None else tuple(shape)

@@ -1,0 +1,145 @@
+"""What several `emit_te` rules share. `k` has te, topi and tirx; nothing here imports TVM.
+
+TVM's own operators are not NumPy where NaN, bool and promotion are concerned; these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
+
+
+def dtype_of(x: Any) -> str:
+    """dtype name of a te.Tensor."""
+    return str(x.dtype)
+
+
+def cast(k: Any, x: Any, dtype: str) -> Any:
+    """x in another dtype; to bool by comparing with zero (so that NaN is true)."""
+    old = dtype_of(x)
+    if old == dtype:
+        return x
+    if dtype == "bool":
+        return elementwise(k, lambda v: v != k.tirx.const(0, old), x)
+    if old == "bool":
+        # By way of an integer: bool is one bit wide to the code generator.
+        return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
+    return k.topi.cast(x, dtype)
+
+
+def as_float(k: Any, x: Any) -> Any:
+    """Operand of a float-valued function: integers and bools are computed in float64."""
+    return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
+
+
+def promote(k: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both operands in their common dtype."""
+    dtype = result_type(dtype_of(a), dtype_of(b))
+    return cast(k, a, dtype), cast(k, b, dtype)
+
+
+def without_bool(k: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both operands in their common dtype, which is int32 for bools."""
+    a, b = promote(k, a, b)
+    return (cast(k, a, "int32"), cast(k, b, "int32")) if dtype_of(a) == "bool" else (a, b)
+
+
+def elementwise(k: Any, fn: Callable[..., Any], x: Any) -> Any:
+    """te.compute of fn(element)."""
+    return k.te.compute(x.shape, lambda *i: fn(x[i]))
+
+
+def full_like(k: Any, x: Any, value: Any) -> Any:
+    """A scalar of x's dtype, for te and topi expressions."""
+    return k.tirx.const(value, dtype_of(x))
+
+
+def greater_or_nan(k: Any, a: Any, b: Any) -> Any:
+    """max(a, b) of two expressions; NaN when either is."""
+    if not is_floating(dtype_of(a)):
+        return k.tirx.max(a, b)
+    return k.tirx.Select(k.tirx.any(a > b, k.tirx.isnan(a)), a, b)
+
+
+def less_or_nan(k: Any, a: Any, b: Any) -> Any:
+    """min(a, b) of two expressions; NaN when either is."""
+    if not is_floating(dtype_of(a)):
+        return k.tirx.min(a, b)
+    return k.tirx.Select(k.tirx.any(a < b, k.tirx.isnan(a)), a, b)
+
+
+def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+    """NaN-propagating maximum over `axes` (normalized)."""
+    lowest = k.tirx.min_value
+    reducer = k.te.comm_reducer(
+        lambda a, b: greater_or_nan(k, a, b),
+        lambda dtype: k.tirx.const(float("-inf"), dtype) if "float" in str(dtype) else lowest(dtype),
+        name="max",
+    )
+    return reduce_over(k, reducer, x, axes, keepdims)
+
+
+def reduce_over(k: Any, reducer: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+    """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized)."""
+    over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
+    if not over:
+        return k.topi.identity(x)
+    kept = [1 if a in over else n for a, n in enumerate(x.shape) if keepdims or a not in over]
+
+    def body(*out: Any) -> Any:
+        rest = list(out)
+        index = []
+        for a in range(len(x.shape)):
+            if a not in over:
+                index.append(rest.pop(0))
+            else:
+                index.append(over[a].var)
+                if keepdims:
+                    rest.pop(0)
+        return reducer(x[tuple(index)], axis=list(over.values()))
+
+    return k.te.compute(kept, body)
+
+
+def is_one(n: Any) -> bool:
+    """Whether an extent is known to be 1 (a symbolic one is not)."""
+    value = getattr(n, "value", n)  # IntImm or int
+    return isinstance(value, int) and value == 1
+
+
+def result(a: Any, b: Any) -> str:
+    """The common dtype of two te.Tensors."""
+    return result_type(dtype_of(a), dtype_of(b))
+
+
+def broadcast(k: Any, fn: Callable[..., Any], a: Any, b: Any) -> Any:
+    """te.compute of fn(a element, b element) with NumPy broadcasting."""
+    ndim = max(len(a.shape), len(b.shape))
+    shapes = [[1] * (ndim - len(x.shape)) + list(x.shape) for x in (a, b)]
+    shape = [n if is_one(m) else m for n, m in zip(*shapes, strict=True)]
+
+    def at(x: Any, index: Sequence[Any]) -> Any:
+        own = index[ndim - len(x.shape) :]
+        return x[tuple(0 if is_one(n) else i for n, i in zip(x.shape, own, strict=True))]
+
+    return k.te.compute(shape, lambda *i: fn(at(a, i), at(b, i)))
+
+
+def tanh(k: Any, x: Any) -> Any:
+    """tanh that keeps NaN (TVM's clamps it away)."""
+    return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
+
+
+def same_number(r: Any, a: Any, b: Any) -> bool | None:
+    """Whether two Relax expressions have one dtype, and not bool; None otherwise."""
+    left, right = str(a.ty.dtype), str(b.ty.dtype)
+    return True if left == right and left != "bool" else None
+
+
+def number_of(x: Any, scalar: Any) -> bool | None:
+    """Whether a Relax expression keeps its dtype with this scalar, and is not bool; or None."""
+    dtype = str(x.ty.dtype)
+    weak = is_floating(dtype) or not isinstance(scalar, float)
+    return True if weak and dtype != "bool" else None

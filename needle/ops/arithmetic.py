@@ -1,0 +1,355 @@
+"""Ops of two operands: tensor with tensor (NumPy broadcasting and promotion), tensor with scalar."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray import NDArray, full
+from ..backend_ndarray import where as nd_where
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
+from ..errors import ShapeError
+from ..op import Binary, Op, register, unbroadcast
+from ..samples import Arg, binary, error, sample
+from ..spec import Spec, broadcast_shapes, common_device
+from . import _te
+from .elementwise import cast, log
+
+_MISMATCH = error(ShapeError, r"shapes \(2, 3\) and \(4,\)", (2, 3), (4,))
+_BOTH_BOOL = error(TypeError, "bool", Arg((2,), dtype="bool"), Arg((2,), dtype="bool"))
+
+
+@register
+class Add(Binary):
+    """y = a + b; of two bools, whether either is true."""
+
+    reference = np.add
+    samples = binary()
+    error_samples = (_MISMATCH,)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        return unbroadcast(out_grad, a), unbroadcast(out_grad, b)
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        x, y = _te.without_bool(k, a, b)
+        return _te.cast(k, k.topi.add(x, y), _te.result(a, b))
+
+    def emit(self, r: Any, a: Any, b: Any) -> Any:
+        return _te.same_number(r, a, b) and r.op.add(a, b)
+
+
+@register
+class Subtract(Binary):
+    """y = a - b."""
+
+    infer_first = True
+    reference = np.subtract
+    samples = binary()
+    error_samples = (_MISMATCH, _BOTH_BOOL)
+
+    def dtype_of(self, a: str, b: str) -> str:
+        if a == b == "bool":
+            raise TypeError(f"{self.name}: both inputs are bool; use a comparison or cast them")
+        return result_type(a, b)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a - b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        return unbroadcast(out_grad, a), unbroadcast(-out_grad, b) if b.requires_grad else None
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        return k.topi.subtract(*_te.promote(k, a, b))
+
+    def emit(self, r: Any, a: Any, b: Any) -> Any:
+        return _te.same_number(r, a, b) and r.op.subtract(a, b)
+
+
+@register
+class Multiply(Binary):
+    """y = a * b; of two bools, whether both are true."""
+
+    reads = frozenset({"inputs"})
+    reference = np.multiply
+    samples = binary()
+    error_samples = (_MISMATCH,)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        return (
+            unbroadcast(out_grad * b, a) if a.requires_grad else None,
+            unbroadcast(out_grad * a, b) if b.requires_grad else None,
+        )
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        x, y = _te.without_bool(k, a, b)
+        return _te.cast(k, k.topi.multiply(x, y), _te.result(a, b))
+
+    def emit(self, r: Any, a: Any, b: Any) -> Any:
+        return _te.same_number(r, a, b) and r.op.multiply(a, b)
+
+
+@register
+class Divide(Binary):
+    """y = a / b; integers are divided in float64."""
+
+    reads = frozenset({"inputs"})
+    reference = np.true_divide
+    samples = binary(low2=0.3, high2=2)
+    error_samples = (_MISMATCH,)
+
+    def dtype_of(self, a: str, b: str) -> str:
+        dtype = result_type(a, b)
+        return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a / b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        return (
+            unbroadcast(out_grad / b, a) if a.requires_grad else None,
+            unbroadcast(-out_grad * a / (b * b), b) if b.requires_grad else None,
+        )
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        a, b = _te.promote(k, a, b)
+        return k.topi.divide(_te.as_float(k, a), _te.as_float(k, b))
+
+
+@register
+class Power(Binary):
+    """y = a ** b, floating. The gradient for b is 0 where a is 0."""
+
+    infer_first = True
+    reads = frozenset({"inputs", "output"})
+    reference = np.power
+    samples = binary(0.3, 2, -2, 2)
+    error_samples = (
+        _MISMATCH,
+        error(TypeError, "int32", Arg((2,), dtype="int32"), Arg((2,), dtype="int32")),
+    )
+
+    def dtype_of(self, a: str, b: str) -> str:
+        dtype = result_type(a, b)
+        if not is_floating(dtype):
+            raise TypeError(f"{self.name}: {a} ** {b} is not defined; cast one to a float dtype")
+        return dtype
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a**b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        grads: list[Any] = [None, None]
+        if a.requires_grad:
+            grads[0] = unbroadcast(out_grad * b * a ** (b - 1), a)
+        if b.requires_grad:
+            safe = where(a == 0, _ones_like(a), a)
+            grads[1] = unbroadcast(out_grad * node * log(safe), b)
+        return tuple(grads)
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        return k.topi.power(*_te.promote(k, a, b))
+
+
+class _Select(Binary):
+    """maximum and minimum: NaN when either is. The gradient of a tie is shared equally."""
+
+    reads = frozenset({"inputs"})
+    samples = binary()
+    error_samples = (_MISMATCH,)
+    first: ClassVar[str]  # the comparison that picks the first operand
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        tie = cast(a == b, node.dtype) * 0.5
+        left = cast(Compare(self.first)(a, b), node.dtype) + tie
+        return unbroadcast(out_grad * left, a), unbroadcast(out_grad * (1 - left), b)
+
+
+@register
+class Maximum(_Select):
+    """y = the larger of a and b; NaN when either is. The gradient of a tie is shared equally."""
+
+    first = "greater"
+    reference = np.maximum
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a.maximum(b)
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        x, y = _te.without_bool(k, a, b)
+        out = _te.broadcast(k, lambda p, q: _te.greater_or_nan(k, p, q), x, y)
+        return _te.cast(k, out, _te.result(a, b))
+
+
+@register
+class Minimum(_Select):
+    """y = the smaller of a and b; NaN when either is. The gradient of a tie is shared equally."""
+
+    first = "less"
+    reference = np.minimum
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a.minimum(b)
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        x, y = _te.without_bool(k, a, b)
+        out = _te.broadcast(k, lambda p, q: _te.less_or_nan(k, p, q), x, y)
+        return _te.cast(k, out, _te.result(a, b))
+
+
+_COMPARISONS = {
+    "equal": NDArray.__eq__,
+    "not_equal": NDArray.__ne__,
+    "less": NDArray.__lt__,
+    "less_equal": NDArray.__le__,
+    "greater": NDArray.__gt__,
+    "greater_equal": NDArray.__ge__,
+}
+
+
+@register
+class Compare(Binary):
+    """y = whether a `kind` b, as bool; kind: equal, not_equal, less, less_equal, greater,
+    greater_equal. Nothing flows back."""
+
+    kind: str
+
+    infer_first = True
+    samples = tuple(
+        sample(Arg(a), Arg(b), kind=kind)
+        for kind in _COMPARISONS
+        for a, b in (((), ()), ((3, 1), (4,)), ((0, 2), (2,)))
+    )
+    error_samples = (
+        error(ShapeError, r"\(2, 3\) and \(4,\)", (2, 3), (4,), kind="less"),
+        error(ValueError, "'between'", (2,), (2,), kind="between"),
+    )
+
+    def dtype_of(self, a: str, b: str) -> str:
+        if self.kind not in _COMPARISONS:
+            raise ValueError(
+                f"{self.name}: kind {self.kind!r} is none of {', '.join(_COMPARISONS)}"
+            )
+        return "bool"
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return getattr(np, self.kind)(a, b)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return _COMPARISONS[self.kind](a, b)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return None, None
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        return getattr(k.topi, self.kind)(*_te.without_bool(k, a, b))
+
+
+@register
+class Where(Op):
+    """y = a where the condition is true (non-zero), else b; all three broadcast."""
+
+    reads = frozenset({"inputs"})
+    samples = tuple(
+        sample(Arg(c, 0, 2, dtype="bool"), Arg(a), Arg(b))
+        for c, a, b in (
+            ((), (), ()),
+            ((3, 4), (3, 4), (3, 4)),
+            ((3, 1), (4,), ()),
+            ((0, 2), (2,), (1,)),
+        )
+    )
+    error_samples = (
+        error(ShapeError, r"\(2,\).*\(3,\)", Arg((2,), dtype="bool"), Arg((3,)), Arg((3,))),
+    )
+
+    def infer(self, condition: Spec, a: Spec, b: Spec) -> Spec:
+        device = common_device(self.name, condition, a, b)
+        shape = broadcast_shapes(self.name, condition.shape, a.shape, b.shape)
+        return Spec(shape, result_type(a.dtype, b.dtype), device)
+
+    def reference(self, condition: Any, a: Any, b: Any) -> Any:
+        return np.where(condition, a, b)
+
+    def compute(self, condition: Any, a: Any, b: Any) -> Any:
+        return nd_where(condition, a, b)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        condition, a, b = node.inputs
+        zero = Tensor(full((), 0, out_grad.dtype, out_grad.device), requires_grad=False)
+        return (
+            None,
+            unbroadcast(where(condition, out_grad, zero), a) if a.requires_grad else None,
+            unbroadcast(where(condition, zero, out_grad), b) if b.requires_grad else None,
+        )
+
+    def emit_te(self, k: Any, condition: Any, a: Any, b: Any) -> Any:
+        x, y = _te.without_bool(k, a, b)
+        out = k.topi.where(_te.cast(k, condition, "bool"), x, y)
+        return _te.cast(k, out, _te.result(a, b))
+
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER = Add(), Subtract(), Multiply(), Divide(), Power()
+MAXIMUM, MINIMUM, WHERE = Maximum(), Minimum(), Where()
+
+
+def _ones_like(a: Tensor) -> Tensor:
+    return Tensor(full((), 1, a.dtype, a.device), requires_grad=False)
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """a + b with broadcasting."""
+    return apply(ADD, (a, b))  # type: ignore[no-any-return]
+
+
+def subtract(a: Tensor, b: Tensor) -> Tensor:
+    """a - b with broadcasting. TypeError for two bools."""
+    return apply(SUBTRACT, (a, b))  # type: ignore[no-any-return]
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a * b with broadcasting."""
+    return apply(MULTIPLY, (a, b))  # type: ignore[no-any-return]
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b with broadcasting; integers give float64."""
+    return apply(DIVIDE, (a, b))  # type: ignore[no-any-return]
+
+
+def power(a: Tensor, b: Tensor) -> Tensor:
+    """a ** b with broadcasting. TypeError when both are integers."""
+    return apply(POWER, (a, b))  # type: ignore[no-any-return]
+
+
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of two elements, NaN when either is, with broadcasting."""
+    return apply(MAXIMUM, (a, b))  # type: ignore[no-any-return]
+
+
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two elements, NaN when either is, with broadcasting."""
+    return apply(MINIMUM, (a, b))  # type: ignore[no-any-return]
+
+
+def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast."""
+    return apply(WHERE, (condition, a, b))  # type: ignore[no-any-return]
+
+
+def compare(kind: str, a: Tensor, b: Tensor) -> Tensor:
+    """bool Tensor of a `kind` b: equal, not_equal, less, less_equal, greater, greater_equal."""
+    return apply(Compare(kind), (a, b))  # type: ignore[no-any-return]

@@ -1,0 +1,123 @@
+"""Matrix multiplication."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray.dtypes import result_type
+from ..errors import ShapeError
+from ..op import Op, register, unbroadcast
+from ..samples import Arg, error, sample
+from ..spec import Spec, broadcast_shapes, common_device
+from . import _te
+from .shape import reshape, transpose
+
+
+@register
+class Matmul(Op):
+    """y = a @ b with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
+
+    infer_first = True
+    reads = frozenset({"inputs"})
+    reference = np.matmul
+    samples = (
+        sample((2, 3), (3, 4)),
+        sample((1, 5), (5, 1)),
+        sample((2, 3, 4), (4, 5)),
+        sample((2, 3, 4), (2, 4, 5)),
+        sample((2, 1, 3, 4), (3, 4, 2)),
+        sample((4,), (4, 3)),
+        sample((3, 4), (4,)),
+        sample((4,), (4,)),
+        sample((2, 3, 4), (4,)),
+        sample((0, 3), (3, 2)),
+        sample((2, 0), (0, 3)),
+    )
+    error_samples = (
+        error(ShapeError, r"matmul: .*\(2, 3\).*\(4, 5\).*3 and 4", (2, 3), (4, 5)),
+        error(ShapeError, "broadcast", (2, 3, 4), (3, 4, 5)),
+        error(ShapeError, "0-d", (), (3, 4)),
+        error(TypeError, "bool", Arg((2, 2), dtype="bool"), Arg((2, 2), dtype="bool")),
+    )
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        device = common_device(self.name, a, b)
+        dtype = result_type(a.dtype, b.dtype)
+        if dtype == "bool":
+            raise TypeError(f"{self.name}: both inputs are bool; cast one to a number first")
+        left, right = a.shape, b.shape
+        if not left or not right:
+            raise ShapeError(f"{self.name}: shapes {left} and {right}: an operand is 0-d")
+        inner = left[-1], right[-2] if len(right) > 1 else right[0]
+        if inner[0] != inner[1]:
+            raise ShapeError(
+                f"{self.name}: shapes {left} and {right} do not match: the last axis of the first "
+                f"and the second to last of the second have extents {inner[0]} and {inner[1]}"
+            )
+        shape = broadcast_shapes(self.name, left[:-2], right[:-2])
+        return Spec((*shape, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())), dtype, device)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return a @ b
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        a, b = node.inputs
+        left, right = a.shape, b.shape
+        # Vectors as matrices of one row or column.
+        if len(left) == 1:
+            a = reshape(a, (1, *left))
+        if len(right) == 1:
+            b = reshape(b, (*right, 1))
+        batch = broadcast_shapes(self.name, a.shape[:-2], b.shape[:-2])
+        grad = reshape(out_grad, (*batch, a.shape[-2], b.shape[-1]))
+        grads: list[Any] = [None, None]
+        if node.inputs[0].requires_grad:
+            grads[0] = reshape(unbroadcast(grad @ transpose(b), a), left)
+        if node.inputs[1].requires_grad:
+            if b.ndim == 2 and a.ndim > 2:
+                # One product instead of one for each matrix of the batch, then their sum.
+                rows = prod(a.shape[:-1])
+                a = reshape(a, (rows, a.shape[-1]))
+                grad = reshape(grad, (rows, grad.shape[-1]))
+            grads[1] = reshape(unbroadcast(transpose(a) @ grad, b), right)
+        return tuple(grads)
+
+    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+        a, b = _te.promote(k, a, b)
+        rows, columns = len(a.shape) > 1, len(b.shape) > 1
+        batch = max(len(a.shape), len(b.shape), 2) - 2
+        inner = k.te.reduce_axis((0, a.shape[-1]), name="k")
+        shape: list[Any] = [1] * batch
+        for x in (a, b):
+            for i, n in enumerate(x.shape[:-2], batch - max(len(x.shape) - 2, 0)):
+                shape[i] = shape[i] if _te.is_one(n) else n
+        shape += [*([a.shape[-2]] if rows else []), *([b.shape[-1]] if columns else [])]
+
+        def at(x: Any, index: Any, tail: tuple[Any, ...]) -> Any:
+            lead = x.shape[:-2] if len(x.shape) > 1 else []
+            own = index[batch - len(lead) : batch]
+            return x[
+                (*(0 if _te.is_one(n) else i for n, i in zip(lead, own, strict=True)), *tail)
+            ]
+
+        def body(*index: Any) -> Any:
+            i = [index[batch]] if rows else []
+            j = [index[-1]] if columns else []
+            return k.te.sum(at(a, index, (*i, inner)) * at(b, index, (inner, *j)), axis=inner)
+
+        return k.te.compute(shape, body, name="matmul")
+
+    def emit(self, r: Any, a: Any, b: Any) -> Any:
+        return _te.same_number(r, a, b) and r.op.matmul(a, b)
+
+
+MATMUL = Matmul()
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with NumPy's rules. ShapeError when the inner extents differ."""
+    return apply(MATMUL, (a, b))  # type: ignore[no-any-return]

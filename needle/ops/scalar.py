@@ -1,0 +1,206 @@
+"""Ops of a tensor and a Python scalar, which is an attribute of the op.
+
+The scalar is weak: it changes the dtype only when it is of a higher kind (int tensor, float scalar).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply, scalar_dtype
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..op import Elementwise, register
+from ..samples import Arg, Sample, error, unary
+from . import _te
+
+_SHAPES = ((), (3, 4), (0, 3))
+_STRING = error(TypeError, "scalar is a str", (2,), scalar="2")
+_TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,), scalar=2.0)
+
+
+def _samples(*scalars: Any, low: float = -2, high: float = 2) -> tuple[Sample, ...]:
+    return tuple(s for c in scalars for s in unary(low, high, _SHAPES, scalar=c))
+
+
+class WithScalar(Elementwise):
+    """x op scalar."""
+
+    scalar: Any
+
+    error_samples = (_STRING, _TWO_INPUTS)
+
+    def dtype_of(self, dtype: str) -> str:
+        if not isinstance(self.scalar, (bool, int, float)):
+            kind = type(self.scalar).__name__
+            raise TypeError(f"{self.name}: scalar is a {kind}, not a Python number")
+        return scalar_dtype(dtype, self.scalar)
+
+    def both(self, k: Any, x: Any) -> tuple[Any, Any]:
+        """Operand and scalar in their common dtype (int32 for bool), for emit_te."""
+        dtype = scalar_dtype(_te.dtype_of(x), self.scalar)
+        x = _te.cast(k, x, "int32" if dtype == "bool" else dtype)
+        return x, _te.full_like(k, x, self.scalar)
+
+    def finish(self, k: Any, x: Any, out: Any) -> Any:
+        """Back to the dtype that `infer` gives."""
+        return _te.cast(k, out, self.dtype_of(_te.dtype_of(x)))
+
+
+@register
+class AddScalar(WithScalar):
+    """y = x + scalar."""
+
+    scalar: Any
+
+    samples = _samples(1.5, 2, float("nan"), float("inf"))
+
+    def reference(self, x: Any) -> Any:
+        return x + self.scalar
+
+    def compute(self, x: Any) -> Any:
+        return x + self.scalar
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return self.finish(k, x, k.topi.add(*self.both(k, x)))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return _te.number_of(x, self.scalar) and r.op.add(x, r.const(self.scalar, x.ty.dtype))
+
+
+@register
+class MulScalar(WithScalar):
+    """y = x * scalar."""
+
+    scalar: Any
+
+    samples = _samples(1.5, -2, 0, float("nan"), float("inf"))
+
+    def reference(self, x: Any) -> Any:
+        return x * self.scalar
+
+    def compute(self, x: Any) -> Any:
+        return x * self.scalar
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad * self.scalar
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return self.finish(k, x, k.topi.multiply(*self.both(k, x)))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return _te.number_of(x, self.scalar) and r.op.multiply(x, r.const(self.scalar, x.ty.dtype))
+
+
+@register
+class DivideScalar(WithScalar):
+    """y = x / scalar; integers are divided in float64."""
+
+    scalar: Any
+
+    samples = _samples(1.5, -2)
+
+    def dtype_of(self, dtype: str) -> str:
+        dtype = super().dtype_of(dtype)
+        return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
+
+    def reference(self, x: Any) -> Any:
+        return x / self.scalar
+
+    def compute(self, x: Any) -> Any:
+        return x / self.scalar
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad / self.scalar
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        return k.topi.divide(x, _te.full_like(k, x, self.scalar))
+
+
+@register
+class PowerScalar(WithScalar):
+    """y = x ** scalar. ValueError for integers to a negative integer power."""
+
+    scalar: Any
+
+    infer_first = True
+    reads = frozenset({"inputs"})
+    samples = (
+        *_samples(2, 3, 1, 0, 2.0, -1.0),
+        *_samples(0.5, -0.5, 1.7, low=0.3, high=3),
+    )
+    error_samples = (
+        _STRING,
+        _TWO_INPUTS,
+        error(ValueError, "negative", Arg((2,), dtype="int32"), scalar=-1),
+        error(TypeError, "bool", Arg((2,), dtype="bool"), scalar=2),
+    )
+
+    def dtype_of(self, dtype: str) -> str:
+        out = super().dtype_of(dtype)
+        if dtype == "bool":
+            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
+        if not is_floating(out) and self.scalar < 0:
+            raise ValueError(f"{self.name}: {dtype} to the negative power {self.scalar}")
+        return out
+
+    def reference(self, x: Any) -> Any:
+        return np.power(x, self.scalar)
+
+    def compute(self, x: Any) -> Any:
+        return x**self.scalar
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        if self.scalar == 0:
+            return out_grad * 0
+        return out_grad * (power_scalar(node.inputs[0], self.scalar - 1) * self.scalar)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x, scalar = self.both(k, x)
+        exponent = float(self.scalar)
+        if exponent.is_integer() and 0 < exponent <= 64 and (
+            exponent <= 4 or not is_floating(_te.dtype_of(x))
+        ):
+            return _repeated(k, x, int(exponent))
+        if exponent == 0:
+            return _te.elementwise(k, lambda _: _te.full_like(k, x, 1), x)
+        if exponent == 0.5:
+            return k.topi.sqrt(x)
+        return k.topi.power(x, scalar)
+
+
+def _repeated(k: Any, x: Any, exponent: int) -> Any:
+    """x ** exponent by squaring: exact for integers, which TVM's pow is not."""
+    out = None
+    while exponent:
+        if exponent & 1:
+            out = k.topi.identity(x) if out is None else k.topi.multiply(out, x)
+        exponent >>= 1
+        if exponent:
+            x = k.topi.multiply(x, x)
+    return out
+
+
+def add_scalar(a: Tensor, scalar: float) -> Tensor:
+    """a + scalar."""
+    return apply(AddScalar(scalar), (a,))  # type: ignore[no-any-return]
+
+
+def mul_scalar(a: Tensor, scalar: float) -> Tensor:
+    """a * scalar."""
+    return apply(MulScalar(scalar), (a,))  # type: ignore[no-any-return]
+
+
+def divide_scalar(a: Tensor, scalar: float) -> Tensor:
+    """a / scalar; integers give float64."""
+    return apply(DivideScalar(scalar), (a,))  # type: ignore[no-any-return]
+
+
+def power_scalar(a: Tensor, scalar: float) -> Tensor:
+    """a ** scalar. ValueError for an integer tensor to a negative integer power."""
+    return apply(PowerScalar(scalar), (a,))  # type: ignore[no-any-return]

@@ -1,0 +1,242 @@
+"""Ops that move or repeat elements."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..errors import ShapeError
+from ..op import Movement, register, unbroadcast
+from ..samples import error, sample
+from ..spec import as_axes, as_shape, normalize_axes
+
+
+@register
+class Permute(Movement):
+    """y has x's axes in the order `axes`."""
+
+    axes: tuple[int, ...]
+
+    samples = (
+        sample((3, 4), axes=(1, 0)),
+        sample((2, 3, 4), axes=(2, 0, 1)),
+        sample((2, 3, 4), axes=(0, -1, -2)),
+        sample((), axes=()),
+        sample((0, 3), axes=(1, 0)),
+    )
+    error_samples = (
+        error(ShapeError, "twice", (2, 3), axes=(0, 0)),
+        error(ShapeError, "out of range", (2, 3), axes=(0, 2)),
+        error(ShapeError, "2 dimensions", (2, 3), axes=(0,)),
+    )
+
+    def order(self, ndim: int) -> tuple[int, ...]:
+        """`axes`, counted from the front."""
+        axes = normalize_axes(self.name, self.axes, ndim)
+        if len(axes) != ndim:
+            raise ShapeError(f"{self.name}: axes {self.axes} do not name all {ndim} dimensions")
+        return axes
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(shape[a] for a in self.order(len(shape)))
+
+    def reference(self, x: Any) -> Any:
+        return np.transpose(x, self.axes)
+
+    def compute(self, x: Any) -> Any:
+        return x.permute(self.axes)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return permute(out_grad, np.argsort(self.order(out_grad.ndim)).tolist())
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return k.topi.transpose(x, self.order(len(x.shape))) if x.shape else k.topi.identity(x)
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.permute_dims(x, list(self.order(x.ty.ndim)))
+
+
+@register
+class Transpose(Movement):
+    """y has two of x's axes exchanged; axes None: the last two."""
+
+    axes: tuple[int, ...] | None = None
+
+    samples = (
+        sample((3, 4)),
+        sample((2, 3, 4)),
+        sample((2, 3, 4), axes=(0, 2)),
+        sample((2, 3, 4), axes=(-1, 0)),
+        sample((0, 3)),
+    )
+    error_samples = (
+        error(ShapeError, "two axes", (2, 3, 4), axes=(0, 1, 2)),
+        error(ShapeError, "out of range", (2, 3), axes=(0, 2)),
+        error(ShapeError, "transpose", (2,)),
+    )
+
+    def order(self, ndim: int) -> tuple[int, ...]:
+        """The axes of y as axes of x."""
+        pair = normalize_axes(self.name, (-1, -2) if self.axes is None else self.axes, ndim)
+        if len(pair) != 2:
+            raise ShapeError(f"{self.name}: axes {self.axes} must be two axes (or use permute)")
+        out = list(range(ndim))
+        out[pair[0]], out[pair[1]] = pair[1], pair[0]
+        return tuple(out)
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(shape[a] for a in self.order(len(shape)))
+
+    def reference(self, x: Any) -> Any:
+        return np.transpose(x, self.order(x.ndim))
+
+    def compute(self, x: Any) -> Any:
+        return x.permute(self.order(x.ndim))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(self, (out_grad,))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return k.topi.transpose(x, self.order(len(x.shape)))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.permute_dims(x, list(self.order(x.ty.ndim)))
+
+
+@register
+class Reshape(Movement):
+    """y has x's elements in the same order under another shape."""
+
+    shape: tuple[int, ...]
+
+    infer_first = True
+    samples = (
+        sample((3, 4), shape=(2, 6)),
+        sample((2, 3, 4), shape=(24,)),
+        sample((1, 1), shape=()),
+        sample((), shape=(1, 1)),
+        sample((6,), shape=(-1, 2)),
+        sample((0, 3), shape=(3, 0)),
+    )
+    error_samples = (
+        error(ShapeError, r"\(3, 4\).*12.*\(5,\).*5", (3, 4), shape=(5,)),
+        error(ShapeError, "two extents", (3, 4), shape=(-1, -1)),
+        error(ShapeError, "-1", (3, 4), shape=(-1, 5)),
+        error(ShapeError, "negative", (3, 4), shape=(-3, -4)),
+    )
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        size, new = prod(shape), self.shape
+        if -1 in new:
+            rest = prod(n for n in new if n != -1)
+            if new.count(-1) > 1:
+                raise ShapeError(f"{self.name}: shape {new} leaves two extents open")
+            if rest <= 0 or size % rest:
+                raise ShapeError(
+                    f"{self.name}: shape {shape} ({size} elements) gives no whole number for the "
+                    f"-1 in {new}"
+                )
+            new = tuple(size // rest if n == -1 else n for n in new)
+        if any(n < 0 for n in new):
+            raise ShapeError(f"{self.name}: shape {new} has a negative extent")
+        if prod(new) != size:
+            raise ShapeError(
+                f"{self.name}: shape {shape} has {size} elements, {new} has {prod(new)}"
+            )
+        return new
+
+    def reference(self, x: Any) -> Any:
+        return np.reshape(x, self.shape)
+
+    def compute(self, x: Any) -> Any:
+        return x.reshape(self.shape)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return reshape(out_grad, node.inputs[0].shape)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return k.topi.reshape(x, self.target(x.shape))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.reshape(x, list(self.target(x.ty.shape)))
+
+    def target(self, shape: Any) -> Any:
+        """`shape` of the output where that of the input may hold symbolic extents."""
+        if -1 not in self.shape:
+            return self.shape
+        rest = prod(n for n in self.shape if n != -1)
+        size = prod(shape[1:], start=shape[0]) if len(shape) else 1
+        return tuple(size // rest if n == -1 else n for n in self.shape)
+
+
+@register
+class BroadcastTo(Movement):
+    """y has x's elements repeated along new axes and axes of extent 1."""
+
+    shape: tuple[int, ...]
+
+    samples = (
+        sample((3, 1), shape=(3, 4)),
+        sample((4,), shape=(2, 3, 4)),
+        sample((), shape=(2, 3)),
+        sample((2, 3), shape=(2, 3)),
+        sample((1, 3), shape=(0, 3)),
+    )
+    error_samples = (
+        error(ShapeError, r"\(3, 4\) does not broadcast to \(3, 5\)", (3, 4), shape=(3, 5)),
+        error(ShapeError, "does not broadcast", (2, 3), shape=(3,)),
+    )
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        tail = self.shape[len(self.shape) - len(shape) :]
+        if len(shape) > len(self.shape) or any(
+            n not in (1, m) for n, m in zip(shape, tail, strict=True)
+        ):
+            raise ShapeError(f"{self.name}: shape {shape} does not broadcast to {self.shape}")
+        return self.shape
+
+    def reference(self, x: Any) -> Any:
+        return np.broadcast_to(x, self.shape)
+
+    def compute(self, x: Any) -> Any:
+        return x.broadcast_to(self.shape)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return unbroadcast(out_grad, node.inputs[0])
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return k.topi.broadcast_to(x, self.shape)
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.broadcast_to(x, list(self.shape))
+
+
+def permute(a: Tensor, axes: Any) -> Tensor:
+    """Axes in the order `axes`, which names every axis once. ShapeError otherwise."""
+    flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+    order: Any = as_axes("permute", tuple(flat))
+    return apply(Permute(order), (a,))  # type: ignore[no-any-return]
+
+
+def transpose(a: Tensor, axes: Any = None) -> Tensor:
+    """Two axes exchanged, the last two by default. ShapeError when `axes` are not two axes."""
+    pair: Any = as_axes("transpose", axes)
+    return apply(Transpose(pair), (a,))  # type: ignore[no-any-return]
+
+
+def reshape(a: Tensor, shape: Any) -> Tensor:
+    """The same elements under another shape; one extent may be -1. ShapeError if it does not fit."""
+    if type(shape) is tuple and shape == a.shape:
+        return a
+    new: Any = as_shape("reshape", shape, open_extent=True)
+    return apply(Reshape(new), (a,))  # type: ignore[no-any-return]
+
+
+def broadcast_to(a: Tensor, shape: Any) -> Tensor:
+    """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
+    if type(shape) is tuple and shape == a.shape:
+        return a
+    return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))  # type: ignore[no-any-return]

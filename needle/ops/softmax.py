@@ -1,0 +1,197 @@
+"""Exponentials over an axis that do not overflow: the maximum is subtracted inside the op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray import where as nd_where
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..errors import ShapeError
+from ..op import Op, Reduce, register
+from ..samples import Arg, error, sample
+from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
+from . import _te
+from .elementwise import exp
+from .reduce import _ERRORS, _samples, summation
+
+
+def _float_dtype(dtype: str) -> str:
+    return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
+
+
+def _float(x: Any) -> Any:
+    return x.astype(_float_dtype(getattr(x.dtype, "name", x.dtype)), copy=False)
+
+
+@register
+class LogSumExp(Reduce):
+    """y = log(sum(exp(x))) over `axes` (None: all), exact for large and for infinite x."""
+
+    axes: int | tuple[int, ...] | None = None
+    keepdims: bool = False
+
+    name = "logsumexp"
+    infer_first = True
+    reads = frozenset({"inputs", "output"})
+    samples = (
+        *_samples(-3, 3, empty=False),
+        sample(Arg((2, 3), 900, 1000), axes=1, keepdims=False),
+        sample(Arg((2, 3), -1000, -900), axes=1, keepdims=False),
+    )
+    error_samples = (*_ERRORS, error(ShapeError, "no elements", (2, 0), axes=1))
+
+    def infer(self, x: Spec) -> Spec:
+        out: Spec = super().infer(x)
+        if any(x.shape[a] == 0 for a in normalize_axes(self.name, self.axes, x.ndim)):
+            raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axes}")
+        return out
+
+    def dtype_of(self, dtype: str) -> str:
+        return _float_dtype(dtype)
+
+    def reference(self, x: Any) -> Any:
+        x = _float(x)
+        top = np.max(x, axis=self.axes, keepdims=True)
+        top = np.where(np.isfinite(top), top, 0).astype(x.dtype)
+        out = np.log(np.sum(np.exp(x - top), axis=self.axes, keepdims=True)) + top
+        return out.reshape(np.sum(x, axis=self.axes, keepdims=self.keepdims).shape)
+
+    def compute(self, x: Any) -> Any:
+        x = _float(x)
+        top = x.max(self.axes, keepdims=True)
+        top = nd_where(top.isfinite(), top, 0.0)  # inf - inf is no number
+        out = (x - top).exp().sum(self.axes, keepdims=True).log() + top
+        if self.keepdims:
+            return out
+        gone = normalize_axes(self.name, self.axes, x.ndim)
+        return out.reshape(tuple(n for i, n in enumerate(out.shape) if i not in gone))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        return self.expand(out_grad, x) * exp(x - self.expand(node, x))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        axes = normalize_axes(self.name, self.axes, len(x.shape))
+        top = _te.maximum_over(k, x, axes, True)
+        zero = _te.full_like(k, x, 0)
+        top = _te.elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), v, zero), top)
+        total = _te.reduce_over(k, k.te.sum, k.topi.exp(k.topi.subtract(x, top)), axes, True)
+        out = k.topi.add(k.topi.log(total), top)
+        if self.keepdims or not axes:
+            return out
+        return k.topi.squeeze(out, list(axes))
+
+
+class _AlongAxis(Op):
+    axis: Any
+
+    def infer(self, x: Spec) -> Spec:
+        normalize_axis(self.name, self.axis, x.ndim)
+        return Spec(x.shape, _float_dtype(x.dtype), x.device)
+
+    def shifted(self, k: Any, x: Any) -> tuple[Any, tuple[int, ...]]:
+        """x - max(x), and the axis, for emit_te."""
+        x = _te.as_float(k, x)
+        axes = (normalize_axis(self.name, self.axis, len(x.shape)),)
+        return k.topi.subtract(x, _te.maximum_over(k, x, axes, True)), axes
+
+
+_AXIS_SAMPLES = (
+    sample((5,)),
+    sample((3, 4)),
+    sample((3, 4), axis=0),
+    sample((2, 3, 4), axis=1),
+    sample(Arg((2, 3), 900, 1000)),
+    sample((0, 3)),
+)
+_AXIS_ERRORS = (
+    error(ShapeError, "out of range", (2, 3), axis=2),
+    error(ShapeError, "out of range", ()),
+)
+
+
+@register
+class Softmax(_AlongAxis):
+    """y = exp(x) / sum(exp(x)) along `axis`."""
+
+    axis: int = -1
+
+    infer_first = True
+    reads = frozenset({"output"})
+    samples = _AXIS_SAMPLES
+    error_samples = _AXIS_ERRORS
+
+    def reference(self, x: Any) -> Any:
+        x = _float(x)
+        e = np.exp(x - np.max(x, axis=self.axis, keepdims=True))
+        return e / np.sum(e, axis=self.axis, keepdims=True)
+
+    def compute(self, x: Any) -> Any:
+        x = _float(x)
+        e = (x - x.max(self.axis, keepdims=True)).exp()
+        return e / e.sum(self.axis, keepdims=True)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        weighted = out_grad * node
+        return weighted - node * summation(weighted, self.axis, keepdims=True)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        shifted, axes = self.shifted(k, x)
+        e = k.topi.exp(shifted)
+        return k.topi.divide(e, _te.reduce_over(k, k.te.sum, e, axes, True))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.nn.softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
+
+
+@register
+class LogSoftmax(_AlongAxis):
+    """y = x - log(sum(exp(x))) along `axis`."""
+
+    axis: int = -1
+
+    name = "logsoftmax"
+    infer_first = True
+    reads = frozenset({"output"})
+    samples = _AXIS_SAMPLES
+    error_samples = _AXIS_ERRORS
+
+    def reference(self, x: Any) -> Any:
+        x = _float(x)
+        shifted = x - np.max(x, axis=self.axis, keepdims=True)
+        return shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
+
+    def compute(self, x: Any) -> Any:
+        x = _float(x)
+        shifted = x - x.max(self.axis, keepdims=True)
+        return shifted - shifted.exp().sum(self.axis, keepdims=True).log()
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad - exp(node) * summation(out_grad, self.axis, keepdims=True)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        shifted, axes = self.shifted(k, x)
+        total = _te.reduce_over(k, k.te.sum, k.topi.exp(shifted), axes, True)
+        return k.topi.subtract(shifted, k.topi.log(total))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return r.op.nn.log_softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
+
+
+def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
+    return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))  # type: ignore
+
+
+def softmax(a: Tensor, axis: int = -1) -> Tensor:
+    """exp(a) / sum(exp(a)) along `axis`, without overflow."""
+    return apply(Softmax(axis), (a,))  # type: ignore[no-any-return]
+
+
+def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(a)) along `axis`, without overflow."""
+    return apply(LogSoftmax(axis), (a,))  # type: ignore[no-any-return]

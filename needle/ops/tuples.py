@@ -1,0 +1,248 @@
+"""Ops that make, take apart and return tuples of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, TensorTuple, apply
+from ..backend_ndarray import empty
+from ..backend_ndarray.dtypes import result_type
+from ..errors import ShapeError
+from ..op import Op, register
+from ..samples import Arg, Sample, error, sample
+from ..spec import Spec, common_device, normalize_axis
+from . import _te
+from .scalar import AddScalar
+
+_PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
+
+
+@register
+class MakeTuple(Op):
+    """Tensors as one TensorTuple."""
+
+    structural = True
+    samples = (sample((2, 3)), sample((2, 3), (4,), ()))
+    error_samples = (error(TypeError, "not a Tensor", 1.5),)
+
+    def infer(self, *parts: Spec) -> tuple[Spec, ...]:
+        return parts
+
+    def reference(self, *parts: Any) -> Any:
+        return parts
+
+    def compute(self, *parts: Any) -> Any:
+        return parts
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return tuple(out_grad)
+
+    def emit_te(self, k: Any, *parts: Any) -> Any:
+        return tuple(k.topi.identity(x) for x in parts)
+
+    def emit(self, r: Any, *parts: Any) -> Any:
+        return r.Tuple(list(parts))
+
+
+@register
+class TupleGetItem(Op):
+    """One part of a TensorTuple."""
+
+    index: int
+
+    structural = True
+    samples = tuple(Sample((_PARTS,), {"index": i}) for i in (0, 2, -1))
+    error_samples = (
+        error(IndexError, "index 3 .* 3 parts", _PARTS, index=3),
+        error(TypeError, "not a TensorTuple", (2, 3), index=0),
+    )
+
+    def infer(self, parts: Any) -> Spec:
+        if isinstance(parts, Spec):
+            raise TypeError(f"{self.name}: the input is a Tensor, not a TensorTuple")
+        if not -len(parts) <= self.index < len(parts):
+            raise IndexError(
+                f"{self.name}: index {self.index} is out of range for {len(parts)} parts"
+            )
+        return parts[self.index]  # type: ignore[no-any-return]
+
+    def reference(self, parts: Any) -> Any:
+        return parts[self.index]
+
+    def compute(self, parts: Any) -> Any:
+        if type(parts) is not tuple:
+            raise TypeError("not a tuple")
+        return parts[self.index]
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        parts: list[Any] = [None] * len(node.inputs[0])  # None is a zero nobody stores
+        parts[self.index] = out_grad
+        return (tuple(parts),)
+
+    def emit_te(self, k: Any, parts: Any) -> Any:
+        return k.topi.identity(parts[self.index])
+
+    def emit(self, r: Any, parts: Any) -> Any:
+        count = len(parts.ty.fields)
+        return r.TupleGetItem(parts, self.index % count)
+
+
+@register
+class Stack(Op):
+    """Tensors of one shape side by side along a new axis."""
+
+    axis: int = 0
+
+    infer_first = True
+    samples = (
+        sample((3, 4), (3, 4), axis=0),
+        sample((3, 4), (3, 4), (3, 4), axis=1),
+        sample((3, 4), axis=-1),
+        sample((), (), axis=0),
+        sample((0, 2), (0, 2), axis=1),
+    )
+    error_samples = (
+        error(ShapeError, r"\(2, 3\) and \(3, 2\)", (2, 3), (3, 2)),
+        error(ShapeError, "out of range", (2, 3), (2, 3), axis=3),
+        error(ValueError, "at least one"),
+    )
+
+    def infer(self, *parts: Spec) -> Spec:
+        if not parts:
+            raise ValueError(f"{self.name}: needs at least one tensor")
+        shape, dtype = parts[0].shape, parts[0].dtype
+        axis = normalize_axis(self.name, self.axis, len(shape) + 1)
+        for part in parts:
+            if part.shape != shape:
+                raise ShapeError(f"{self.name}: shapes {shape} and {part.shape} differ")
+            dtype = result_type(dtype, part.dtype)
+        new = (*shape[:axis], len(parts), *shape[axis:])
+        return Spec(new, dtype, common_device(self.name, *parts))
+
+    def reference(self, *parts: Any) -> Any:
+        return np.stack(parts, self.axis)
+
+    def compute(self, *parts: Any) -> Any:
+        first = parts[0]
+        dtype = first.dtype
+        for part in parts:
+            dtype = result_type(dtype, part.dtype)
+        axis = self.axis % (first.ndim + 1)
+        shape = (*first.shape[:axis], len(parts), *first.shape[axis:])
+        out = empty(shape, dtype, device=first.device)
+        lead = (slice(None),) * axis
+        for i, part in enumerate(parts):
+            out[(*lead, i)] = part
+        return out
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        parts = split(out_grad, self.axis)
+        return tuple(
+            p if p.dtype == x.dtype else p.astype(x.dtype)
+            for p, x in zip(parts, node.inputs, strict=True)
+        )
+
+    def emit_te(self, k: Any, *parts: Any) -> Any:
+        dtype = _te.dtype_of(parts[0])
+        for part in parts:
+            dtype = result_type(dtype, _te.dtype_of(part))
+        axis = self.axis % (len(parts[0].shape) + 1)
+        return k.topi.stack([_te.cast(k, part, dtype) for part in parts], axis)
+
+
+@register
+class Split(Op):
+    """A TensorTuple of the slices of x along `axis`, which is dropped."""
+
+    axis: int
+
+    infer_first = True
+    samples = (
+        sample((3, 4), axis=0),
+        sample((3, 4), axis=-1),
+        sample((2, 3, 4), axis=1),
+        sample((2,), axis=0),
+        sample((2, 0), axis=0),
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), axis=2),
+        error(ShapeError, "out of range", (), axis=0),
+    )
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        axis = normalize_axis(self.name, self.axis, x.ndim)
+        part = Spec((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype, x.device)
+        return (part,) * x.shape[axis]
+
+    def reference(self, x: Any) -> Any:
+        return tuple(np.moveaxis(x, self.axis, 0))
+
+    def compute(self, x: Any) -> Any:
+        lead = (slice(None),) * (self.axis % x.ndim)
+        return tuple(x[(*lead, i)] for i in range(x.shape[self.axis]))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return stack(out_grad, self.axis)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        axis = self.axis % len(x.shape)
+        shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
+        return tuple(
+            k.te.compute(shape, lambda *o, i=i: x[(*o[:axis], i, *o[axis:])])
+            for i in range(int(x.shape[axis]))
+        )
+
+
+@register
+class FusedAddScalars(Op):
+    """The tuple (x + c0, x + c1)."""
+
+    c0: float
+    c1: float
+
+    samples = (sample((3, 4), c0=1.5, c1=-2.0), sample((), c0=1.0, c1=2.0))
+    error_samples = (error(TypeError, "takes 1 input", (2,), (2,), c0=1.0, c1=2.0),)
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        return tuple(AddScalar(c).infer(x) for c in (self.c0, self.c1))
+
+    def reference(self, x: Any) -> Any:
+        return x + self.c0, x + self.c1
+
+    def compute(self, x: Any) -> Any:
+        return x + self.c0, x + self.c1
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad[0] + out_grad[1]
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return tuple(AddScalar(c).emit_te(k, x) for c in (self.c0, self.c1))
+
+
+def make_tuple(*parts: Tensor) -> TensorTuple:
+    """Tensors as one TensorTuple."""
+    return apply(MakeTuple(), parts)  # type: ignore[no-any-return]
+
+
+def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
+    """Part `index` of a TensorTuple. IndexError when there is none."""
+    return apply(TupleGetItem(as_int(index)), (value,))  # type: ignore[no-any-return]
+
+
+def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
+    """Tensors of one shape side by side along a new axis. ShapeError when shapes differ."""
+    return apply(Stack(axis), tuple(parts))  # type: ignore[no-any-return]
+
+
+def split(a: Tensor, axis: int) -> TensorTuple:
+    """The slices of `a` along `axis`, which they no longer have."""
+    return apply(Split(axis), (a,))  # type: ignore[no-any-return]
+
+
+def fused_add_scalars(a: Tensor, c0: float, c1: float) -> TensorTuple:
+    """(a + c0, a + c1)."""
+    return apply(FusedAddScalars(c0, c1), (a,))  # type: ignore[no-any-return]

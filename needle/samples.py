@@ -1,0 +1,89 @@
+"""Example inputs of ops, described rather than made: `needle.testing` draws the values.
+
+An op lists `samples` (inputs it must get right) and `error_samples` (inputs it must refuse). They
+are plain data, so that importing needle draws nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arg:
+    """One array: drawn uniformly from [low, high), all elements distinct.
+
+    dtype None: the dtype under test. Integers are drawn from the same range; `special` says whether
+    NaN, infinities and negative zero may stand in it (not for indices and the like).
+    """
+
+    shape: Shape
+    low: float = -2.0
+    high: float = 2.0
+    dtype: str | None = None
+    special: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Attributes of the op and its inputs; an input that is a list stands for a tuple of arrays."""
+
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorSample:
+    """Inputs that must raise `error` with a message matching the regular expression `match`."""
+
+    inputs: tuple[Any, ...]
+    error: type[Exception]
+    match: str
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+SHAPES: tuple[Shape, ...] = ((), (1,), (7,), (3, 4), (2, 3, 5), (0, 3))
+PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((), ()),
+    ((3, 4), (3, 4)),
+    ((3, 4), (4,)),
+    ((3, 1), (1, 4)),
+    ((2, 1, 5), (3, 1)),
+    ((), (2, 3)),
+    ((0, 3), (1, 3)),
+)
+
+
+def sample(*inputs: Any, **attributes: Any) -> Sample:
+    """A sample whose inputs are shapes or Args."""
+    return Sample(tuple(_arg(x) for x in inputs), attributes)
+
+
+def error(kind: type[Exception], match: str, /, *inputs: Any, **attributes: Any) -> ErrorSample:
+    """An error sample whose inputs are shapes or Args."""
+    return ErrorSample(tuple(_arg(x) for x in inputs), kind, match, attributes)
+
+
+def unary(
+    low: float = -2.0, high: float = 2.0, shapes: Sequence[Shape] = SHAPES, **attributes: Any
+) -> tuple[Sample, ...]:
+    """One-input samples over the usual shapes."""
+    return tuple(Sample((Arg(shape, low, high),), attributes) for shape in shapes)
+
+
+def binary(
+    low: float = -2.0, high: float = 2.0, low2: float | None = None, high2: float | None = None
+) -> tuple[Sample, ...]:
+    """Two-input samples over broadcasting pairs; low2, high2 bound the second input."""
+    second = (low if low2 is None else low2, high if high2 is None else high2)
+    return tuple(sample(Arg(a, low, high), Arg(b, *second)) for a, b in PAIRS)
+
+
+def _arg(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_arg(item) for item in x]
+    return Arg(x) if isinstance(x, tuple) else x

@@ -1,0 +1,118 @@
+"""What is known of a value before it is computed, and the rules that shapes follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .errors import ShapeError
+
+if TYPE_CHECKING:
+    from .backend_ndarray import Device
+
+Shape = tuple[int, ...]
+Axes = int | Sequence[int] | None
+
+
+class Spec(NamedTuple):
+    """Shape, dtype name and device of one array. `device` None: any."""
+
+    shape: Shape
+    dtype: str
+    device: Device | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
+    """`shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints >= 0.
+
+    With `open_extent` -1 may stand in it; TypeError and ShapeError otherwise.
+    """
+    items = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if len(items) == 1 and isinstance(items[0], (tuple, list)):
+        items = items[0]
+    try:
+        out = tuple(as_int(n) for n in items)
+    except TypeError:
+        raise TypeError(f"{name}: shape {shape!r} must be made of integers") from None
+    if any(n < 0 and not (open_extent and n == -1) for n in out):
+        raise ShapeError(f"{name}: shape {out} has a negative extent")
+    return out
+
+
+def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
+    """`axes` in the hashable form that op attributes have: None, an int, or a tuple of ints."""
+    try:
+        if axes is None:
+            return None
+        if isinstance(axes, (tuple, list)):
+            return tuple(as_int(a) for a in axes)
+        return as_int(axes)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name}: axes {axes!r} must be None, an int or ints") from None
+
+
+def normalize_axis(name: str, axis: int, ndim: int) -> int:
+    """`axis` counted from the front. ShapeError when out of range."""
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{name}: axis {axis} is out of range for {ndim} dimensions")
+    return axis % ndim
+
+
+def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
+    """All axes meant by `axes` (None: every one), from the front. ShapeError when repeated."""
+    if axes is None:
+        return tuple(range(ndim))
+    named = axes if isinstance(axes, (tuple, list)) else (axes,)
+    out = tuple(normalize_axis(name, a, ndim) for a in named)  # type: ignore[arg-type]
+    if len(set(out)) != len(out):
+        raise ShapeError(f"{name}: axes {tuple(named)} name an axis twice")  # type: ignore[arg-type]
+    return out
+
+
+def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    """NumPy's rule: from the last axis on, extents are equal or 1."""
+    first = shapes[0]
+    if all(shape == first for shape in shapes):
+        return first
+    ndim = max(map(len, shapes))
+    out = [1] * ndim
+    for shape in shapes:
+        lead = ndim - len(shape)
+        for i, n in enumerate(shape, lead):
+            if n != 1 and out[i] == 1:
+                out[i] = n
+            elif n not in (1, out[i]):
+                listed = " and ".join(str(s) for s in shapes)
+                raise ShapeError(
+                    f"{name}: shapes {listed} do not broadcast: extents {out[i]} and {n} at axis "
+                    f"{i - ndim} differ and neither is 1"
+                )
+    return tuple(out)
+
+
+def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """`shape` with `axes` (normalized) set to 1 or dropped."""
+    if keepdims:
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def common_device(name: str, *specs: Spec) -> Device | None:
+    """The one device of all specs. ValueError when they differ."""
+    device = specs[0].device
+    for spec in specs[1:]:
+        if spec.device is not device and spec.device is not None:
+            if device is not None:
+                raise ValueError(
+                    f"{name}: inputs are on different devices: {device} and {spec.device}"
+                )
+            device = spec.device
+    return device

@@ -1,0 +1,267 @@
+"""Tracing: runs a model without data and records what it does.
+
+While tracing, tensors know shape and dtype and have no value; an op infers and computes nothing.
+Reading a value, drawing random numbers and writing to the model are refused by name, so nothing
+that depends on data can be baked into the graph, and the model is left as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import tree
+from ._state import state
+from .autograd import Node, Tensor, TensorTuple, Value, explain, handle
+from .backend_ndarray.dtypes import is_floating
+from .errors import TraceError
+from .graph import Graph, Leaf, bind, flatten_arguments, unbind
+from .nn.module import Module, Parameter
+from .op import Op
+
+__all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
+
+
+class Trace:
+    """What is known during one trace. Ops, tensors and modules consult it by `state.trace`."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, Leaf] = {}  # by id of the tensor
+        self._names: dict[int, str] = {}  # of the models' parameters and buffers, by id
+        self._paths: dict[int, str] = {}  # of modules, by id
+        self._held: list[Any] = []  # keeps ids from being used again
+        self._stack: list[str] = []
+        self._state: list[tuple[Module, dict[str, Any]]] = []
+        self._closed_over = 0
+
+    def adopt(self, model: Module, prefix: str) -> None:
+        """Makes the parameters and buffers of `model` leaves, and knows its modules' paths."""
+        for path, module in model.named_modules():
+            self._paths.setdefault(id(module), prefix + path)
+            self._state.append((module, dict(vars(module))))
+        for name, tensor in model.named_tensors():
+            self._names.setdefault(id(tensor), prefix + name)
+        self._held.append(model)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The calling thread traces inside; modules get back what was assigned to them."""
+        state.trace = self
+        try:
+            yield
+        finally:
+            state.trace = None
+            for module, before in self._state:
+                now = vars(module)
+                for name in [n for n in now if n not in before]:
+                    del now[name]
+                now.update(before)
+
+    # Called by ops, tensors and modules
+
+    def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
+        """Records `op`. Raises what `infer` raises."""
+        if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
+            explain(op, inputs)
+        nodes = tuple([x.node for x in inputs])
+        node = Node(op.infer(*[n.spec for n in nodes]), False, self.where)
+        node.op = op
+        node.input_nodes = nodes
+        node.requires_grad = (
+            state.grad
+            and any(n.requires_grad for n in nodes)
+            and any(is_floating(s.dtype) for s in node.specs)
+        )
+        return handle(node, None)
+
+    def leaf(self, tensor: Value) -> Node:
+        """The node that stands for a tensor with a value."""
+        found = self._leaves.get(id(tensor))
+        if found is None:
+            own = tensor._node
+            node = Node(tensor.spec, own is not None and own.requires_grad, "")
+            name = self._name(tensor) or "const"
+            found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data)
+            self._held.append(tensor)
+        return found.node
+
+    def check_read(self, tensor: Value) -> None:
+        """TraceError unless `tensor` is a constant."""
+        name = self._name(tensor)
+        if name is not None:
+            what = f"{tensor.spec} parameter or buffer {name!r}"
+        elif tensor._data is None:
+            what = self._origin(tensor)
+        else:
+            return
+        raise TraceError(
+            f"tracing: {self._here()} reads the value of the {what}; values are not known while "
+            "tracing, so nothing may depend on them"
+        )
+
+    def refuse_write(self, tensor: Value) -> None:
+        """TraceError unless `tensor` is a constant that no op has used."""
+        name = self._name(tensor)
+        if name is not None:
+            what = f"{name!r}"
+        elif tensor._data is None:
+            what = f"the {self._origin(tensor)}"
+        elif id(tensor) in self._leaves:
+            what = "a constant that is in use"
+        else:
+            return
+        raise TraceError(f"tracing: {self._here()} writes to {what}; a trace changes nothing")
+
+    def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
+        """TraceError when a tensor is assigned to an attribute of a traced module."""
+        if id(module) in self._paths and isinstance(value, Value):
+            path = self._paths[id(module)]
+            raise TraceError(
+                f"tracing: {self._here()} assigns to {f'{path}.{name}' if path else name!r} "
+                f"(of {type(module).__name__}); a trace changes nothing"
+            )
+
+    def refuse_random(self, what: str) -> None:
+        """TraceError: random numbers would be baked in."""
+        raise TraceError(
+            f"tracing: {self._here()} draws random numbers ({what}); they would become constants. "
+            "Pass them in as an input"
+        )
+
+    @contextlib.contextmanager
+    def entered(self, module: Module) -> Iterator[None]:
+        """Ops inside are recorded with the path of `module`."""
+        path = self._paths.get(id(module))
+        if path is None:
+            path = ".".join(filter(None, (self.where, type(module).__name__)))
+        self._stack.append(path)
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
+    @property
+    def where(self) -> str:
+        """Path of the module that is running."""
+        return self._stack[-1] if self._stack else ""
+
+    def _name(self, tensor: Value) -> str | None:
+        name = self._names.get(id(tensor))
+        if name is None and isinstance(tensor, Parameter):
+            # Of a model that the traced function closes over.
+            name = self._names[id(tensor)] = f"param_{self._closed_over}"
+            self._closed_over += 1
+            self._held.append(tensor)
+        return name
+
+    def _origin(self, tensor: Value) -> str:
+        node = tensor._node
+        assert node is not None
+        if node.op is None:
+            return f"{tensor.spec} input"
+        scope = f" in module {node.scope!r}" if node.scope else ""
+        return f"{tensor.spec} tensor made by op {node.op.name!r}{scope}"
+
+    def _here(self) -> str:
+        return f"module {self.where!r}" if self.where else "the traced function"
+
+    def leaves(self, params: bool) -> list[Leaf]:
+        """Parameters and buffers in the models' order, or the constants in the order of use."""
+        order = {key: i for i, key in enumerate(self._names)}
+        found = [(key, leaf) for key, leaf in self._leaves.items() if (key in order) is params]
+        if params:
+            found.sort(key=lambda item: order[item[0]])
+        return [leaf for _, leaf in found]
+
+
+def trace(
+    fn: Module | Callable[..., Any], /, *args: Any, training: bool = False, **kwargs: Any
+) -> Graph:
+    """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
+
+    Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, nested in lists,
+    tuples and dicts or not, become inputs named after the arguments; other arguments are static.
+    Modules, `fn` or arguments, lend their parameters and buffers, named as in state_dict.
+
+    ValueError for a module in train mode, unless `training`; TraceError where the model reads a
+    value, draws random numbers or writes to itself; what `infer` raises for shapes and dtypes.
+    """
+    if state.trace is not None:
+        raise TraceError("trace: already tracing on this thread")
+    run = Trace()
+    owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    signature = _signature(fn.forward if isinstance(fn, Module) else fn)
+    try:
+        arguments = bind(signature, args, kwargs)
+    except TypeError as error:
+        raise TypeError(f"trace: {getattr(fn, '__name__', type(fn).__name__)}: {error}") from None
+    if isinstance(owner, Module):
+        _check_mode(owner, training)
+        run.adopt(owner, "")
+    for name, value in arguments.items():
+        if isinstance(value, Module):
+            _check_mode(value, training)
+            run.adopt(value, f"{name}.")
+
+    input_tree, found = flatten_arguments(signature, arguments)
+    inputs = []
+    for name, example in found:
+        tensor = example if isinstance(example, Tensor) else Tensor(example, requires_grad=False)
+        inputs.append(Leaf(name, Node(tensor.spec, tensor.requires_grad, ""), None))
+    abstract = iter([handle(leaf.node, None) for leaf in inputs])
+    arguments = {name: tree.unflatten(t, abstract) for name, t in input_tree.items()}
+    call_args, call_kwargs = unbind(signature, arguments, len(args))
+    with run.running():
+        output_tree, outputs = tree.flatten(
+            _untuple(fn(*call_args, **call_kwargs)), "output", lambda x: isinstance(x, Tensor)
+        )
+        nodes = [tensor.node for _, tensor in outputs]
+    _check_outputs(output_tree)
+    return Graph(
+        inputs, run.leaves(True), run.leaves(False), nodes, input_tree, output_tree, signature
+    )
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return None
+
+
+def _check_mode(model: Module, training: bool) -> None:
+    if training:
+        return
+    for path, module in model.named_modules():
+        if module.training:
+            what = f"module {path!r}" if path else "the model"
+            raise ValueError(
+                f"trace: {what} ({type(module).__name__}) is in train mode; call model.eval() "
+                "first, or pass training=True"
+            )
+
+
+def _untuple(value: Any) -> Any:
+    """TensorTuples inside `value` as tuples of Tensors."""
+    if isinstance(value, TensorTuple):
+        return value.tuple()
+    if isinstance(value, dict):
+        return {key: _untuple(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (tuple if isinstance(value, tuple) else list)(_untuple(item) for item in value)
+    return value
+
+
+def _check_outputs(output_tree: Any) -> None:
+    stack = [output_tree]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, tree.Static):
+            raise TypeError(
+                f"trace: the output holds a {type(item.value).__name__}; tensors, None and lists, "
+                "tuples and dicts of them can be returned"
+            )
+        if isinstance(item, (tuple, list, dict)):
+            stack.extend(item.values() if isinstance(item, dict) else item)

@@ -1,0 +1,34 @@
+"""Compile needle models with Apache TVM: translate, fuse, schedule, tune, verify, export, run.
+
+The names below load on first use, so that `needle_tvm.runtime` (which runs an exported model)
+imports neither needle nor TVM's compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from needle_tvm.compiler import Executable, compile, load
+    from needle_tvm.errors import NeedleTVMError
+
+_HOMES = {
+    "Executable": "needle_tvm.compiler",
+    "NeedleTVMError": "needle_tvm.errors",
+    "compile": "needle_tvm.compiler",
+    "load": "needle_tvm.compiler",
+}
+
+__all__ = ["Executable", "NeedleTVMError", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'needle_tvm' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,131 @@
+"""Every TVM name that has moved between versions, in one place. Written for TVM 0.27.
+
+Importing this module imports TVM's compiler (0.5 to 2 s): nothing on the path that looks up or
+runs a compiled artifact may do it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from needle_tvm import versions
+from needle_tvm.errors import InstallError
+from needle_tvm.threads import configure_tvm_threads
+
+versions.check_pins()
+# TVM takes half the processors unless told, and reads the variable once.
+configure_tvm_threads()
+
+try:
+    import tvm
+    from tvm import relax, s_tir, te, tirx, topi
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+    from tvm.target import codegen as _codegen
+    from tvm.tirx import PrimFunc
+except ImportError as error:
+    raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
+
+transform = relax.transform
+TensorType = relax.TensorType
+expr_functor = relax.expr_functor
+sequential = tvm.ir.transform.Sequential
+
+# AnnotateTIROpPattern's kinds, as the integers PrimFunc attribute "op_pattern" holds.
+OP_PATTERN = SimpleNamespace(
+    elementwise=0, broadcast=1, injective=2, reduction=3, out_fusable=4, opaque=8
+)
+
+# What an op's `emit_te` is handed.
+TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx)
+
+SCHEDULE_ERROR = s_tir.ScheduleError
+
+
+def llvm_version() -> int:
+    """Major version of the LLVM that is linked into TVM."""
+    return int(_codegen.llvm_version_major())
+
+
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor, such as "znver5"."""
+    return str(_codegen.llvm_get_system_cpu())
+
+
+def cpu_features(target: Target) -> list[str]:
+    """The CPU features LLVM may use for this target, by LLVM's names."""
+    return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
+
+
+def is_known_cpu(name: str) -> bool:
+    """Whether LLVM knows this processor name for this machine's architecture."""
+    return bool(_codegen.llvm_is_valid_cpu(name, str(_codegen.llvm_get_system_triple())))
+
+
+def make_target(description: dict[str, Any]) -> Target:
+    """A Target from its JSON form; ValueError or TVM's own error where TVM does not know it."""
+    return Target(description)
+
+
+def static_shape(expr: Any) -> tuple[int, ...] | None:
+    """Shape of a Relax tensor expression; None where an extent is not a constant."""
+    extents = getattr(getattr(expr.ty, "shape", None), "values", None)
+    if extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    return tuple(int(extent) for extent in extents)
+
+
+def written_dtype(block: Any) -> str:
+    """Element type of the buffer a schedulable block writes."""
+    return str(block.writes[0].source.dtype)
+
+
+def calls_of(module: IRModule, name: str) -> list[str]:
+    """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
+    called: list[str] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir"):
+            called.append(expr.args[0].name_hint)
+
+    relax.analysis.post_order_visit(module[name], visit)
+    return called
+
+
+def script(module: IRModule) -> str:
+    """TVMScript of a module."""
+    return str(module.script())
+
+
+__all__ = [
+    "OP_PATTERN",
+    "SCHEDULE_ERROR",
+    "TE_NAMESPACE",
+    "IRModule",
+    "PrimFunc",
+    "Schedule",
+    "Target",
+    "TensorType",
+    "calls_of",
+    "cpu_features",
+    "expr_functor",
+    "host_cpu",
+    "is_known_cpu",
+    "llvm_version",
+    "make_target",
+    "ms",
+    "relax",
+    "s_tir",
+    "script",
+    "sequential",
+    "static_shape",
+    "te",
+    "tirx",
+    "topi",
+    "transform",
+    "tvm",
+    "written_dtype",
+]

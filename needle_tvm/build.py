@@ -1,0 +1,141 @@
+"""From a traced graph to the files of an artifact. Imports TVM's compiler."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm import artifact, host, pipeline, trees, versions
+from needle_tvm._tvm import (
+    IRModule,
+    PrimFunc,
+    Target,
+    cpu_features,
+    llvm_version,
+    relax,
+    script,
+)
+from needle_tvm.errors import ArtifactError, TranslationError
+from needle_tvm.target import TargetSpec
+from needle_tvm.translate import MAIN, translate
+
+if TYPE_CHECKING:
+    from needle.trace import Graph, Leaf
+
+Progress = Callable[[str], None]
+TRANSFORM = f"{MAIN}_transform_params"
+
+
+def lower(graph: Graph, target: Target, stage: str) -> IRModule:
+    """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
+    plan = pipeline.PIPELINES[stage]
+    module = translate(graph, prefer_emit=plan.prefer_emit)
+    return pipeline.run(plan.graph, module, target)
+
+
+def write_library(module: IRModule, target: Target, folder: Path) -> None:
+    """Compile a scheduled module into `folder`: the library and the script it was made from."""
+    (folder / artifact.SCRIPT).write_text(script(module) + "\n")
+    with target:
+        executable = relax.build(module, target=target)
+    # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
+    with tempfile.TemporaryDirectory(prefix="needle-build-") as temporary:
+        linked = Path(temporary) / artifact.LIBRARY
+        executable.export_library(str(linked))
+        code = linked.read_bytes()
+    if not code.startswith(b"\x7fELF"):
+        raise ArtifactError(f"{folder}: the linker wrote no shared library")
+    (folder / artifact.LIBRARY).write_bytes(code)
+
+
+def schedule(module: IRModule, target: Target, stage: str) -> IRModule:
+    """The module with its loops scheduled as the stage says."""
+    return pipeline.run(pipeline.PIPELINES[stage].schedule, module, target)
+
+
+def describe(
+    graph: Graph, module: IRModule, spec: TargetSpec, target: Target, notes: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest of a compiled graph, but for what is known only once the files are written."""
+    names = {variable.name_hint for variable in module.get_global_vars()}
+    return {
+        "functions": {
+            MAIN: {
+                "inputs": [_leaf(leaf) for leaf in graph.inputs],
+                "params": [_leaf(leaf) for leaf in graph.params],
+                "outputs": [
+                    {"shape": list(spec.shape), "dtype": str(spec.dtype)}
+                    for node in graph.outputs
+                    for spec in node.specs
+                ],
+                "bare_output": len(graph.outputs) == 1,
+                "arguments": _arguments(graph),
+                "output_tree": _json_tree(graph.output_tree),
+                "transform": TRANSFORM if TRANSFORM in names else None,
+            }
+        },
+        "target": {
+            **spec.fields,
+            "mcpu": str(target.attrs["mcpu"]),
+            "features": host.checkable(cpu_features(target)),
+        },
+        "versions": {**versions.stamp(), "llvm": llvm_version()},
+        **notes,
+    }
+
+
+def kernels(module: IRModule) -> list[str]:
+    """Names of the module's PrimFuncs."""
+    return sorted(
+        variable.name_hint
+        for variable, function in module.functions_items()
+        if isinstance(function, PrimFunc)
+    )
+
+
+def _leaf(leaf: Leaf) -> dict[str, Any]:
+    (spec,) = leaf.node.specs
+    return {"name": leaf.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}
+
+
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
+    inspect.Parameter.VAR_POSITIONAL: "var_positional",
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_KEYWORD: "var_keyword",
+}
+
+
+def _arguments(graph: Graph) -> list[dict[str, Any]]:
+    """The traced call's arguments as `trees.flatten_arguments` reads them."""
+    described = []
+    for name, tree in graph.input_tree.items():
+        kind = "positional"
+        if graph.signature is not None:
+            kind = _KINDS[graph.signature.parameters[name].kind]
+        described.append({"name": name, "kind": kind, "tree": _json_tree(tree)})
+    return described
+
+
+def _json_tree(tree: Any) -> Any:
+    """needle's tree of a nested value in the JSON form of `needle_tvm.trees`."""
+    if isinstance(tree, str):
+        return trees.LEAF
+    if isinstance(tree, dict):
+        return {"dict": {name: _json_tree(part) for name, part in tree.items()}}
+    if isinstance(tree, (tuple, list)):
+        kind = "tuple" if isinstance(tree, tuple) else "list"
+        return {kind: [_json_tree(part) for part in tree]}
+    if tree is None:
+        return {"static": None}
+    value = tree.value
+    if not isinstance(value, (bool, int, float, str)):
+        raise TranslationError(
+            f"argument {value!r}: a {type(value).__name__} cannot be kept in an artifact; "
+            "tensors, numbers, strings, None and lists, tuples and dicts of them can"
+        )
+    return {"static": value}

@@ -1,0 +1,199 @@
+"""`compile` a needle model, `load` an exported one. TVM is imported only to generate code."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import needle
+from needle.trace import Graph, trace
+from needle_tvm import artifact, cache, runtime, stages
+from needle_tvm.errors import ArtifactError, TargetError
+from needle_tvm.target import TargetSpec, resolve
+
+Progress = Callable[[str], None]
+
+
+class Executable:
+    """A compiled model: call it as the model is called, with Tensors, NumPy or DLPack arrays."""
+
+    def __init__(
+        self,
+        program: runtime.Program,
+        *,
+        from_cache: bool = False,
+        example: list[np.ndarray[Any, Any]] | None = None,
+        params: dict[str, np.ndarray[Any, Any]] | None = None,
+    ) -> None:
+        self.program = program
+        self.from_cache = from_cache
+        self._example = example
+        self._params = params
+        if params is not None:
+            program.set_params(params)
+
+    @property
+    def path(self) -> Path:
+        """The artifact directory the code was loaded from."""
+        return self.program.path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the artifact says of itself: functions, target, versions, files."""
+        return self.program.manifest
+
+    @property
+    def script(self) -> str:
+        """TVMScript of the module the library was built from."""
+        return (self.path / artifact.SCRIPT).read_text()
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Use other weights (as a `state_dict`) from now on; see `runtime.Program.set_params`."""
+        arrays = {name: to_numpy(value) for name, value in params.items()}
+        self.program.set_params(arrays)
+        self._params = {name: np.array(array) for name, array in arrays.items()}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; Tensors in the structure the model returns.
+
+        Raises InputError when an argument's structure, shape or dtype is not the compiled one's.
+        """
+        outputs = self.program.run(self.program.flatten(args, kwargs))
+        tensors = [needle.Tensor(output, requires_grad=False) for output in outputs]
+        return self.program.unflatten(tensors)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the artifact, weights and a golden example included, to the folder `path`.
+
+        An artifact that is there is replaced, whole or not at all. Raises ArtifactError when it
+        cannot be written, or when something else is there.
+        """
+        from safetensors.numpy import save_file
+
+        if self.program.params and self._params is None:
+            raise ArtifactError(f"{path}: no weights to export")
+        example = self._example if self._example is not None else self.program.random_inputs()
+        golden = {f"input.{i}": array for i, array in enumerate(example)}
+        golden |= {f"output.{i}": array for i, array in enumerate(self.program.run(example))}
+        with artifact.writing(path) as folder:
+            for name in (artifact.LIBRARY, artifact.SCRIPT):
+                (folder / name).write_bytes((self.path / name).read_bytes())
+            try:
+                save_file(_contiguous(self._params or {}), folder / artifact.PARAMS)
+                save_file(_contiguous(golden), folder / artifact.GOLDEN)
+            except Exception as error:  # safetensors raises a type of its own for a full disk
+                raise OSError(str(error)) from error
+            artifact.write_manifest(folder, self.manifest)
+        return Path(path)
+
+
+def compile(
+    model: Any,
+    *inputs: Any,
+    target: str | dict[str, Any] = "cpu",
+    stage: str = "tuned",
+    trials: int = 0,
+    threads: int | None = None,
+    recompile: bool = False,
+    training: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Executable:
+    """Compile `model` for inputs like these, or reload what was compiled for them before.
+
+    `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example
+    arguments, whose shapes and dtypes the code is specialised to. `stage` is "noopt", "fused" or
+    "tuned"; with `trials` above 0 the tuned stage also searches that many candidates and keeps,
+    per kernel, the faster one that gives right results. `threads` is how many threads the code
+    uses, by default the cores this process may use. `recompile` ignores what is cached.
+    `progress` is called with one line of text per step.
+
+    Raises StageError, TargetError, needle's TraceError, TranslationError, TuningError, and
+    ArtifactError when the cache folder cannot be written.
+    """
+    stages.check(stage, trials)
+    spec = resolve(target, threads)
+    graph = trace(model, *inputs, training=training)
+    key = cache.key(
+        graph=graph.fingerprint(), target=spec.key(), stage=stage, trials=trials, seed=seed
+    )
+    folder = cache.entry(key)
+    params = {leaf.name: to_numpy(leaf.value) for leaf in graph.params}
+    example = [np.array(to_numpy(value)) for value in graph.flatten_inputs(inputs, {})]
+    program = None if recompile else _cached(folder)
+    from_cache = program is not None
+    if program is None:
+        _say(progress, f"{stage}: compiling")
+        _build(graph, spec, stage, trials, seed, folder, key, progress)
+        program = runtime.Program(folder, artifact.verify(folder))
+    return Executable(program, from_cache=from_cache, example=example, params=params)
+
+
+def load(path: str | os.PathLike[str]) -> Executable:
+    """Verify and load an exported model; see `runtime.load` for what is refused."""
+    program = runtime.load(path)
+    params = None
+    if artifact.PARAMS in program.manifest["files"]:
+        from safetensors.numpy import load_file
+
+        params = load_file(program.path / artifact.PARAMS)
+    return Executable(program, from_cache=True, params=params)
+
+
+def _cached(folder: Path) -> runtime.Program | None:
+    """The cache entry in `folder`, None where there is none that can be trusted."""
+    if not folder.exists():
+        return None
+    try:
+        return runtime.Program(folder, artifact.verify(folder))
+    except (ArtifactError, TargetError) as error:
+        warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
+        return None
+
+
+def _build(
+    graph: Graph,
+    spec: TargetSpec,
+    stage: str,
+    trials: int,
+    seed: int,
+    folder: Path,
+    key: dict[str, Any],
+    progress: Progress | None,
+) -> None:
+    """Compile into the cache entry `folder`."""
+    from needle_tvm import build
+
+    target = spec.to_tvm()
+    module = build.lower(graph, target, stage)
+    notes: dict[str, Any] = {"stage": stage, "key": key}
+    if trials:
+        from needle_tvm.tune import session
+
+        module, notes["tuning"] = session.tune(
+            module, spec, trials=trials, seed=seed, progress=progress
+        )
+    module = build.schedule(module, target, stage)
+    with artifact.writing(folder) as temporary:
+        build.write_library(module, target, temporary)
+        manifest = build.describe(graph, module, spec, target, notes)
+        artifact.write_manifest(temporary, manifest)
+
+
+def _say(progress: Progress | None, line: str) -> None:
+    if progress is not None:
+        progress(line)
+
+
+def to_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """A Tensor, NDArray or anything NumPy understands as a NumPy array."""
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def _contiguous(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

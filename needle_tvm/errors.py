@@ -1,0 +1,43 @@
+"""Errors users of needle_tvm meet. All derive from `NeedleTVMError` and read as one line."""
+
+from __future__ import annotations
+
+
+class NeedleTVMError(Exception):
+    """Base of every error needle_tvm raises on purpose."""
+
+
+class InstallError(NeedleTVMError):
+    """TVM is missing, or its version and tvm-ffi's do not belong together."""
+
+
+class TargetError(NeedleTVMError, ValueError):
+    """A target that is unknown, or that this machine cannot compile for or run."""
+
+
+class StageError(NeedleTVMError, ValueError):
+    """An unknown stage, or an option that does not fit it."""
+
+
+class TranslationError(NeedleTVMError):
+    """A model that cannot be turned into a Relax module."""
+
+
+class InputError(NeedleTVMError, ValueError):
+    """Arguments of a compiled function that do not fit its signature."""
+
+
+class ParameterError(NeedleTVMError, ValueError):
+    """Weights whose names, shapes or dtypes do not fit the compiled model."""
+
+
+class ArtifactError(NeedleTVMError):
+    """An artifact that cannot be written, or that must not be loaded."""
+
+
+class TuningError(NeedleTVMError):
+    """The tuning session failed as a whole (a failing candidate is only rejected)."""
+
+
+class ParityError(NeedleTVMError):
+    """A compiled stage whose results differ from the eager model's."""

@@ -1,0 +1,92 @@
+"""What this machine's processor is and can do, read from the operating system alone."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from pathlib import Path
+
+# LLVM's feature names beside /proc/cpuinfo's, for the features code generation uses. A feature
+# not listed here is not checked when an artifact is loaded.
+_CPUINFO_NAMES = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "popcnt": "popcnt",
+    "avx": "avx",
+    "f16c": "f16c",
+    "fma": "fma",
+    "avx2": "avx2",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "movbe": "movbe",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+    "gfni": "gfni",
+    "vaes": "vaes",
+    "vpclmulqdq": "vpclmulqdq",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
+    "neon": "asimd",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "bf16": "bf16",
+    "sve": "sve",
+    "sve2": "sve2",
+}
+
+
+def checkable(features: list[str]) -> list[str]:
+    """Those of LLVM's feature names whose presence `missing_features` can look up."""
+    return sorted(name for name in features if name in _CPUINFO_NAMES)
+
+
+@functools.cache
+def cpuinfo() -> tuple[str, frozenset[str]]:
+    """Model name and flags of this machine's first processor; ("", empty) where unknown."""
+    model, flags = "", frozenset[str]()
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor(), flags
+    for line in text.split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            model = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            flags = frozenset(value.split())
+    return model, flags
+
+
+def missing_features(required: list[str]) -> list[str]:
+    """Those of LLVM's feature names in `required` that this machine's processor lacks.
+
+    Where the operating system does not tell its flags (not Linux), nothing is reported missing.
+    """
+    _, flags = cpuinfo()
+    if not flags:
+        return []
+    return [name for name in required if _CPUINFO_NAMES.get(name, name) not in flags]
+
+
+@functools.cache
+def identity() -> str:
+    """Short digest of processor model and flags: code compiled for the host belongs to it."""
+    model, flags = cpuinfo()
+    text = "\0".join([platform.machine(), model, *sorted(flags)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,156 @@
+"""The ladder: each compiled stage against the eager model computed in float64."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle import Tensor, cpu_numpy, no_grad, tree
+from needle.autograd import Node
+from needle.backend_ndarray import NDArray
+from needle.testing import tolerance
+from needle.trace import Graph, trace
+from needle_tvm import artifact, runtime
+from needle_tvm.compiler import Executable, to_numpy
+from needle_tvm.target import TargetSpec, resolve
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far one stage's outputs lie from the float64 ones.
+
+    `max_relative` is relative to the largest magnitude of the output it occurs in; `ok` says
+    whether it is at most `tolerance` and NaNs and infinities stand in the same places. `diverges`
+    names the first op whose own result is out of tolerance, None when `ok`.
+    """
+
+    stage: str
+    max_absolute: float
+    max_relative: float
+    tolerance: float
+    ok: bool
+    diverges: str | None = None
+
+
+def ladder(
+    model: Any, inputs: Sequence[Any], executables: Mapping[str, Executable | None]
+) -> list[Parity]:
+    """Parity of each stage, in the order given. A stage that is None is the eager model itself.
+
+    The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s
+    bound for its dtype and the number of terms it sums.
+    """
+    graph = trace(model, *inputs)
+    arrays = [to_numpy(value) for value in graph.flatten_inputs(tuple(inputs), {})]
+    expected = evaluate(graph, arrays)
+    bounds = error_bounds(graph)
+    references = [expected[node] for node in graph.outputs]
+    bound = max((bounds[node] for node in graph.outputs), default=0.0)
+    results = []
+    for stage, executable in executables.items():
+        if executable is None:
+            found = _eager(graph, model, inputs)
+        else:
+            found = executable.program.run(arrays)
+        absolute, relative = _worst(references, found)
+        ok = relative <= bound
+        diverges = None
+        if not ok and executable is not None:
+            spec = resolve("cpu", executable.manifest["target"]["num-cores"])
+            diverges = first_divergence(graph, arrays, expected, bounds, stage, spec)
+        results.append(Parity(stage, absolute, relative, bound, ok, diverges))
+    return results
+
+
+def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
+    """Every node's value in float64 on the NumPy device (integers and booleans as they are)."""
+    values: dict[Node, Any] = {}
+    for leaf, array in zip(graph.inputs, arrays, strict=True):
+        values[leaf.node] = _widened(array)
+    for leaf in (*graph.params, *graph.constants):
+        values[leaf.node] = _widened(to_numpy(leaf.value))
+    for node in graph.nodes:
+        if node.op is not None:
+            values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
+    return values
+
+
+def error_bounds(graph: Graph) -> dict[Node, float]:
+    """Relative error each node's value may have picked up on the way to it."""
+    bounds: dict[Node, float] = {}
+    for node in graph.nodes:
+        before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
+        if node.op is None:
+            bounds[node] = 0.0
+        else:
+            terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
+            bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
+    return bounds
+
+
+def first_divergence(
+    graph: Graph,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    expected: Mapping[Node, Any],
+    bounds: Mapping[Node, float],
+    stage: str,
+    spec: TargetSpec,
+) -> str:
+    """Name and module of the first op, in topological order, that `stage` computes wrongly.
+
+    Compiles the graph once more with every op's result as an output; where the results are right
+    that way, only the fusion across them can be at fault, and that is what is said.
+    """
+    from needle_tvm import build
+
+    nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
+    probe = copy.copy(graph)
+    probe.outputs = nodes
+    target = spec.to_tvm()
+    module = build.schedule(build.lower(probe, target, stage), target, stage)
+    with tempfile.TemporaryDirectory(prefix="needle-parity-") as temporary:
+        folder = Path(temporary)
+        build.write_library(module, target, folder)
+        artifact.write_manifest(folder, build.describe(probe, module, spec, target, {}))
+        program = runtime.Program(folder, artifact.verify(folder))
+        program.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
+        results = program.run(arrays)
+    for node, result in zip(nodes, results, strict=True):
+        if _worst([expected[node]], [result])[1] > bounds[node]:
+            return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
+    return "no single op: the fault is in their fusion"
+
+
+def _eager(graph: Graph, model: Any, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    tensors = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
+    with no_grad():
+        outputs = model(*tensors)
+    _, leaves = tree.flatten(outputs, "output", lambda x: isinstance(x, Tensor))
+    return [tensor.numpy() for _, tensor in leaves]
+
+
+def _widened(array: np.ndarray[Any, Any]) -> NDArray:
+    wide = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return NDArray(wide, device=cpu_numpy())
+
+
+def _worst(expected: Sequence[Any], found: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:
+    """Largest absolute and relative difference; infinite where NaNs or infinities differ."""
+    absolute = relative = 0.0
+    for reference, result in zip(expected, found, strict=True):
+        want, have = (np.asarray(a, dtype=np.float64) for a in (reference.numpy(), result))
+        finite = np.isfinite(want)
+        special = np.array_equal(want[~finite], have[~finite], equal_nan=True)
+        if want.shape != have.shape or not special or not np.isfinite(have[finite]).all():
+            return float("inf"), float("inf")
+        gap = float(np.abs(want[finite] - have[finite]).max(initial=0.0))
+        scale = float(np.abs(want[finite]).max(initial=0.0))
+        absolute = max(absolute, gap)
+        relative = max(relative, gap / scale if scale else gap)
+    return absolute, relative

@@ -1,0 +1,1 @@
+"""Graph passes of our own, one file each, with their preconditions on top."""

@@ -1,0 +1,1 @@
+"""Our own schedule rules: deterministic, no search."""

@@ -1,0 +1,237 @@
+"""Schedule rules for CPUs.
+
+`dense` keeps a tile of the accumulator in vector registers while it walks one packed weight panel
+front to back (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
+2008, section 4; the panel is already in the order the kernel reads it). `loops` is what every
+other function gets: producers inlined, outer loops on the threads, the last axis in vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm import (
+    SCHEDULE_ERROR,
+    IRModule,
+    PrimFunc,
+    Schedule,
+    Target,
+    cpu_features,
+    tirx,
+    written_dtype,
+)
+
+DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
+
+# Waking the pool takes a few microseconds; below this many scalar operations one core is done
+# sooner. Measured on two cores of an AMD EPYC (Zen 5).
+_PARALLEL_WORK = 1 << 15
+
+_REDUCTION_UNROLL = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of the accumulator tile that is held in registers."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class DenseKnobs:
+    """What of the dense rule is a matter of choice; the defaults need no search."""
+
+    unroll: int = _REDUCTION_UNROLL
+    rows_first: bool = False  # walk all rows of one panel (False) or all panels of one row block
+
+
+DENSE_VARIANTS = tuple(
+    DenseKnobs(unroll=unroll, rows_first=rows_first)
+    for rows_first in (False, True)
+    for unroll in (1, 2, 4, 8)
+)
+
+
+def vector_registers(target: Target) -> tuple[int, int]:
+    """(number, bytes) of the vector registers LLVM may use for this target."""
+    features = set(cpu_features(target))
+    if "avx512f" in features:
+        return 32, 64
+    if "avx" in features:
+        return 16, 32
+    return (32, 16) if "neon" in features else (16, 16)
+
+
+def dense_tile(m: int, n: int, k: int, dtype: str, target: Target) -> Tile:
+    """Register tile for (m, k) by (k, n).
+
+    Two vectors wide where there are rows enough to hide the latency of the multiply-add behind
+    independent accumulators, wider where there are not; as many rows as the registers hold beside
+    one weight row and a broadcast, split evenly so that the last tile is nearly full.
+    """
+    registers, width = vector_registers(target)
+    lanes = width // (8 if dtype == "float64" else 4)
+    vectors = next(v for v in (2, 4, 8) if v * m >= 8 or v == 8)
+    while vectors > 1 and lanes * vectors // 2 >= n:
+        vectors //= 2
+    most = max(1, (registers - vectors - 2) // vectors)
+    most = min(most, 8) if m > most else most
+    blocks = -(-m // most)
+    return Tile(rows=-(-m // blocks), columns=lanes * vectors)
+
+
+def schedule(module: IRModule, target: Target) -> IRModule:
+    """The module with every PrimFunc scheduled that is not marked as scheduled already."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and not _is_scheduled(function):
+            module.update_func(name, schedule_function(function, target))
+    return module
+
+
+def schedule_function(function: PrimFunc, target: Target) -> PrimFunc:
+    """One PrimFunc scheduled by the first rule that fits it."""
+    sch = Schedule(function)
+    block = annotated(sch, DENSE)
+    if block is not None:
+        dense(sch, block, int(target.attrs["num-cores"]), DenseKnobs())
+    else:
+        loops(sch, target)
+    return mark_scheduled(sch.mod["main"], function)
+
+
+def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
+    """`scheduled` with the attributes of `original`, marked so that no later rule touches it."""
+    return scheduled.with_attrs({**dict(original.attrs), "tirx.is_scheduled": True})
+
+
+def _is_scheduled(function: PrimFunc) -> bool:
+    return "tirx.is_scheduled" in (function.attrs or {})
+
+
+def annotated(sch: Schedule, key: str) -> Any:
+    """The block that carries annotation `key`, None where there is none."""
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if key in sch.get(block).annotations:
+            return block
+    return None
+
+
+def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
+    """Schedule `passes.pack_weights.dense` with whatever elementwise ops were fused after it."""
+    rows, columns = (int(extent) for extent in sch.get(tiles).annotations[DENSE])
+    name = sch.get(tiles).name_hint
+    inline_producers(sch, keep={name})
+    write_back = _outputs(sch)[-1]
+    m, n = sch.get_loops(write_back)
+    m_outer, m_inner = sch.split(m, [None, rows])
+    n_outer, n_inner = sch.split(n, [None, columns])
+    outer = (m_outer, n_outer) if knobs.rows_first else (n_outer, m_outer)
+    sch.reorder(*outer, m_inner, n_inner)
+    block_loop = sch.fuse(*outer)
+    if cores > 1 and _work(sch, tiles) >= _PARALLEL_WORK and _extent(sch, block_loop) > 1:
+        sch.parallel(block_loop)
+    sch.compute_at(tiles, block_loop, preserve_unit_loops=True)
+    i, j, k = sch.get_loops(tiles)[-3:]
+    k_outer, k_inner = sch.split(k, [None, _unroll(_extent(sch, k), knobs.unroll)])
+    sch.reorder(k_outer, k_inner, i, j)
+    # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
+    # would keep loops of its own.
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(k_inner)
+    sch.unroll(i)
+    sch.vectorize(j)
+    sch.unroll(m_inner)
+    sch.vectorize(n_inner)
+    sch.decompose_reduction(tiles, k_outer)
+
+
+def loops(sch: Schedule, target: Target) -> None:
+    """Any function: inline what has one reader, then threads outside and vectors inside."""
+    inline_producers(sch, keep=set())
+    vector_bytes = vector_registers(target)[1]
+    cores = int(target.attrs["num-cores"])
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        nest = sch.get_loops(block)
+        kinds = [var.iter_type for var in sch.get(block).iter_vars]
+        if not nest or len(kinds) != len(nest):
+            continue
+        spatial = [
+            loop
+            for loop, kind in zip(nest, kinds, strict=True)
+            if kind == tirx.IterVar.DataPar
+        ]
+        reduced = [loop for loop in nest if loop not in spatial]
+        if not spatial:
+            continue
+        work = _work(sch, block)
+        if reduced:
+            sch.reorder(*spatial, *reduced)
+            outer = spatial
+        else:
+            lanes = vector_bytes // _item_bytes(written_dtype(sch.get(block)))
+            outer = spatial[:-1]
+            if _extent(sch, spatial[-1]) >= lanes:
+                rest, vector = sch.split(spatial[-1], [None, lanes])
+                sch.vectorize(vector)
+                outer = [*outer, rest]
+        if outer and cores > 1 and work >= _PARALLEL_WORK:
+            sch.parallel(sch.fuse(*outer))
+
+
+def inline_producers(sch: Schedule, keep: set[str]) -> None:
+    """Inline every block that only one other reads, and that computes no reduction."""
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if sch.get(block).name_hint in keep or len(sch.get_consumers(block)) != 1:
+            continue
+        try:
+            sch.compute_inline(block)
+        except SCHEDULE_ERROR:
+            continue  # a reduction, or an output: it keeps its loops
+
+
+def _outputs(sch: Schedule) -> list[Any]:
+    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if not sch.get_consumers(b)]
+
+
+def _extent(sch: Schedule, loop: Any) -> int:
+    return int(sch.get(loop).extent)
+
+
+def work(function: PrimFunc) -> int:
+    """Scalar operations of a function, the largest of its blocks counted."""
+    sch = Schedule(function)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return max((_work(sch, block) for block in blocks), default=0)
+
+
+def reduction_length(function: PrimFunc) -> int:
+    """Number of terms of the longest reduction in a function; 1 where there is none."""
+    sch = Schedule(function)
+    longest = 1
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        terms = 1
+        for axis in sch.get(block).iter_vars:
+            if axis.iter_type == tirx.IterVar.CommReduce:
+                terms *= int(axis.dom.extent)
+        longest = max(longest, terms)
+    return longest
+
+
+def _work(sch: Schedule, block: Any) -> int:
+    """Scalar operations of a block: the product of its loops' extents."""
+    work = 1
+    for loop in sch.get_loops(block):
+        extent = sch.get(loop).extent
+        work *= int(extent) if isinstance(extent, tirx.IntImm) else 1 << 20
+    return work
+
+
+def _unroll(extent: int, most: int) -> int:
+    return next(factor for factor in range(min(most, extent), 0, -1) if extent % factor == 0)
+
+
+def _item_bytes(dtype: str) -> int:
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(1, int(digits or 8) // 8)

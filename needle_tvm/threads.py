@@ -1,0 +1,146 @@
+"""How many CPU cores this process may use, and telling TVM's thread pool so.
+
+Standard library only: importable where neither needle nor TVM is installed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+NEEDLE_VARIABLE = "NEEDLE_NUM_THREADS"
+TVM_VARIABLE = "TVM_NUM_THREADS"
+BIND_VARIABLE = "TVM_BIND_THREADS"
+
+# What each common numeric library reads when it is loaded.
+THREAD_VARIABLES = (
+    NEEDLE_VARIABLE,
+    TVM_VARIABLE,
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment variables that hold every common numeric library to `threads` threads."""
+    if threads < 1:
+        raise ValueError(f"threads={threads}: must be at least 1")
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def available_cores(root: str | os.PathLike[str] = "/") -> int:
+    """Cores this process may use: its CPU affinity, cut by its cgroup's CPU quota rounded up.
+
+    `NEEDLE_NUM_THREADS`, when set, is the answer instead. `root` is where /proc and /sys are
+    looked for (tests hand in a tree of their own).
+
+    Raises ValueError when `NEEDLE_NUM_THREADS` is not a positive integer.
+    """
+    asked = _positive_from_environment(NEEDLE_VARIABLE)
+    if asked is not None:
+        return asked
+    cores = _affinity_cores()
+    quota = cgroup_quota(root)
+    if quota is not None:
+        cores = min(cores, math.ceil(quota))
+    return max(1, cores)
+
+
+def configure_tvm_threads(n: int | None = None) -> int:
+    """Set `TVM_NUM_THREADS` for this process and its children; returns the number set.
+
+    Without it TVM runs on half of the machine's hardware threads, whatever this process may use.
+    TVM reads the variable once, when its pool starts (at the first parallel call): later calls
+    change nothing in this process. Without `n` the number is `NEEDLE_NUM_THREADS`, else a
+    `TVM_NUM_THREADS` that is already set, else `available_cores()`.
+
+    TVM also pins its workers to the machine's first `n` processors and the calling thread to the
+    same ones, without looking at the affinity the process was given. Where the process does not
+    have the whole machine, that would take it out of its own processors and put several TVM
+    processes on the same ones, so `TVM_BIND_THREADS=0` is set unless the user has chosen.
+
+    Raises ValueError when `n` or a variable is not a positive integer.
+    """
+    if n is not None and n < 1:
+        raise ValueError(f"threads={n}: must be at least 1")
+    threads = (
+        n
+        or _positive_from_environment(NEEDLE_VARIABLE)
+        or _positive_from_environment(TVM_VARIABLE)
+        or available_cores()
+    )
+    os.environ[TVM_VARIABLE] = str(threads)
+    if threads < (os.cpu_count() or 1) or _affinity_cores() < (os.cpu_count() or 1):
+        os.environ.setdefault(BIND_VARIABLE, "0")
+    return threads
+
+
+def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
+    """CPUs' worth of time this process's cgroups grant it, the least of all levels; None: no limit.
+
+    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`). A path that is not mounted here, as
+    in a container that sees only its own part of the tree, falls back to the mounted root.
+    """
+    base = Path(root)
+    quotas = []
+    for mount, path in _cgroups(base):
+        relative = PurePosixPath(path.lstrip("/"))
+        for level in (relative, *relative.parents):
+            if ".." in level.parts:
+                continue
+            quota = _read_quota(mount / level)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _cgroups(base: Path) -> Iterator[tuple[Path, str]]:
+    """(mount point, path below it) of each hierarchy that can limit the CPU."""
+    try:
+        lines = (base / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    top = base / "sys/fs/cgroup"
+    for line in lines:
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        number, controllers, path = fields
+        if number == "0" and not controllers:
+            yield top, path
+            yield top / "unified", path
+        elif "cpu" in controllers.split(","):
+            yield top / controllers, path
+            yield top / "cpu", path
+
+
+def _read_quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        limit, length = float(quota), float(period)
+    except (OSError, ValueError):  # absent, unreadable, or "max": this level sets no limit
+        return None
+    return limit / length if limit > 0 and length > 0 else None
+
+
+def _affinity_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _positive_from_environment(variable: str) -> int | None:
+    text = os.environ.get(variable)
+    if text is None or not text.strip():
+        return None
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
+        raise ValueError(f"{variable}={text!r}: must be a positive integer")
+    return int(digits)

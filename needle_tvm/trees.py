@@ -1,0 +1,107 @@
+"""Nested arguments and results, described in JSON. Standard library only.
+
+A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}} or
+{"static": value} for an argument that is no array and was fixed when the model was traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from needle_tvm.errors import InputError
+
+LEAF = "*"
+
+
+def leaves(tree: Any) -> int:
+    """Number of arrays in a tree."""
+    if tree == LEAF:
+        return 1
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        return 0
+    return sum(leaves(part) for part in (parts.values() if kind == "dict" else parts))
+
+
+def flatten_arguments(
+    arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The arrays among a call's arguments, in order.
+
+    `arguments` describes what the model was traced with: {"name", "kind", "tree"} each, in the
+    order of its signature; the kinds are those of Python's `inspect`: "positional" (which may
+    also be given by name), "var_positional", "keyword" and "var_keyword". Raises InputError
+    naming the argument that is missing, unexpected, of another structure or another static value.
+    """
+    given = _bind(arguments, args, kwargs)
+    found: list[Any] = []
+    for argument in arguments:
+        found += flatten(argument["tree"], given[argument["name"]], repr(argument["name"]))
+    return found
+
+
+def _bind(
+    arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    positional, named = list(args), dict(kwargs)
+    for argument in arguments:
+        name, kind = argument["name"], argument["kind"]
+        if kind == "positional" and positional:
+            given[name] = positional.pop(0)
+        elif kind == "var_positional":
+            given[name], positional = tuple(positional), []
+        elif kind == "var_keyword":
+            given[name], named = named, {}
+        elif name in named:
+            given[name] = named.pop(name)
+        else:
+            raise InputError(f"argument {name!r} is missing")
+    if positional:
+        raise InputError(
+            f"takes {len(args) - len(positional)} positional arguments as compiled, "
+            f"was given {len(args)}"
+        )
+    if named:
+        raise InputError(f"argument {next(iter(named))!r} is not one of the compiled ones")
+    return given
+
+
+def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
+    """The arrays of `value`, which must have the tree's structure; InputError names `where`."""
+    if tree == LEAF:
+        yield value
+        return
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        if value != parts:
+            raise InputError(f"{where} is {value!r}, the model was compiled for {parts!r}")
+    elif kind == "dict":
+        if not isinstance(value, Mapping) or set(value) != set(parts):
+            raise InputError(f"{where} must be a dict with the keys {sorted(parts)}")
+        for name, part in parts.items():
+            yield from flatten(part, value[name], f"{where}[{name!r}]")
+    else:
+        if not isinstance(value, (tuple, list)) or len(value) != len(parts):
+            raise InputError(f"{where} must be a {kind} of {len(parts)}")
+        for number, part in enumerate(parts):
+            yield from flatten(part, value[number], f"{where}[{number}]")
+
+
+def unflatten(tree: Any, values: Sequence[Any]) -> Any:
+    """`values`, one per array of the tree, in the tree's structure."""
+    remaining = iter(values)
+
+    def build(part: Any) -> Any:
+        if part == LEAF:
+            return next(remaining)
+        ((kind, parts),) = part.items()
+        if kind == "static":
+            return parts
+        if kind == "dict":
+            return {name: build(inner) for name, inner in parts.items()}
+        built = [build(inner) for inner in parts]
+        return tuple(built) if kind == "tuple" else built
+
+    return build(tree)

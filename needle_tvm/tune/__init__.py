@@ -1,0 +1,1 @@
+"""Searching for faster schedules, and refusing those that are wrong."""

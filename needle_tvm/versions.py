@@ -1,0 +1,94 @@
+"""Which TVM this project is written for, and what is installed. Imports neither TVM nor needle."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+from needle_tvm.errors import InstallError
+
+# The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
+# `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
+TVM = "0.27.0.post1"
+FFI = "0.1.14.post1"
+
+INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
+
+
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution, None where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_pins() -> None:
+    """Raise InstallError unless the TVM and tvm-ffi installed are the pair this project pins."""
+    for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
+        found = installed(name)
+        if found is None and name == "apache-tvm" and _tvm_folder() is not None:
+            continue  # unpacked without its metadata, as on a GPU host without a network
+        if found != wanted:
+            raise InstallError(
+                f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
+                f"(other pairs crash the tuner): {INSTALL_HINT}"
+            )
+
+
+def _tvm_folder() -> Path | None:
+    from importlib.util import find_spec
+
+    spec = find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def tvm_library_folder() -> Path | None:
+    """Where TVM's shared libraries lie; found without importing TVM. None when not installed."""
+    folder = _tvm_folder()
+    return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
+
+
+@functools.cache
+def compiler_identity() -> str:
+    """What tells one TVM compiler from another: LLVM is linked into it, so this covers LLVM too.
+
+    The SHA-256 the wheel records for the library, with the file's size and time, which change when
+    someone puts another build in its place.
+    """
+    recorded = ""
+    if installed("apache-tvm") is not None:
+        for file in metadata.files("apache-tvm") or []:
+            if file.name == "libtvm_compiler.so" and file.hash is not None:
+                recorded = file.hash.value
+    folder = tvm_library_folder()
+    library = folder / "libtvm_compiler.so" if folder is not None else None
+    if library is None or not library.is_file():
+        return recorded or "none"
+    stat = library.stat()
+    return f"{recorded}-{stat.st_size}-{stat.st_mtime_ns}"
+
+
+@functools.cache
+def source_digest() -> str:
+    """SHA-256 over needle_tvm's own Python sources: an edited schedule is another compiler."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def stamp() -> dict[str, str]:
+    """Versions that decide what is compiled: part of every cache key and of every manifest."""
+    return {
+        "needle": installed("needle-dl") or "source",
+        "needle_tvm_sources": source_digest(),
+        "tvm": installed("apache-tvm") or TVM,
+        "tvm_ffi": installed("apache-tvm-ffi") or "unknown",
+        "compiler": compiler_identity(),
+    }

@@ -1,0 +1,74 @@
+// Element types: one row each. A type that is stored narrower than it is computed in (float16) gets
+// its own storage struct and an Io specialisation in src/cpu/isa/scalar.h.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace needle {
+
+// X(name, storage type, kind, DLPack code, bits); kind orders the scalar kinds for promotion.
+#define NEEDLE_DTYPES(X)        \
+  X(float32, float, 2, 2, 32)   \
+  X(float64, double, 2, 2, 64)  \
+  X(int32, int32_t, 1, 0, 32)   \
+  X(int64, int64_t, 1, 0, 64)   \
+  X(boolean, uint8_t, 0, 6, 8)
+
+enum class DType : uint8_t {
+#define NEEDLE_ROW(name, type, kind, code, bits) name,
+  NEEDLE_DTYPES(NEEDLE_ROW)
+#undef NEEDLE_ROW
+};
+
+constexpr int kDTypes = 5;
+
+struct DTypeInfo {
+  const char* name;
+  int64_t itemsize;
+  int kind;  // 0 bool, 1 integer, 2 floating
+  int dlpack_code;
+  int dlpack_bits;
+};
+
+inline const DTypeInfo& info(DType t) {
+  static const DTypeInfo table[kDTypes] = {
+#define NEEDLE_ROW(name, type, kind, code, bits) {#name, sizeof(type), kind, code, bits},
+      NEEDLE_DTYPES(NEEDLE_ROW)
+#undef NEEDLE_ROW
+  };
+  return table[static_cast<int>(t)];
+}
+
+inline int64_t itemsize(DType t) { return info(t).itemsize; }
+inline const char* name(DType t) { return t == DType::boolean ? "bool" : info(t).name; }
+inline bool is_floating(DType t) { return info(t).kind == 2; }
+
+// Integers and bools are computed in float64 by float-valued functions.
+inline DType floating_of(DType t) { return is_floating(t) ? t : DType::float64; }
+// Sums and products of integers and bools are int64.
+inline DType sum_type(DType t) { return is_floating(t) ? t : DType::int64; }
+
+// NumPy's result_type for two arrays.
+inline DType promote(DType a, DType b) {
+  if (a == b) return a;
+  const DTypeInfo &x = info(a), &y = info(b);
+  if (x.kind == y.kind) return x.itemsize > y.itemsize ? a : b;
+  DType high = x.kind > y.kind ? a : b, low = x.kind > y.kind ? b : a;
+  // float32 cannot hold every int32 or int64.
+  if (info(high).kind == 2 && info(low).kind == 1) return DType::float64;
+  return high;
+}
+
+// The dtype of array (of dtype t) with a Python scalar of a kind: scalars are weak.
+inline DType promote_scalar(DType t, int kind) {
+  if (kind <= info(t).kind) return t;
+  return kind == 2 ? DType::float64 : DType::int64;
+}
+
+struct TypeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace needle

@@ -1,0 +1,183 @@
+#include "common/view.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace needle {
+
+namespace {
+
+bool multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
+bool add(int64_t a, int64_t b, int64_t* out) { return !__builtin_add_overflow(a, b, out); }
+
+}  // namespace
+
+Buffer::Buffer(int64_t bytes) : bytes_(bytes) {
+  // A size of zero still gets an address: consumers of DLPack dislike null.
+  int64_t rounded = bytes <= 0 ? kAlignment : bytes;
+  if (rounded > INT64_MAX - kAlignment) throw std::bad_alloc();
+  rounded = (rounded + kAlignment - 1) / kAlignment * kAlignment;
+  data_ = static_cast<char*>(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded)));
+  if (data_ == nullptr) throw std::bad_alloc();
+}
+
+Buffer::Buffer(void* data, int64_t bytes, std::function<void()> release)
+    : data_(static_cast<char*>(data)), bytes_(bytes), release_(std::move(release)) {}
+
+Buffer::~Buffer() {
+  if (release_) {
+    release_();
+  } else {
+    std::free(data_);
+  }
+}
+
+bool Dims::operator==(const Dims& other) const {
+  if (ndim != other.ndim) return false;
+  for (int i = 0; i < ndim; ++i)
+    if (at[i] != other.at[i]) return false;
+  return true;
+}
+
+std::string Dims::str() const {
+  std::string s = "(";
+  for (int i = 0; i < ndim; ++i) s += (i ? ", " : "") + std::to_string(at[i]);
+  return s + (ndim == 1 ? ",)" : ")");
+}
+
+int64_t checked_size(const Dims& shape, int64_t itemsize) {
+  int64_t size = 1, bytes = itemsize;
+  bool zero = false;
+  for (int i = 0; i < shape.ndim; ++i) {
+    if (shape[i] < 0) throw std::invalid_argument("shape " + shape.str() + " has a negative extent");
+    // Zero extents do not hide an overflow of the others: strides are computed from them too.
+    if (shape[i] == 0) {
+      zero = true;
+    } else if (!multiply(bytes, shape[i], &bytes)) {
+      throw std::invalid_argument("shape " + shape.str() +
+                                  " needs more bytes than can be addressed");
+    } else {
+      size *= shape[i];
+    }
+  }
+  return zero ? 0 : size;
+}
+
+Dims compact_strides(const Dims& shape) {
+  Dims strides;
+  strides.ndim = shape.ndim;
+  int64_t step = 1;
+  for (int i = shape.ndim - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= shape[i];
+  }
+  return strides;
+}
+
+View::View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
+           int64_t offset)
+    : buffer_(std::move(buffer)), dtype_(dtype), shape_(shape), strides_(strides), offset_(offset) {
+  if (shape.ndim != strides.ndim)
+    throw std::invalid_argument("shape " + shape.str() + " and strides " + strides.str() +
+                                " differ in length");
+  size_ = checked_size(shape, itemsize(dtype));
+  int64_t capacity = buffer_->bytes() / itemsize(dtype);
+  bool inside = offset >= 0 && offset <= capacity;
+  low_ = high_ = offset;
+  compact_ = true;
+  int64_t step = 1;
+  for (int i = shape.ndim - 1; i >= 0 && inside && size_ > 0; --i) {
+    if (shape[i] == 1) continue;
+    compact_ = compact_ && strides[i] == step;
+    step *= shape[i];
+    int64_t span = 0;
+    inside = multiply(shape[i] - 1, strides[i], &span) &&
+             (span < 0 ? add(low_, span, &low_) : add(high_, span, &high_));
+  }
+  if (size_ == 0) {
+    high_ = low_ - 1;
+  } else {
+    inside = inside && low_ >= 0 && high_ < capacity;
+  }
+  if (!inside)
+    throw std::invalid_argument("view of shape " + shape.str() + ", strides " + strides.str() +
+                                ", offset " + std::to_string(offset) + " leaves its buffer of " +
+                                std::to_string(capacity) + " elements");
+}
+
+View View::empty(DType dtype, const Dims& shape) {
+  View v;
+  v.dtype_ = dtype;
+  v.shape_ = shape;
+  v.size_ = checked_size(shape, itemsize(dtype));
+  v.strides_ = compact_strides(shape);
+  v.compact_ = true;
+  v.high_ = v.size_ - 1;
+  v.buffer_ = std::make_shared<Buffer>(v.size_ * itemsize(dtype));
+  return v;
+}
+
+bool View::overlaps(const View& other) const {
+  if (size_ == 0 || other.size_ == 0) return false;
+  const char *a = buffer_->data(), *b = other.buffer_->data();
+  int64_t s = itemsize(dtype_), t = itemsize(other.dtype_);
+  return a + low_ * s < b + (other.high_ + 1) * t && b + other.low_ * t < a + (high_ + 1) * s;
+}
+
+bool View::self_overlapping() const {
+  // Exact for what indexing makes (stride 0); as_strided layouts with other overlaps count too when
+  // their extents times strides do not nest.
+  int64_t reach = 0;
+  Dims order;
+  for (int i = 0; i < ndim(); ++i)
+    if (shape_[i] > 1) order.push(i);
+  for (int done = 0; done < order.ndim; ++done) {
+    int best = done;
+    for (int j = done + 1; j < order.ndim; ++j)
+      if (std::llabs(strides_[order[j]]) < std::llabs(strides_[order[best]])) best = j;
+    std::swap(order[done], order[best]);
+    int64_t stride = std::llabs(strides_[order[done]]);
+    if (stride <= reach) return true;
+    reach += stride * (shape_[order[done]] - 1);
+  }
+  return false;
+}
+
+Dims broadcast_shapes(const Dims& a, const Dims& b, const char* what) {
+  if (a == b) return a;
+  const Dims &longer = a.ndim >= b.ndim ? a : b, &shorter = a.ndim >= b.ndim ? b : a;
+  Dims out = longer;
+  int lead = longer.ndim - shorter.ndim;
+  for (int i = 0; i < shorter.ndim; ++i) {
+    int64_t x = longer[lead + i], y = shorter[i];
+    if (x != y && x != 1 && y != 1)
+      throw std::invalid_argument(std::string(what) + ": shapes " + a.str() + " and " + b.str() +
+                                  " do not broadcast together");
+    out[lead + i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+Dims broadcast_strides(const View& view, const Dims& shape) {
+  Dims strides;
+  strides.ndim = shape.ndim;
+  int lead = shape.ndim - view.ndim();
+  for (int i = 0; i < shape.ndim; ++i)
+    strides[i] = i < lead || view.shape()[i - lead] != shape[i] ? 0 : view.strides()[i - lead];
+  return strides;
+}
+
+View broadcast_to(const View& view, const Dims& shape, const char* what) {
+  if (view.shape() == shape) return view;
+  bool fits = view.ndim() <= shape.ndim;
+  for (int i = 0; fits && i < view.ndim(); ++i) {
+    int64_t n = view.shape()[i];
+    fits = n == 1 || n == shape[shape.ndim - view.ndim() + i];
+  }
+  if (!fits)
+    throw std::invalid_argument(std::string(what) + ": shape " + view.shape().str() +
+                                " does not broadcast to " + shape.str());
+  return View(view.buffer(), view.dtype(), shape, broadcast_strides(view, shape), view.offset());
+}
+
+}  // namespace needle

@@ -1,0 +1,99 @@
+// Memory and strided views of it. A View is valid by construction: every element it can reach lies
+// inside its buffer, so kernels check only how shapes and dtypes relate.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/dtype.h"
+
+namespace needle {
+
+constexpr int kMaxDims = 16;
+constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register; what TVM asks of inputs
+
+class Buffer {
+ public:
+  // Throws std::bad_alloc when the memory cannot be had.
+  explicit Buffer(int64_t bytes);
+  // Foreign memory; `release` runs when the last view is gone.
+  Buffer(void* data, int64_t bytes, std::function<void()> release);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* data_;
+  int64_t bytes_;
+  std::function<void()> release_;
+};
+
+struct Dims {
+  int ndim = 0;
+  std::array<int64_t, kMaxDims> at;
+
+  Dims() = default;
+  Dims(const Dims& other) { *this = other; }
+  Dims& operator=(const Dims& other) {
+    ndim = other.ndim;
+    for (int i = 0; i < ndim; ++i) at[i] = other.at[i];
+    return *this;
+  }
+  int64_t& operator[](int i) { return at[i]; }
+  int64_t operator[](int i) const { return at[i]; }
+  void push(int64_t value) { at[ndim++] = value; }  // the caller keeps ndim <= kMaxDims
+  bool operator==(const Dims& other) const;
+  bool operator!=(const Dims& other) const { return !(*this == other); }
+  std::string str() const;
+};
+
+class View {
+ public:
+  // Throws std::invalid_argument when the layout leaves the buffer or is no layout.
+  View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
+       int64_t offset);
+  // New uninitialised row-major memory. std::invalid_argument for a bad shape, std::bad_alloc.
+  static View empty(DType dtype, const Dims& shape);
+
+  const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
+  DType dtype() const { return dtype_; }
+  const Dims& shape() const { return shape_; }
+  const Dims& strides() const { return strides_; }
+  int64_t offset() const { return offset_; }
+  int64_t size() const { return size_; }
+  int ndim() const { return shape_.ndim; }
+  bool is_compact() const { return compact_; }
+  char* data() const { return buffer_->data() + offset_ * itemsize(dtype_); }
+  // True when some byte may belong to both.
+  bool overlaps(const View& other) const;
+
+  // The first axis of extent > 1 that is stepped over with stride 0: elements share memory.
+  bool self_overlapping() const;
+
+ private:
+  View() = default;
+  std::shared_ptr<Buffer> buffer_;
+  DType dtype_;
+  bool compact_;
+  Dims shape_, strides_;
+  int64_t offset_ = 0, size_ = 0;
+  int64_t low_ = 0, high_ = -1;  // first and last reachable element of the buffer
+};
+
+Dims compact_strides(const Dims& shape);
+// Elements in a shape; std::invalid_argument for negative extents or more bytes than 2^63 - 1.
+int64_t checked_size(const Dims& shape, int64_t itemsize);
+// NumPy broadcasting; std::invalid_argument naming `what` and both shapes.
+Dims broadcast_shapes(const Dims& a, const Dims& b, const char* what);
+// Strides of `view` seen under the broadcast `shape` (which must be a broadcast of its shape).
+Dims broadcast_strides(const View& view, const Dims& shape);
+// `view` under a broadcast shape; std::invalid_argument naming `what`.
+View broadcast_to(const View& view, const Dims& shape, const char* what);
+
+}  // namespace needle

@@ -1,0 +1,67 @@
+// Chooses the kernel table by what the processor can do, or by NEEDLE_CPU_ISA.
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "cpu/kernel_table.h"
+
+namespace needle {
+
+namespace generic {
+void fill_table(KernelTable* t);
+}
+#ifdef NEEDLE_X86
+namespace avx2 {
+void fill_table(KernelTable* t);
+}
+namespace avx512 {
+void fill_table(KernelTable* t);
+}
+#endif
+
+namespace {
+
+struct Variant {
+  const char* name;
+  void (*fill)(KernelTable*);
+  bool supported;
+};
+
+KernelTable g_table;
+
+}  // namespace
+
+const KernelTable& kernels() { return g_table; }
+
+void select_isa() {
+  const Variant variants[] = {
+#ifdef NEEDLE_X86
+      {"avx512", avx512::fill_table,
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("fma")},
+      {"avx2", avx2::fill_table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+#endif
+      {"generic", generic::fill_table, true},
+  };
+  const char* wanted = std::getenv("NEEDLE_CPU_ISA");
+  if (wanted != nullptr && *wanted == '\0') wanted = nullptr;
+  for (const Variant& v : variants) {
+    if (wanted != nullptr && std::string(wanted) != v.name) continue;
+    if (!v.supported) {
+      if (wanted == nullptr) continue;
+      throw std::invalid_argument(std::string("NEEDLE_CPU_ISA=") + wanted +
+                                  ": this processor does not support it");
+    }
+    v.fill(&g_table);
+    return;
+  }
+  throw std::invalid_argument(std::string("NEEDLE_CPU_ISA=") + wanted +
+                              ": this build has generic"
+#ifdef NEEDLE_X86
+                              ", avx2 and avx512"
+#endif
+  );
+}
+
+}  // namespace needle

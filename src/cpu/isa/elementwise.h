@@ -1,0 +1,137 @@
+// Row kernels of elementwise ops, casts, where and the optimizers' updates.
+#pragma once
+
+#include "cpu/isa/functors.h"
+
+namespace needle {
+namespace NEEDLE_ISA {
+
+template <class Op, class In, class Out>
+static void unary_row(const void* xv, int64_t sx, void* ov, int64_t n) {
+  const In* __restrict x = static_cast<const In*>(xv);
+  Out* __restrict o = static_cast<Out*>(ov);
+  if (sx == 1) {
+    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(Io<In>::load(x[i])));
+  } else {
+    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(Io<In>::load(x[i * sx])));
+  }
+}
+
+template <class Op, class In, class Out>
+static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov,
+                       int64_t n) {
+  const In* a = static_cast<const In*>(av);
+  const In* b = static_cast<const In*>(bv);
+  Out* __restrict o = static_cast<Out*>(ov);
+  if (sa == 1 && sb == 1) {
+    for (int64_t i = 0; i < n; ++i)
+      o[i] = Io<Out>::store(Op::at(Io<In>::load(a[i]), Io<In>::load(b[i])));
+  } else if (sa == 1 && sb == 0 && n > 0) {
+    const auto y = Io<In>::load(*b);
+    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(Io<In>::load(a[i]), y));
+  } else if (sa == 0 && sb == 1 && n > 0) {
+    const auto x = Io<In>::load(*a);
+    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(x, Io<In>::load(b[i])));
+  } else {
+    for (int64_t i = 0; i < n; ++i)
+      o[i] = Io<Out>::store(Op::at(Io<In>::load(a[i * sa]), Io<In>::load(b[i * sb])));
+  }
+}
+
+// Powers by one exponent: the common ones need no pow.
+template <class T>
+static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov,
+                      int64_t n) {
+  if constexpr (Kind<T>::floating) {
+    if (sb == 0 && n > 0) {
+      const T e = *static_cast<const T*>(bv);
+      if (e == T(2)) return unary_row<fn::square, T, T>(av, sa, ov, n);
+      if (e == T(-1)) return unary_row<fn::reciprocal, T, T>(av, sa, ov, n);
+      if (e == T(1)) {
+        const T one = T(1);
+        return binary_row<fn::multiply, T, T>(av, sa, &one, 0, ov, n);
+      }
+    }
+  }
+  binary_row<fn::power, T, T>(av, sa, bv, sb, ov, n);
+}
+
+template <class In, class Out>
+static void cast_row(const void* xv, int64_t sx, void* yv, int64_t sy, int64_t n) {
+  const In* __restrict x = static_cast<const In*>(xv);
+  Out* __restrict y = static_cast<Out*>(yv);
+  using C = typename Io<Out>::C;
+  if (sx == 1 && sy == 1) {
+    for (int64_t i = 0; i < n; ++i) y[i] = Io<Out>::store(convert<C>(Io<In>::load(x[i])));
+  } else {
+    for (int64_t i = 0; i < n; ++i)
+      y[i * sy] = Io<Out>::store(convert<C>(Io<In>::load(x[i * sx])));
+  }
+}
+
+template <class S>
+static void where_row(const uint8_t* c, int64_t sc, const void* av, int64_t sa, const void* bv,
+                      int64_t sb, void* ov, int64_t n) {
+  const S* a = static_cast<const S*>(av);
+  const S* b = static_cast<const S*>(bv);
+  S* __restrict o = static_cast<S*>(ov);
+  for (int64_t i = 0; i < n; ++i) {
+    const S x = a[i * sa], y = b[i * sb];
+    o[i] = c[i * sc] != 0 ? x : y;
+  }
+}
+
+template <class S>
+static void add_to_row(const void* xv, int64_t sx, void* yv, int64_t sy, int64_t n) {
+  const S* x = static_cast<const S*>(xv);
+  S* __restrict y = static_cast<S*>(yv);
+  if (sx == 1 && sy == 1) {
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = Io<S>::store(fn::add::at(Io<S>::load(y[i]), Io<S>::load(x[i])));
+  } else {
+    for (int64_t i = 0; i < n; ++i)
+      y[i * sy] = Io<S>::store(fn::add::at(Io<S>::load(y[i * sy]), Io<S>::load(x[i * sx])));
+  }
+}
+
+template <class T>
+static void sgd_row(void* pv, const void* gv, void* vv, int64_t n, const SgdFactors& f) {
+  T* __restrict p = static_cast<T*>(pv);
+  const T* __restrict g = static_cast<const T*>(gv);
+  T* __restrict v = static_cast<T*>(vv);
+  const T lr = T(f.lr), momentum = T(f.momentum), gain = T(1 - f.dampening);
+  const T decay = T(f.weight_decay);
+  if (v == nullptr) {
+    for (int64_t i = 0; i < n; ++i) p[i] -= lr * (g[i] + decay * p[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    v[i] = momentum * v[i] + gain * (g[i] + decay * p[i]);
+    p[i] -= lr * v[i];
+  }
+}
+
+static inline float root(float x) { return __builtin_sqrtf(x); }
+static inline double root(double x) { return __builtin_sqrt(x); }
+
+template <class T>
+static void adam_row(void* pv, const void* gv, void* mv, void* vv, int64_t n,
+                     const AdamFactors& f) {
+  T* __restrict p = static_cast<T*>(pv);
+  const T* __restrict gp = static_cast<const T*>(gv);
+  T* __restrict m = static_cast<T*>(mv);
+  T* __restrict v = static_cast<T*>(vv);
+  const T lr = T(f.lr), b1 = T(f.beta1), b2 = T(f.beta2), c1 = T(1 - f.beta1), c2 = T(1 - f.beta2);
+  const T eps = T(f.eps), k1 = T(f.correction1), k2 = T(f.correction2);
+  const T decay = f.decoupled ? T(0) : T(f.weight_decay);
+  const T keep = f.decoupled ? T(1 - f.lr * f.weight_decay) : T(1);
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = gp[i] + decay * p[i];
+    m[i] = b1 * m[i] + c1 * g;
+    v[i] = b2 * v[i] + c2 * g * g;
+    p[i] = keep * p[i] - lr * ((m[i] / k1) / (root(v[i] / k2) + eps));
+  }
+}
+
+}  // namespace NEEDLE_ISA
+}  // namespace needle

@@ -1,0 +1,172 @@
+// The scalar meaning of each row in common/ops.inc, with NumPy's treatment of NaN, infinities and
+// integer overflow. C is the compute type.
+#pragma once
+
+#include "cpu/isa/math.h"
+#include "cpu/isa/scalar.h"
+
+namespace needle {
+namespace NEEDLE_ISA {
+namespace fn {
+
+#define NEEDLE_FN(name)                    \
+  struct name {                            \
+    template <class C>                     \
+    static inline C at(C x);               \
+  };                                       \
+  template <class C>                       \
+  inline C name::at([[maybe_unused]] C x)
+
+NEEDLE_FN(negative) {
+  if constexpr (Kind<C>::floating)
+    return -x;
+  else if constexpr (Kind<C>::boolean)
+    return !x;
+  else
+    return wrap_sub(C(0), x);
+}
+NEEDLE_FN(abs) {
+  if constexpr (sizeof(C) == 4 && Kind<C>::floating)
+    return __builtin_fabsf(x);
+  else if constexpr (Kind<C>::floating)
+    return __builtin_fabs(x);
+  else if constexpr (Kind<C>::boolean)
+    return x;
+  else
+    return x < 0 ? wrap_sub(C(0), x) : x;
+}
+NEEDLE_FN(sign) {
+  if constexpr (Kind<C>::boolean) return x;
+  return x > C(0) ? C(1) : (x < C(0) ? C(-1) : (x == C(0) ? C(0) : x));
+}
+NEEDLE_FN(relu) {
+  if constexpr (Kind<C>::boolean) return x;
+  return x < C(0) ? C(0) : x;  // NaN is not below 0
+}
+NEEDLE_FN(square) {
+  if constexpr (Kind<C>::floating)
+    return x * x;
+  else if constexpr (Kind<C>::boolean)
+    return x;
+  else
+    return wrap_mul(x, x);
+}
+
+// Functions with a float32 version of their own, and those that leave both types to libm.
+#define NEEDLE_FLOAT_FN(name, f32, f64)       \
+  NEEDLE_FN(name) {                           \
+    if constexpr (!Kind<C>::floating)         \
+      return x;                               \
+    else if constexpr (sizeof(C) == 4)        \
+      return f32;                             \
+    else                                      \
+      return f64;                             \
+  }
+
+static inline double sigmoid_f64(double x) {
+  double e = ::exp(-__builtin_fabs(x));
+  return (x < 0 ? e : 1.0) / (1.0 + e);
+}
+
+NEEDLE_FLOAT_FN(floor, __builtin_floorf(x), __builtin_floor(x))
+NEEDLE_FLOAT_FN(ceil, __builtin_ceilf(x), __builtin_ceil(x))
+NEEDLE_FLOAT_FN(exp, exp_f32(x), __builtin_exp(x))
+NEEDLE_FLOAT_FN(expm1, __builtin_expm1f(x), __builtin_expm1(x))
+NEEDLE_FLOAT_FN(log, log_f32(x), __builtin_log(x))
+NEEDLE_FLOAT_FN(log1p, __builtin_log1pf(x), __builtin_log1p(x))
+NEEDLE_FLOAT_FN(sin, __builtin_sinf(x), __builtin_sin(x))
+NEEDLE_FLOAT_FN(cos, __builtin_cosf(x), __builtin_cos(x))
+NEEDLE_FLOAT_FN(tanh, tanh_f32(x), __builtin_tanh(x))
+NEEDLE_FLOAT_FN(sqrt, __builtin_sqrtf(x), __builtin_sqrt(x))
+NEEDLE_FLOAT_FN(rsqrt, 1.0f / __builtin_sqrtf(x), 1.0 / __builtin_sqrt(x))
+NEEDLE_FLOAT_FN(reciprocal, 1.0f / x, 1.0 / x)
+NEEDLE_FLOAT_FN(sigmoid, sigmoid_f32(x), sigmoid_f64(x))
+NEEDLE_FLOAT_FN(erf, erf_f32(x), __builtin_erf(x))
+
+#define NEEDLE_PREDICATE_FN(name, expression)     \
+  struct name {                                   \
+    template <class C>                            \
+    static inline bool at(C x) {                  \
+      return expression;                          \
+    }                                             \
+  };
+
+NEEDLE_PREDICATE_FN(logical_not, x == C(0))
+NEEDLE_PREDICATE_FN(isnan, x != x)
+NEEDLE_PREDICATE_FN(isfinite, x - x == C(0))
+
+#define NEEDLE_FN2(name)                                               \
+  struct name {                                                        \
+    template <class C>                                                 \
+    static inline C at(C a, C b);                                      \
+  };                                                                   \
+  template <class C>                                                   \
+  inline C name::at([[maybe_unused]] C a, [[maybe_unused]] C b)
+
+NEEDLE_FN2(add) {
+  if constexpr (Kind<C>::floating)
+    return a + b;
+  else if constexpr (Kind<C>::boolean)
+    return a | b;
+  else
+    return wrap_add(a, b);
+}
+NEEDLE_FN2(subtract) {
+  if constexpr (Kind<C>::floating)
+    return a - b;
+  else if constexpr (Kind<C>::boolean)
+    return a ^ b;
+  else
+    return wrap_sub(a, b);
+}
+NEEDLE_FN2(multiply) {
+  if constexpr (Kind<C>::floating)
+    return a * b;
+  else if constexpr (Kind<C>::boolean)
+    return a & b;
+  else
+    return wrap_mul(a, b);
+}
+NEEDLE_FN2(divide) {
+  if constexpr (Kind<C>::floating) return a / b;
+  return a;
+}
+NEEDLE_FN2(power) {
+  if constexpr (Kind<C>::floating && sizeof(C) == 4) {
+    return __builtin_powf(a, b);
+  } else if constexpr (Kind<C>::floating) {
+    return __builtin_pow(a, b);
+  } else if constexpr (Kind<C>::boolean) {
+    return a | !b;
+  } else {
+    C result = 1;  // the driver has refused negative exponents
+    for (C e = b; e > 0; e >>= 1) {
+      if (e & 1) result = wrap_mul(result, a);
+      a = wrap_mul(a, a);
+    }
+    return result;
+  }
+}
+NEEDLE_FN2(maximum) { return (a > b) | (a != a) ? a : b; }  // NaN on either side wins
+NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
+
+#define NEEDLE_PREDICATE_FN2(name, expression)     \
+  struct name {                                    \
+    template <class C>                             \
+    static inline bool at(C a, C b) {              \
+      return expression;                           \
+    }                                              \
+  };
+
+NEEDLE_PREDICATE_FN2(equal, a == b)
+NEEDLE_PREDICATE_FN2(not_equal, a != b)
+NEEDLE_PREDICATE_FN2(less, a < b)
+NEEDLE_PREDICATE_FN2(less_equal, a <= b)
+NEEDLE_PREDICATE_FN2(greater, a > b)
+NEEDLE_PREDICATE_FN2(greater_equal, a >= b)
+NEEDLE_PREDICATE_FN2(logical_and, (a != C(0)) & (b != C(0)))
+NEEDLE_PREDICATE_FN2(logical_or, (a != C(0)) | (b != C(0)))
+
+}  // namespace fn
+}  // namespace NEEDLE_ISA
+}  // namespace needle

@@ -1,0 +1,138 @@
+// The matrix product's inner kernels: a register tile of MR rows by NV vectors, written with the
+// compiler's vector types so that one source serves every instruction set.
+#pragma once
+
+#include <stdint.h>
+
+#include "cpu/isa/scalar.h"
+
+namespace needle {
+namespace NEEDLE_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+constexpr int kTileRows = 8, kTileVectors = 2;  // 16 accumulators of 32 registers
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+constexpr int kTileRows = 6, kTileVectors = 2;  // 12 accumulators of 16 registers
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kTileRows = 4, kTileVectors = 2;
+#endif
+
+template <class T>
+struct Vector;
+template <>
+struct Vector<float> {
+  typedef float type __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+};
+template <>
+struct Vector<double> {
+  typedef double type __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
+};
+
+template <class T>
+struct Gemm {
+  using V = typename Vector<T>::type;
+  static constexpr int MR = kTileRows, NV = kTileVectors;
+  static constexpr int W = kVectorBytes / sizeof(T), NR = NV * W;
+
+  template <int ROWS>
+  static inline __attribute__((always_inline)) void run(int64_t k, const T* __restrict a,
+                                                        const T* __restrict b, int64_t ldb, T* c,
+                                                        int64_t ldc, bool accumulate, int cols) {
+    V acc[ROWS][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = V{} ;
+    for (int64_t p = 0; p < k; ++p) {
+      V bv[NV];
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) bv[j] = *reinterpret_cast<const V*>(b + j * W);
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) acc[i][j] += a[i] * bv[j];
+      a += MR;
+      b += ldb;
+    }
+    if (cols == NR) {
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+          V* out = reinterpret_cast<V*>(c + i * ldc + j * W);
+          *out = accumulate ? *out + acc[i][j] : acc[i][j];
+        }
+      return;
+    }
+    for (int i = 0; i < ROWS; ++i) {
+      T row[NR];
+      for (int j = 0; j < NV; ++j) __builtin_memcpy(row + j * W, &acc[i][j], sizeof(V));
+      for (int j = 0; j < cols; ++j)
+        c[i * ldc + j] = accumulate ? c[i * ldc + j] + row[j] : row[j];
+    }
+  }
+
+  template <int ROWS>
+  static void dispatch(int64_t k, const T* a, const T* b, int64_t ldb, T* c, int64_t ldc,
+                       bool accumulate, int rows, int cols) {
+    if (rows == ROWS) {
+      run<ROWS>(k, a, b, ldb, c, ldc, accumulate, cols);
+    } else if constexpr (ROWS > 1) {
+      dispatch<ROWS - 1>(k, a, b, ldb, c, ldc, accumulate, rows, cols);
+    }
+  }
+
+  static void tile(int64_t k, const void* a, const void* b, int64_t ldb, void* c, int64_t ldc,
+                   bool accumulate, int rows, int cols) {
+    dispatch<MR>(k, static_cast<const T*>(a), static_cast<const T*>(b), ldb, static_cast<T*>(c),
+                 ldc, accumulate, rows, cols);
+  }
+
+  static void pack_a(const void* av, int64_t row_stride, int64_t k_stride, int rows, int64_t k,
+                     void* packed) {
+    const T* a = static_cast<const T*>(av);
+    T* __restrict out = static_cast<T*>(packed);
+    if (rows == MR) {
+      for (int64_t p = 0; p < k; ++p)
+        for (int i = 0; i < MR; ++i) out[p * MR + i] = a[i * row_stride + p * k_stride];
+      return;
+    }
+    for (int64_t p = 0; p < k; ++p)
+      for (int i = 0; i < MR; ++i)
+        out[p * MR + i] = i < rows ? a[i * row_stride + p * k_stride] : T(0);
+  }
+
+  static void pack_b(const void* bv, int64_t k_stride, int64_t col_stride, int64_t k, int cols,
+                     void* packed) {
+    const T* b = static_cast<const T*>(bv);
+    T* __restrict out = static_cast<T*>(packed);
+    if (cols == NR && col_stride == 1) {
+      for (int64_t p = 0; p < k; ++p)
+        for (int j = 0; j < NR; ++j) out[p * NR + j] = b[p * k_stride + j];
+      return;
+    }
+    if (k_stride == 1) {
+      // A transposed operand: blocks small enough for the cache lines of NR columns to stay.
+      constexpr int64_t kBlock = 16;
+      for (int64_t p0 = 0; p0 < k; p0 += kBlock) {
+        const int64_t end = p0 + kBlock < k ? p0 + kBlock : k;
+        for (int j = 0; j < NR; ++j) {
+          const T* column = b + j * col_stride;
+          for (int64_t p = p0; p < end; ++p) out[p * NR + j] = j < cols ? column[p] : T(0);
+        }
+      }
+      return;
+    }
+    for (int64_t p = 0; p < k; ++p)
+      for (int j = 0; j < NR; ++j)
+        out[p * NR + j] = j < cols ? b[p * k_stride + j * col_stride] : T(0);
+  }
+
+  static GemmKernels kernels() { return {MR, NR, tile, pack_a, pack_b}; }
+};
+
+}  // namespace NEEDLE_ISA
+}  // namespace needle

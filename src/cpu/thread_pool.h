@@ -1,0 +1,32 @@
+// One small thread pool for the kernels. Work that is small, nested, or met while the pool is busy
+// with another thread's call runs on the caller.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace needle {
+
+using RangeFn = void (*)(void* context, int64_t begin, int64_t end);
+
+// Runs fn over [0, n) in pieces of at least `grain`, in parallel; returns when all are done. fn must
+// not throw. Pieces depend on n, grain and the number of threads only.
+void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context);
+
+template <class F>
+void parallel_for(int64_t n, int64_t grain, F&& fn) {
+  using Fn = std::remove_reference_t<F>;
+  parallel_for_raw(
+      n, grain,
+      [](void* context, int64_t begin, int64_t end) { (*static_cast<Fn*>(context))(begin, end); },
+      const_cast<void*>(static_cast<const void*>(&fn)));
+}
+
+// Threads one call may use, the caller included; at least 1.
+int num_threads();
+void set_num_threads(int count);
+
+// Reads NEEDLE_NUM_THREADS, else affinity and cgroup quota. std::invalid_argument for a bad value.
+void init_threads();
+
+}  // namespace needle

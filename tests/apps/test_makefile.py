@@ -1,0 +1,116 @@
+"""What make says on a machine where something is missing, before it starts anything."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKE = shutil.which("make")
+
+pytestmark = pytest.mark.skipif(MAKE is None, reason="needs make")
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """A folder for PATH that holds a shell, find, and a python3 and g++ that do nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "find"):
+        (folder / name).symlink_to(shutil.which(name))
+    for name in ("python3", "g++"):
+        script(folder / name, "exit 0")
+    return folder
+
+
+def script(path, body):
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def make(tools, *arguments):
+    environment = {"PATH": str(tools), "HOME": os.environ.get("HOME", "/")}
+    return subprocess.run(
+        [MAKE, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_everything_there(tools):
+    assert make(tools, "check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("python3", None, "needs Python 3.10 or newer: there is no python3 here"),
+        (
+            "python3",
+            'case "$*" in *version_info*) exit 1;; -V) echo Python 3.9.2;; esac',
+            "needs Python 3.10 or newer: python3 is Python 3.9.2",
+        ),
+        ("python3", 'case "$*" in *ensurepip*) exit 1;; esac', "apt install python3-venv"),
+        ("python3", 'case "$*" in *Python.h*) exit 1;; esac', "apt install python3-dev"),
+        ("g++", None, "needs a C++17 compiler: there is no g++ here"),
+    ],
+)
+def test_what_is_missing_is_one_line(tools, name, body, words):
+    (tools / name).unlink()
+    if body:
+        script(tools / name, body)
+    done = make(tools, "check")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert words in line
+
+
+def test_the_checks_come_before_the_environment(tools, tmp_path):
+    (tools / "g++").unlink()
+    done = make(tools, "run", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "needs a C++17 compiler" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_another_compiler_can_be_named(tools):
+    (tools / "g++").rename(tools / "clang++")
+    assert make(tools, "check", "CXX=clang++").returncode == 0
+
+
+@pytest.mark.parametrize("target", ["gpu-test", "gpu-bench"])
+def test_gpu_targets_do_not_pretend(tools, target):
+    done = make(tools, target)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no CUDA device code yet" in line
+
+
+def test_requirements_are_read_from_pyproject(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "requirements.py", tmp_path / ".ci")
+    (tmp_path / "pyproject.toml").write_text(
+        """
+        [build-system]
+        requires = ["builder>=1"]
+        [project]
+        name = "thing"
+        dependencies = ["numpy"]
+        [project.optional-dependencies]
+        one = ["a==1", "b; python_version < '3.11'"]
+        two = ["thing[one]", "c"]
+        """
+    )
+
+    def ask(*names):
+        command = [sys.executable, str(tmp_path / ".ci" / "requirements.py"), *names]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert ask("build").stdout.split("\n")[:4] == ["builder>=1", "cmake", "ninja", "numpy"]
+    assert ask("two").stdout.splitlines() == ["a==1", "b; python_version < '3.11'", "c"]
+    unknown = ask("three")
+    assert unknown.returncode == 1
+    assert "no extra 'three'" in unknown.stderr

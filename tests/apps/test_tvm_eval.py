@@ -1,0 +1,160 @@
+"""The evaluation end to end: result, reload, JSON, own models, interruption."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = ["noopt", "fused", "tuned"]
+QUICK = ["-m", "mlp", "--batch", "2", "--rounds", "1"]
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "apps"])
+def test_evaluation_from_anywhere(run_app, tmp_path, folder):
+    done = run_app("tvm_eval.py", *QUICK, "--out", tmp_path, "--json", "-", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)  # one object and nothing else
+    assert result["ok"] is True
+    assert list(result["stages"]) == STAGES
+    names = [entry["name"] for entry in result["timing"]["contestants"]]
+    assert names == ["needle eager", *STAGES]
+    for entry in result["timing"]["contestants"]:
+        assert entry["lower_quartile"] <= entry["median"] <= entry["upper_quartile"]
+        assert entry["calls"] >= 1
+    assert result["inputs"] == [{"shape": [2, 512], "dtype": "float32"}]
+    assert result["parameters"] == 5 * (512 * 512 + 512)
+    for stage in result["stages"].values():
+        assert stage["parity"]["ok"]
+        assert 0 <= stage["parity"]["max_absolute"] < 1e-3
+    assert json.loads((tmp_path / "mlp-cpu.json").read_text()) == result
+    assert (tmp_path / "mlp-cpu.png").read_bytes().startswith(b"\x89PNG")
+    for word in ("needle eager", *STAGES, "wrote"):  # the table goes to stderr then
+        assert word in done.stderr
+
+
+def test_the_second_run_compiles_nothing(run_app, tmp_path):
+    def stages(*more):
+        done = run_app("tvm_eval.py", *QUICK, "--out", tmp_path, "--json", "-", "-q", *more)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return json.loads(done.stdout)["stages"]
+
+    stages()
+    reloaded = stages()
+    assert all(stage["from_cache"] for stage in reloaded.values())
+    again = stages("-r")
+    assert not any(stage["from_cache"] for stage in again.values())
+
+
+def test_stages_and_ir(run_app, tmp_path):
+    done = run_app(
+        *("tvm_eval.py", *QUICK, "--stages", "tuned,noopt", "--out", tmp_path / "out"),
+        *("--dump-ir", tmp_path / "ir", "--json", tmp_path / "deep" / "result.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "deep" / "result.json").read_text())
+    assert list(result["stages"]) == ["noopt", "tuned"]
+    dumped = sorted(path.name for path in (tmp_path / "ir").iterdir())
+    assert dumped == ["noopt.tvmscript", "tuned.tvmscript"]
+    assert all("def main" in path.read_text() for path in (tmp_path / "ir").iterdir())
+
+
+def test_a_model_of_your_own(run_app, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+            from needle import nn
+
+            class Two(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.a, self.b = nn.Linear(5, 3), nn.Linear(4, 3)
+
+                def forward(self, x, y):
+                    return self.a(x) + self.b(y), self.a(x)
+
+            def make(batch=2):
+                return Two(), (np.ones((batch, 5), np.float32), np.ones((batch, 4), np.float32))
+            """
+        )
+    )
+    out = tmp_path / "out"
+    done = run_app(
+        *("tvm_eval.py", "-m", f"{path}:make", "--batch", "3", "--rounds", "1", "--out", out)
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((out / "mine-cpu.json").read_text())
+    assert [x["shape"] for x in result["inputs"]] == [[3, 5], [3, 4]]
+    assert result["ok"] is True
+
+
+@pytest.mark.peer
+def test_peers_are_timed_beside_it(run_app, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    done = run_app(
+        *("tvm_eval.py", *QUICK, "--stages", "tuned", "--peers", "--out", tmp_path, "--json", "-")
+    )
+    assert done.returncode == 0, done.stderr
+    names = [entry["name"] for entry in json.loads(done.stdout)["timing"]["contestants"]]
+    assert names == ["needle eager", "tuned", "PyTorch eager", "ONNX Runtime"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("moment", ["compiling", "timing"])
+def test_an_interrupt_leaves_nothing_behind(tmp_path, moment):
+    environment = {
+        **os.environ,
+        "NEEDLE_CACHE_DIR": str(tmp_path / "cache"),
+        "MARKER": str(tmp_path),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "apps/tvm_eval.py", *QUICK, "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if moment in line:
+                break
+        assert moment in said[-1], said
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, stderr
+    assert stderr.splitlines()[-1] == "tvm_eval.py: error: interrupted"
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "out").exists()
+    assert not _processes_with(f"MARKER={tmp_path}")
+    for manifest in (tmp_path / "cache").rglob("manifest.json"):
+        assert not re.search(r"tmp|partial", manifest.parent.name)
+
+
+def _processes_with(setting):
+    """Processes whose environment holds `setting`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if setting.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
