@@ -18,8 +18,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_QUIET ?= 1
 
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
-EXTRAS := tvm test
-LINT_PATHS := needle needle_tvm apps benchmarks tests
+EXTRAS := tvm apps test
+LINTERS := clang-format==23.1.5
+LINT_PATHS := needle needle_tvm apps benchmarks tests .ci
 TYPED := needle needle_tvm
 CXX_SOURCES = $(shell find src -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
@@ -43,6 +44,26 @@ lint: $(STAMPS)/lint
 	$(PY) -m ruff format --check $(LINT_PATHS)
 	$(PY) -m mypy $(TYPED)
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
+
+# The array tests against a sanitized build, in a copy of the tree and an environment of its own:
+# the editable install in .venv would always win over it.
+SANITIZED := build/sanitize
+SANITIZE_FLAGS := -DNEEDLE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
+sanitize: build
+	@$(VENV)/bin/cmake -S . -B $(SANITIZED)/cmake -G Ninja $(SANITIZE_FLAGS) \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY))
+	@$(VENV)/bin/cmake --build $(SANITIZED)/cmake
+	@rm -rf $(SANITIZED)/tree && mkdir -p $(SANITIZED)/tree
+	@cp -r needle needle_tvm apps tests pyproject.toml $(SANITIZED)/tree
+	@$(VENV)/bin/cmake --install $(SANITIZED)/cmake --prefix $(SANITIZED)/tree
+	@$(PYTHON) -m venv --without-pip $(SANITIZED)/venv
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(SANITIZED)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	cd $(SANITIZED)/tree && \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  ../venv/bin/python -m pytest tests/ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
 
 format: $(STAMPS)/lint
 	$(PY) -m ruff check --fix-only --quiet $(LINT_PATHS)
@@ -112,5 +133,6 @@ $(STAMPS)/peers: $(STAMPS)/native
 	$(call install,$@,bench)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies
-	@echo "installing ruff, mypy and clang-format into $(VENV)"
-	$(call install,$@,lint)
+	@echo "installing clang-format into $(VENV)"
+	@$(PY) -m pip install $(LINTERS)
+	@touch $@

@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import digits
 import machine
 import models
-import numpy as np
+import needle as ndl
+import needle_tvm
 import peers
 from cli import EvaluationError, Progress, UsageError, one_line
 from contestants import Disagreement, build_model, check_agreement, save_arrays
-
-import needle as ndl
-import needle_tvm
 from needle_tvm import parity, timing
 from needle_tvm.stages import STAGES
 from needle_tvm.threads import available_cores

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _COLOURS = {"eager": "#7a7a7a", "stage": "#1f6fb4", "peer": "#d98324"}
@@ -148,9 +152,8 @@ def write_json(result: Mapping[str, Any], path: Path) -> None:
 
 def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     """A PNG bar chart of the times on a log scale, each bar with its time and ratio to eager."""
-    import io
-
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     entries = result["timing"]["contestants"]
     names = [entry["name"] for entry in entries]
@@ -187,6 +190,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     # Room for the labels to the right of the longest bar, and a visible length for the shortest.
     axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
     axes.xaxis.set_major_formatter(lambda seconds, position: duration(seconds))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
@@ -201,6 +205,11 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
         loc="left",
         fontsize=10,
     )
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """The figure as a PNG file, written whole or not at all."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=130)
     write_atomically(path, content.getvalue())

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import cli
 
-HIDDEN = 100
-LEARNING_RATE = 2e-3
+HIDDEN = (128, 64)
+LEARNING_RATE = 3e-3
+WEIGHT_DECAY = 1e-4
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="train_digits.py", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--epochs", type=cli.positive, default=30, metavar="N", help="passes (%(default)s)")
+    add("--epochs", type=cli.positive, default=40, metavar="N", help="passes (%(default)s)")
     add("--batch", type=cli.positive, default=32, metavar="N", help="samples a step (%(default)s)")
     add("--seed", type=cli.natural, default=0, metavar="N", help="weights, order (%(default)s)")
     add(
@@ -46,19 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Trains, saves, and says how well the result does on the test set."""
     import digits
-    from models.mlp import MLP
-
     import needle as ndl
+    from models.mlp import MLP
 
     device = getattr(ndl, options.device)()
     if not device.enabled():
         raise cli.UsageError(f"device {options.device!r} is not available on this machine")
     ndl.manual_seed(options.seed)
-    model = MLP([digits.FEATURES, HIDDEN], digits.CLASSES)
+    model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
     model.to(device)
     data = ndl.data.DigitsDataset(train=True)
     loader = ndl.data.DataLoader(data, batch_size=options.batch, shuffle=True, seed=options.seed)
-    optimizer = ndl.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    optimizer = ndl.optim.Adam(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     loss_of = ndl.nn.SoftmaxLoss()
 
     start = time.perf_counter()

@@ -100,9 +100,10 @@ def run(options: argparse.Namespace) -> int:
         from needle_tvm.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))
+    from rich.console import Console
+
     import evaluation
     import report
-    from rich.console import Console
 
     # With --json - the object has stdout to itself.
     console = Console(stderr=options.json == "-", quiet=options.quiet)

@@ -38,7 +38,9 @@ def print_case(case: Mapping[str, Any]) -> None:
             ratio = case["ratios"][name].get(entry["name"])
             cells.append(report.ratio(ratio) if ratio else "")
         table.add_row(*cells)
-    console().print(table)
+    out = console()
+    out.print(table)
+    out.print()
 
 
 def print_conditions(result: Mapping[str, Any]) -> None:
@@ -63,9 +65,8 @@ def write(result: Mapping[str, Any], folder: Path, name: str) -> None:
 
 def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     """For each case and contestant its time over that of the last of ours, on a log scale."""
-    import io
-
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     cases = result["cases"]
     names = [entry["name"] for entry in cases[0]["contestants"]]
@@ -103,16 +104,16 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
     axes.invert_yaxis()
     axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, position: report.factor(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel(f"time / time of {base}, log scale; right of 1: {base} is faster")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(others))
     machine = result["machine"]
     axes.set_title(
         f"{machine['processor']}, {machine['threads']} threads, {result['date'][:10]}",
         loc="left",
         fontsize=10,
     )
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    report.write_atomically(path, content.getvalue())
+    report.save_figure(figure, path)

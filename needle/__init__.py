@@ -1,6 +1,6 @@
 """needle: a small deep-learning framework whose models compile."""
 
-from . import autograd, backend_ndarray, init, nn, ops
+from . import autograd, backend_ndarray, data, init, nn, ops, optim
 from ._state import enable_grad, is_grad_enabled, no_grad
 from .autograd import Tensor, TensorTuple, from_dlpack
 from .backend_ndarray import (
@@ -13,7 +13,8 @@ from .backend_ndarray import (
     set_num_threads,
 )
 from .errors import ShapeError, TraceError
-from .random import manual_seed
+from .rng import manual_seed
+from .serialize import load, save
 
 __version__ = "0.1.0"
 
@@ -28,15 +29,19 @@ __all__ = [
     "cpu",
     "cpu_numpy",
     "cuda",
+    "data",
     "default_device",
     "enable_grad",
     "from_dlpack",
     "get_num_threads",
     "init",
     "is_grad_enabled",
+    "load",
     "manual_seed",
     "nn",
     "no_grad",
     "ops",
+    "optim",
+    "save",
     "set_num_threads",
 ]

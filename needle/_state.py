@@ -49,13 +49,13 @@ class _GradMode:
         return cast(F, wrapper)
 
 
-class no_grad(_GradMode):  # noqa: N801  (PyTorch's name, used like a function)
+class no_grad(_GradMode):
     """Inside, ops record no graph: results do not require a gradient. Holds for this thread."""
 
     enabled = False
 
 
-class enable_grad(_GradMode):  # noqa: N801
+class enable_grad(_GradMode):
     """Inside, ops record again, also within `no_grad`. Holds for this thread."""
 
     enabled = True

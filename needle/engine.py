@@ -51,9 +51,7 @@ def backward(root: autograd.Tensor, out_grad: autograd.Tensor | None, create_gra
     elif not isinstance(out_grad, autograd.Tensor):
         raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
     elif out_grad.shape != root.shape:
-        raise ShapeError(
-            f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}"
-        )
+        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
     with enable_grad() if create_graph else no_grad():
         for leaf, grad in _gradients(node, out_grad):
             leaf.grad = grad if leaf.grad is None else leaf.grad + grad

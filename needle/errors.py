@@ -8,4 +8,4 @@ class ShapeError(ValueError):
 
 
 class TraceError(RuntimeError):
-    """Something that tracing cannot turn into a graph: a read of a value, a write to model state."""
+    """What tracing cannot turn into a graph: a read of a value, a write to model state."""

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from . import tree
-from .autograd import Node
+from .autograd import Node, TensorTuple
 from .backend_ndarray import NDArray
 from .engine import topological_order
 from .errors import TraceError
@@ -18,11 +19,11 @@ from .op import Op
 
 @dataclasses.dataclass(eq=False)
 class Leaf:
-    """An input, a parameter (or buffer), or a constant of a graph."""
+    """An input (`value` is the example's), a parameter or buffer, or a constant of a graph."""
 
     name: str
     node: Node
-    value: NDArray | None = dataclasses.field(repr=False)  # None for inputs
+    value: NDArray = dataclasses.field(repr=False)
 
     @property
     def spec(self) -> Any:
@@ -36,7 +37,9 @@ class Graph:
 
     `nodes` holds every node that the outputs depend on, leaves (op None) included; `inputs` also
     those that nothing depends on. One node may be several outputs, or a leaf. `params` are called
-    as in the model's state_dict and stand in its order; only those that are used.
+    as in the model's state_dict and stand in its order; only those that are used. `input_tree` is
+    {"args": [tree, ...], "kwargs": {name: tree}} as in the traced call; needle.tree says what a
+    tree is.
     """
 
     inputs: list[Leaf]
@@ -64,24 +67,28 @@ class Graph:
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors among the arguments of a call, in the order of `inputs`.
 
-        TypeError when they are nested otherwise than in the example, or when an argument that is
-        no tensor has another value.
+        Arguments may be given by position or by name. TypeError when they are nested otherwise
+        than in the traced call, or when one that is no tensor has another value.
         """
-        bound = bind(self.signature, args, kwargs)
-        found, leaves = flatten_arguments(self.signature, bound)
-        wrong = next(
-            (d for n in found if (d := tree.difference(self.input_tree.get(n), found[n], n))), None
-        )
-        if wrong or list(found) != list(self.input_tree):
-            wrong = wrong or f"got {list(found)}, expected {list(self.input_tree)}"
-            raise TypeError(f"arguments differ from the traced ones: {wrong}")
+        args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
+        found, leaves = flatten_call(self.signature, args, kwargs)
+        for kind in ("args", "kwargs"):
+            tag = "tuple" if kind == "args" else "dict"
+            wrong = tree.difference({tag: self.input_tree[kind]}, {tag: found[kind]}, kind)
+            if wrong:
+                raise TypeError(f"arguments differ from those of the traced call: {wrong}")
         return [value for _, value in leaves]
 
-    def unflatten_outputs(self, values: list[Any]) -> Any:
+    def unflatten_outputs(self, values: Sequence[Any]) -> Any:
         """What the model returns, with `values` (in the order of `outputs`) for its tensors."""
         if len(values) != len(self.outputs):
             raise ValueError(f"{len(values)} values for {len(self.outputs)} outputs")
         return tree.unflatten(self.output_tree, iter(values))
+
+    def flatten_outputs(self, value: Any) -> list[Any]:
+        """The tensors in what the model returned, in the order of `outputs`."""
+        _, leaves = flatten_outputs(value)
+        return [leaf for _, leaf in leaves]
 
     def fingerprint(self) -> str:
         """SHA-256 of all that determines the compiled program: ops, their attributes and rules,
@@ -99,56 +106,89 @@ class Graph:
         ):
             for leaf in leaves:
                 add(kind, number.get(id(leaf.node)), leaf.name, leaf.spec)
-                if kind == "constant" and leaf.value is not None:
+                if kind == "constant":
                     digest.update(leaf.value.numpy().tobytes())
         for node in self.nodes:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
                 add(node.op.name, _attributes(node.op), edges, *node.specs, rules_digest(node.op))
         add("outputs", [number[id(node)] for node in self.outputs])
-        add(self.input_tree, self.output_tree)
+        for part in (*self.input_tree["args"], self.output_tree):
+            add(tree.text(part))
+        for name, part in self.input_tree["kwargs"].items():
+            add(name, tree.text(part))
         return digest.hexdigest()
 
 
-def bind(
-    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Arguments by name. TypeError as for a call."""
-    if signature is None:
-        return {**{f"input_{i}": x for i, x in enumerate(args)}, **kwargs}
-    return dict(signature.bind(*args, **kwargs).arguments)
-
-
-def unbind(
-    signature: inspect.Signature | None, arguments: dict[str, Any], positional: int
+def respell(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) for a call with these arguments; the inverse of `bind`."""
+    """The same call with (where the signature allows it) `count` arguments given by position.
+
+    TypeError for arguments that the signature does not take.
+    """
     if signature is None:
-        values = list(arguments.values())
-        return tuple(values[:positional]), dict(list(arguments.items())[positional:])
-    bound = signature.bind_partial()
-    bound.arguments.update(arguments)
-    return bound.args, bound.kwargs
+        return args, kwargs
+    signature.bind(*args, **kwargs)
+    names = list(signature.parameters)
+    while len(args) < count and len(args) < len(names) and names[len(args)] in kwargs:
+        args, kwargs = (
+            (*args, kwargs[names[len(args)]]),
+            {k: v for k, v in kwargs.items() if k != names[len(args)]},
+        )
+    if len(args) > count and not any(
+        p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()
+    ):
+        kwargs = {**dict(zip(names[count:], args[count:], strict=False)), **kwargs}
+        args = args[:count]
+    return args, kwargs
 
 
-def flatten_arguments(
-    signature: inspect.Signature | None, arguments: dict[str, Any]
+def flatten_call(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
-    """Trees by argument name, and the named tensors; **kwargs lend their own names."""
-    trees: dict[str, Any] = {}
+    """({"args": trees, "kwargs": trees by name}, named tensors) of a call.
+
+    Names are those of the parameters that take the arguments; of *xs they are xs_0, xs_1, ...
+    """
     leaves: list[tuple[str, Any]] = []
-    for name, value in arguments.items():
-        kind = None if signature is None else signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            found: Any = {}
-            for key, item in value.items():
-                found[key], more = tree.flatten(item, key, is_tensor)
-                leaves += more
-        else:
-            found, more = tree.flatten(value, name, is_tensor)
-            leaves += more
-        trees[name] = found
-    return trees, leaves
+
+    def flat(value: Any, name: str) -> Any:
+        found, more = tree.flatten(value, name, is_tensor)
+        leaves.extend(more)
+        return found
+
+    names = positional_names(signature, len(args))
+    return {
+        "args": [flat(value, name) for name, value in zip(names, args, strict=True)],
+        "kwargs": {name: flat(value, name) for name, value in kwargs.items()},
+    }, leaves
+
+
+def positional_names(signature: inspect.Signature | None, count: int) -> list[str]:
+    """Names of the parameters that take the first `count` positional arguments."""
+    names: list[str] = []
+    for parameter in signature.parameters.values() if signature else ():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return names[:count] + [f"{parameter.name}_{i}" for i in range(count - len(names))]
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names[:count] + [f"input_{i}" for i in range(len(names), count)]
+
+
+def flatten_outputs(value: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """(tree, named tensors) of what a model returned; a TensorTuple counts as a tuple."""
+    return tree.flatten(_untuple(value), "output", is_tensor)
+
+
+def _untuple(value: Any) -> Any:
+    if isinstance(value, TensorTuple):
+        return value.tuple()
+    if isinstance(value, dict):
+        return {key: _untuple(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (tuple if isinstance(value, tuple) else list)(_untuple(item) for item in value)
+    return value
 
 
 def is_tensor(x: Any) -> bool:
@@ -171,13 +211,13 @@ def _attributes(op: Op) -> list[tuple[str, str]]:
 
 def rules_digest(op: Op) -> str:
     """SHA-256 of the code that says what `op` compiles to: an edited rule is another rule."""
-    cls = type(op)
+    cls: Any = type(op)
     rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit")]
     return _rules_digest(cls, *(getattr(rule, "__code__", rule) for rule in rules))
 
 
-@functools.lru_cache(maxsize=None)
-def _rules_digest(cls: type[Op], *rules: Any) -> str:
+@functools.cache
+def _rules_digest(cls: Any, *rules: Any) -> str:
     from .ops import _te
 
     digest = hashlib.sha256()

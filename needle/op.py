@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .autograd import Tensor, TensorTuple, apply
@@ -75,8 +77,8 @@ class Op:
     structural: ClassVar[bool] = False
     # Number of inputs, read off `infer` by `register`; None for any.
     arity: ClassVar[int | None] = None
-    samples: ClassVar[tuple[Sample, ...]] = ()
-    error_samples: ClassVar[tuple[ErrorSample, ...]] = ()
+    samples: ClassVar[Sequence[Sample]] = ()
+    error_samples: ClassVar[Sequence[ErrorSample]] = ()
 
     def __call__(self, *inputs: Any) -> Any:
         """Applies the op to Tensors (or TensorTuples, where an input is a tuple)."""
@@ -118,9 +120,12 @@ class Op:
     # with r = tvm.relax, returning an expression, or None when this case has no equal operator.
     emit: ClassVar[Any] = None
 
-    def reference(self, *inputs: Any) -> Any:
-        """NumPy twin of `compute`."""
-        raise NotImplementedError(f"{self.name}: reference is not defined")
+    def reduction_length(self, *specs: Any) -> int:
+        """How many terms each element of the output sums: what rounding errors grow with."""
+        return 1
+
+    # NumPy twin of `compute`: a ufunc, or a method.
+    reference: ClassVar[Any] = None
 
 
 O = TypeVar("O", bound=type[Op])  # noqa: E741
@@ -188,6 +193,9 @@ class Reduce(Op):
 
     def dtype_of(self, dtype: str) -> str:
         return dtype
+
+    def reduction_length(self, x: Spec) -> int:
+        return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim))
 
     def expand(self, reduced: Tensor, like: Tensor) -> Tensor:
         """`reduced` with the reduced axes back as extents of 1, to broadcast against `like`."""

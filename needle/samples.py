@@ -30,10 +30,14 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Attributes of the op and its inputs; an input that is a list stands for a tuple of arrays."""
+    """Attributes of the op and its inputs; an input that is a list stands for a tuple of arrays.
+
+    `gradient` False where central differences say nothing: the op rounds, or cuts the gradient off.
+    """
 
     inputs: tuple[Any, ...]
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gradient: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +73,14 @@ def error(kind: type[Exception], match: str, /, *inputs: Any, **attributes: Any)
 
 
 def unary(
-    low: float = -2.0, high: float = 2.0, shapes: Sequence[Shape] = SHAPES, **attributes: Any
+    low: float = -2.0,
+    high: float = 2.0,
+    shapes: Sequence[Shape] = SHAPES,
+    gradient: bool = True,
+    **attributes: Any,
 ) -> tuple[Sample, ...]:
     """One-input samples over the usual shapes."""
-    return tuple(Sample((Arg(shape, low, high),), attributes) for shape in shapes)
+    return tuple(Sample((Arg(shape, low, high),), attributes, gradient) for shape in shapes)
 
 
 def binary(

@@ -71,9 +71,9 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(ndim))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
-    out = tuple(normalize_axis(name, a, ndim) for a in named)  # type: ignore[arg-type]
+    out = tuple(normalize_axis(name, a, ndim) for a in named)
     if len(set(out)) != len(out):
-        raise ShapeError(f"{name}: axes {tuple(named)} name an axis twice")  # type: ignore[arg-type]
+        raise ShapeError(f"{name}: axes {tuple(named)} name an axis twice")
     return out
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from . import tree
 from ._state import state
-from .autograd import Node, Tensor, TensorTuple, Value, explain, handle
+from .autograd import Node, Tensor, Value, explain, handle
 from .backend_ndarray.dtypes import is_floating
 from .errors import TraceError
-from .graph import Graph, Leaf, bind, flatten_arguments, unbind
+from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .nn.module import Module, Parameter
 from .op import Op
 
@@ -194,34 +194,46 @@ def trace(
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn.forward if isinstance(fn, Module) else fn)
     try:
-        arguments = bind(signature, args, kwargs)
+        if signature is not None:
+            signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"trace: {getattr(fn, '__name__', type(fn).__name__)}: {error}") from None
     if isinstance(owner, Module):
         _check_mode(owner, training)
         run.adopt(owner, "")
-    for name, value in arguments.items():
-        if isinstance(value, Module):
-            _check_mode(value, training)
-            run.adopt(value, f"{name}.")
+    input_tree, found = flatten_call(signature, args, kwargs)
+    for name, model in _modules(signature, args, kwargs):
+        _check_mode(model, training)
+        run.adopt(model, f"{name}.")
 
-    input_tree, found = flatten_arguments(signature, arguments)
     inputs = []
     for name, example in found:
-        tensor = example if isinstance(example, Tensor) else Tensor(example, requires_grad=False)
-        inputs.append(Leaf(name, Node(tensor.spec, tensor.requires_grad, ""), None))
+        tensor = as_tensor(example)
+        node = Node(tensor.spec, tensor.requires_grad, "")
+        inputs.append(Leaf(name, node, tensor.realize_cached_data()))
     abstract = iter([handle(leaf.node, None) for leaf in inputs])
-    arguments = {name: tree.unflatten(t, abstract) for name, t in input_tree.items()}
-    call_args, call_kwargs = unbind(signature, arguments, len(args))
+    call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]
+    call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
     with run.running():
-        output_tree, outputs = tree.flatten(
-            _untuple(fn(*call_args, **call_kwargs)), "output", lambda x: isinstance(x, Tensor)
-        )
-        nodes = [tensor.node for _, tensor in outputs]
-    _check_outputs(output_tree)
+        output_tree, outputs = flatten_outputs(fn(*call_args, **call_kwargs))
+        _check_outputs(output_tree)
+        nodes = [as_tensor(value).node for _, value in outputs]
     return Graph(
         inputs, run.leaves(True), run.leaves(False), nodes, input_tree, output_tree, signature
     )
+
+
+def as_tensor(value: Any) -> Tensor:
+    """`value`, which is_tensor, as a Tensor."""
+    return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
+
+
+def _modules(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, Module]]:
+    names = [*positional_names(signature, len(args)), *kwargs]
+    both = zip(names, (*args, *kwargs.values()), strict=True)
+    return [(name, value) for name, value in both if isinstance(value, Module)]
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
@@ -243,25 +255,16 @@ def _check_mode(model: Module, training: bool) -> None:
             )
 
 
-def _untuple(value: Any) -> Any:
-    """TensorTuples inside `value` as tuples of Tensors."""
-    if isinstance(value, TensorTuple):
-        return value.tuple()
-    if isinstance(value, dict):
-        return {key: _untuple(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return (tuple if isinstance(value, tuple) else list)(_untuple(item) for item in value)
-    return value
-
-
 def _check_outputs(output_tree: Any) -> None:
-    stack = [output_tree]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, tree.Static):
+    if output_tree == tree.LEAF:
+        return
+    ((kind, inside),) = output_tree.items()
+    if kind == "static":
+        if inside is not None:
             raise TypeError(
-                f"trace: the output holds a {type(item.value).__name__}; tensors, None and lists, "
+                f"trace: the output holds a {type(inside).__name__}; tensors, None and lists, "
                 "tuples and dicts of them can be returned"
             )
-        if isinstance(item, (tuple, list, dict)):
-            stack.extend(item.values() if isinstance(item, dict) else item)
+        return
+    for item in inside.values() if kind == "dict" else inside:
+        _check_outputs(item)

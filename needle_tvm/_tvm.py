@@ -19,6 +19,7 @@ configure_tvm_threads()
 
 try:
     import tvm
+    import tvm_ffi
     from tvm import relax, s_tir, te, tirx, topi
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
@@ -29,6 +30,7 @@ try:
 except ImportError as error:
     raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
 
+Constant = tvm.ir.expr.Constant
 transform = relax.transform
 TensorType = relax.TensorType
 expr_functor = relax.expr_functor
@@ -83,6 +85,15 @@ def written_dtype(block: Any) -> str:
     return str(block.writes[0].source.dtype)
 
 
+def loads(block: Any) -> list[Any]:
+    """The buffers a block's body loads from, one entry per load."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(
+        block.body, (tvm.ir.expr.TensorLoad, lambda load: found.append(load.source)), order="post"
+    )
+    return found
+
+
 def calls_of(module: IRModule, name: str) -> list[str]:
     """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
@@ -104,6 +115,7 @@ __all__ = [
     "OP_PATTERN",
     "SCHEDULE_ERROR",
     "TE_NAMESPACE",
+    "Constant",
     "IRModule",
     "PrimFunc",
     "Schedule",
@@ -114,6 +126,8 @@ __all__ = [
     "expr_functor",
     "host_cpu",
     "is_known_cpu",
+    "llvm_version",
+    "loads",
     "llvm_version",
     "make_target",
     "ms",

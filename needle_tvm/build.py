@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from needle.graph import positional_names
 from needle_tvm import artifact, host, pipeline, trees, versions
 from needle_tvm._tvm import (
     IRModule,
@@ -73,7 +73,7 @@ def describe(
                 ],
                 "bare_output": len(graph.outputs) == 1,
                 "arguments": _arguments(graph),
-                "output_tree": _json_tree(graph.output_tree),
+                "output_tree": graph.output_tree,
                 "transform": TRANSFORM if TRANSFORM in names else None,
             }
         },
@@ -101,41 +101,27 @@ def _leaf(leaf: Leaf) -> dict[str, Any]:
     return {"name": leaf.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}
 
 
-_KINDS = {
-    inspect.Parameter.POSITIONAL_ONLY: "positional",
-    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
-    inspect.Parameter.VAR_POSITIONAL: "var_positional",
-    inspect.Parameter.KEYWORD_ONLY: "keyword",
-    inspect.Parameter.VAR_KEYWORD: "var_keyword",
-}
-
-
 def _arguments(graph: Graph) -> list[dict[str, Any]]:
     """The traced call's arguments as `trees.flatten_arguments` reads them."""
-    described = []
-    for name, tree in graph.input_tree.items():
-        kind = "positional"
-        if graph.signature is not None:
-            kind = _KINDS[graph.signature.parameters[name].kind]
-        described.append({"name": name, "kind": kind, "tree": _json_tree(tree)})
-    return described
+    args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
+    names = positional_names(graph.signature, len(args))
+    named = [*zip(names, args, strict=True), *kwargs.items()]
+    for name, tree in named:
+        _check_static(name, tree)
+    return [{"name": name, "tree": tree} for name, tree in named]
 
 
-def _json_tree(tree: Any) -> Any:
-    """needle's tree of a nested value in the JSON form of `needle_tvm.trees`."""
-    if isinstance(tree, str):
-        return trees.LEAF
-    if isinstance(tree, dict):
-        return {"dict": {name: _json_tree(part) for name, part in tree.items()}}
-    if isinstance(tree, (tuple, list)):
-        kind = "tuple" if isinstance(tree, tuple) else "list"
-        return {kind: [_json_tree(part) for part in tree]}
-    if tree is None:
-        return {"static": None}
-    value = tree.value
-    if not isinstance(value, (bool, int, float, str)):
-        raise TranslationError(
-            f"argument {value!r}: a {type(value).__name__} cannot be kept in an artifact; "
-            "tensors, numbers, strings, None and lists, tuples and dicts of them can"
-        )
-    return {"static": value}
+def _check_static(name: str, tree: Any) -> None:
+    """Raise TranslationError unless every value in the tree that is no array fits into JSON."""
+    if tree == trees.LEAF:
+        return
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        if parts is not None and not isinstance(parts, (bool, int, float, str)):
+            raise TranslationError(
+                f"argument {name!r}: a {type(parts).__name__} cannot be kept in an artifact; "
+                "tensors, numbers, strings, None and lists, tuples and dicts of them can"
+            )
+        return
+    for part in parts.values() if kind == "dict" else parts:
+        _check_static(name, part)

@@ -124,7 +124,7 @@ def compile(
     )
     folder = cache.entry(key)
     params = {leaf.name: to_numpy(leaf.value) for leaf in graph.params}
-    example = [np.array(to_numpy(value)) for value in graph.flatten_inputs(inputs, {})]
+    example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     program = None if recompile else _cached(folder)
     from_cache = program is not None
     if program is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import Tensor, cpu_numpy, no_grad, tree
+from needle import Tensor, cpu_numpy, no_grad
 from needle.autograd import Node
 from needle.backend_ndarray import NDArray
 from needle.testing import tolerance
@@ -47,7 +47,7 @@ def ladder(
     bound for its dtype and the number of terms it sums.
     """
     graph = trace(model, *inputs)
-    arrays = [to_numpy(value) for value in graph.flatten_inputs(tuple(inputs), {})]
+    arrays = [to_numpy(leaf.value) for leaf in graph.inputs]
     expected = evaluate(graph, arrays)
     bounds = error_bounds(graph)
     references = [expected[node] for node in graph.outputs]
@@ -131,8 +131,7 @@ def _eager(graph: Graph, model: Any, inputs: Sequence[Any]) -> list[np.ndarray[A
     tensors = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
     with no_grad():
         outputs = model(*tensors)
-    _, leaves = tree.flatten(outputs, "output", lambda x: isinstance(x, Tensor))
-    return [tensor.numpy() for _, tensor in leaves]
+    return [tensor.numpy() for tensor in graph.flatten_outputs(outputs)]
 
 
 def _widened(array: np.ndarray[Any, Any]) -> NDArray:

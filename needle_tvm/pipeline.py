@@ -2,7 +2,7 @@
 
 | stage  | translated by | passes |
 |--------|---------------|--------|
-| noopt  | emit_te       | none: unfused, unscheduled |
+| noopt  | emit_te       | none that changes the computation: unfused, unscheduled |
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
 | tuned  | emit          | weights packed, fused, packing lifted out of `main`, scheduled |
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from needle_tvm._tvm import IRModule, Target, transform
+from needle_tvm.passes.own_outputs import own_outputs
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.schedule import cpu
 
@@ -29,14 +30,19 @@ def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
     return transform.LiftTransformParams()(module)
 
 
+# A variable that only renames another stops fusion, and lets a result that is a reshaped input be
+# handed out as a view of that input.
+_CLEAN = _plain(transform.CanonicalizeBindings)
+
 _FUSE = (
-    _plain(transform.CanonicalizeBindings),  # a variable that only renames another stops fusion
+    _CLEAN,
     _plain(transform.LegalizeOps),
     _plain(transform.AnnotateTIROpPattern),
     _plain(transform.FoldConstant),
     _plain(transform.FuseOps),
     _plain(transform.FuseTIR),
     _plain(transform.DeadCodeElimination),
+    _CLEAN,
 )
 
 
@@ -54,11 +60,11 @@ class Pipeline:
 
 
 PIPELINES: dict[str, Pipeline] = {
-    "noopt": Pipeline(prefer_emit=False),
-    "fused": Pipeline(prefer_emit=True, graph=_FUSE),
+    "noopt": Pipeline(prefer_emit=False, graph=(_CLEAN, own_outputs)),
+    "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs)),
     "tuned": Pipeline(
         prefer_emit=True,
-        graph=(pack_weights, *_FUSE, _lift_parameter_work),
+        graph=(own_outputs, pack_weights, *_FUSE, _lift_parameter_work, own_outputs),
         schedule=(cpu.schedule,),
         lifts_parameters=True,
     ),

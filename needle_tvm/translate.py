@@ -40,10 +40,7 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
                 if node.op is not None:
                     operands = [values[operand] for operand in node.input_nodes]
                     values[node] = _emit(builder, node, operands, prefer_emit)
-            results = [
-                builder.emit_output(_computed(builder, node, values[node]))
-                for node in graph.outputs
-            ]
+            results = [builder.emit_output(values[node]) for node in graph.outputs]
         builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     return builder.get()
 
@@ -93,18 +90,6 @@ def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:
     if type(node.spec) is not tuple:  # a Spec is a named tuple
         return result
     return tuple(builder.emit(relax.TupleGetItem(result, i)) for i in range(len(node.specs)))
-
-
-def _computed(builder: relax.BlockBuilder, node: Node, value: Any) -> Any:
-    """`value` as something computed: an output that is an input, a parameter or a constant is
-    copied, so that no caller can change the model through a result."""
-    if node.op is not None and not node.op.structural:
-        return value
-
-    def identity(x: Any) -> Any:
-        return TE_NAMESPACE.te.compute(x.shape, lambda *i: x(*i), name="identity")
-
-    return builder.emit_te(identity, value, primfunc_name_hint="identity")
 
 
 def well_formed(module: IRModule) -> bool:

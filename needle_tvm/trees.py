@@ -29,43 +29,26 @@ def flatten_arguments(
 ) -> list[Any]:
     """The arrays among a call's arguments, in order.
 
-    `arguments` describes what the model was traced with: {"name", "kind", "tree"} each, in the
-    order of its signature; the kinds are those of Python's `inspect`: "positional" (which may
-    also be given by name), "var_positional", "keyword" and "var_keyword". Raises InputError
-    naming the argument that is missing, unexpected, of another structure or another static value.
+    `arguments` describes what the model was traced with: {"name", "tree"} each, given by position
+    or by name. Raises InputError naming the argument that is missing, unexpected, of another
+    structure or of another static value.
     """
-    given = _bind(arguments, args, kwargs)
+    if len(args) > len(arguments):
+        raise InputError(f"takes {len(arguments)} arguments as compiled, was given {len(args)}")
+    named = dict(kwargs)
     found: list[Any] = []
-    for argument in arguments:
-        found += flatten(argument["tree"], given[argument["name"]], repr(argument["name"]))
-    return found
-
-
-def _bind(
-    arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    positional, named = list(args), dict(kwargs)
-    for argument in arguments:
-        name, kind = argument["name"], argument["kind"]
-        if kind == "positional" and positional:
-            given[name] = positional.pop(0)
-        elif kind == "var_positional":
-            given[name], positional = tuple(positional), []
-        elif kind == "var_keyword":
-            given[name], named = named, {}
+    for number, argument in enumerate(arguments):
+        name = argument["name"]
+        if number < len(args):
+            value = args[number]
         elif name in named:
-            given[name] = named.pop(name)
+            value = named.pop(name)
         else:
             raise InputError(f"argument {name!r} is missing")
-    if positional:
-        raise InputError(
-            f"takes {len(args) - len(positional)} positional arguments as compiled, "
-            f"was given {len(args)}"
-        )
+        found += flatten(argument["tree"], value, repr(name))
     if named:
         raise InputError(f"argument {next(iter(named))!r} is not one of the compiled ones")
-    return given
+    return found
 
 
 def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:

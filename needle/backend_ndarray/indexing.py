@@ -138,6 +138,7 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
     """The layout of x[key] for a basic key. Raises IndexError naming the axis and its extent."""
     entries = _expand(list(key) if type(key) is tuple else [key], len(shape))
     new_shape, new_strides, axis = [], [], 0
+    start_offset = offset
     for entry in entries:
         if entry is None:
             new_shape.append(1)
@@ -150,13 +151,15 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
             if count:
                 offset += start * s
             new_shape.append(count)
-            new_strides.append(step * s)
+            new_strides.append(step * s if count > 1 else s)  # a step past the end can be huge
         else:
             i = as_int(entry)
             if not -n <= i < n:
                 raise IndexError(f"index {i} is out of bounds for axis {axis} of extent {n}")
             offset += (i % n) * s
         axis += 1
+    if 0 in new_shape:
+        offset = start_offset  # nothing is reached, and an empty buffer has room for no offset
     return Layout(tuple(new_shape), tuple(new_strides), offset)
 
 

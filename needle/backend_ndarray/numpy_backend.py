@@ -92,7 +92,7 @@ def _stable_sigmoid(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    return np.frompyfunc(math.erf, 1, 1)(x.astype("float64")).astype(x.dtype)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
 
 
 negative = _unary(np.negative)

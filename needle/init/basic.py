@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops, random
 from .. import backend_ndarray as nd
+from .. import ops, rng
 from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..spec import as_shape
@@ -58,7 +58,7 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:
     """Uniform on [low, high). TraceError while tracing."""
-    values = random.uniform(as_shape("rand", shape), low, high)
+    values = rng.uniform(as_shape("rand", shape), low, high)
     return _tensor(values, device, dtype, requires_grad)
 
 
@@ -71,7 +71,7 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed. TraceError while tracing."""
-    values = random.normal(as_shape("randn", shape), mean, std)
+    values = rng.normal(as_shape("randn", shape), mean, std)
     return _tensor(values, device, dtype, requires_grad)
 
 
@@ -83,7 +83,7 @@ def randb(
     requires_grad: bool = False,
 ) -> Tensor:
     """True (1) with probability `p`. TraceError while tracing."""
-    values = random.uniform(as_shape("randb", shape), 0.0, 1.0) < p
+    values = rng.uniform(as_shape("randb", shape), 0.0, 1.0) < p
     return _tensor(values, device, dtype, requires_grad)
 
 

@@ -100,7 +100,7 @@ class Residual(Module):
         self.fn = fn
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x) + x  # type: ignore[no-any-return]
+        return self.fn(x) + x
 
 
 class Dropout(Module):

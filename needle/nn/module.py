@@ -81,8 +81,8 @@ class Module:
     def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> None:
         """Copies `values` (Tensors, NDArrays or NumPy arrays by path) into the module.
 
-        KeyError lists every missing and unexpected name (with strict), ValueError every wrong shape
-        or dtype as well; then nothing has been changed.
+        ValueError lists every missing and unexpected name (with strict) and every wrong shape and
+        dtype; then nothing has been changed.
         """
         own = dict(self.named_tensors())
         missing = [f"missing {n!r}" for n in own if n not in values] if strict else []
@@ -97,9 +97,8 @@ class Module:
                 elif dtype != tensor.dtype:
                     wrong.append(f"{name!r} has dtype {dtype}, not {tensor.dtype}")
         if missing or extra or wrong:
-            kind = ValueError if wrong else KeyError
             text = "; ".join((*missing, *extra, *wrong))
-            raise kind(f"load_state_dict: {type(self).__name__}: {text}")
+            raise ValueError(f"load_state_dict: {type(self).__name__}: {text}")
         new = {
             name: _copied(values[name], tensor.device)
             for name, tensor in own.items()

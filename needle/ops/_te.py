@@ -22,7 +22,7 @@ def cast(k: Any, x: Any, dtype: str) -> Any:
     if old == dtype:
         return x
     if dtype == "bool":
-        return elementwise(k, lambda v: v != k.tirx.const(0, old), x)
+        return elementwise(k, lambda v: not_equal(k, v, k.tirx.const(0, old), old), x)
     if old == "bool":
         # By way of an integer: bool is one bit wide to the code generator.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
@@ -56,27 +56,33 @@ def full_like(k: Any, x: Any, value: Any) -> Any:
     return k.tirx.const(value, dtype_of(x))
 
 
-def greater_or_nan(k: Any, a: Any, b: Any) -> Any:
-    """max(a, b) of two expressions; NaN when either is."""
-    if not is_floating(dtype_of(a)):
+def not_equal(k: Any, a: Any, b: Any, dtype: str) -> Any:
+    """a != b of two expressions of `dtype`; true when either is NaN, where TVM's says false."""
+    if not is_floating(dtype):
+        return a != b
+    return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
+
+
+def greater_or_nan(k: Any, a: Any, b: Any, dtype: str) -> Any:
+    """max(a, b) of two expressions of `dtype`; NaN when either is."""
+    if not is_floating(dtype):
         return k.tirx.max(a, b)
     return k.tirx.Select(k.tirx.any(a > b, k.tirx.isnan(a)), a, b)
 
 
-def less_or_nan(k: Any, a: Any, b: Any) -> Any:
-    """min(a, b) of two expressions; NaN when either is."""
-    if not is_floating(dtype_of(a)):
+def less_or_nan(k: Any, a: Any, b: Any, dtype: str) -> Any:
+    """min(a, b) of two expressions of `dtype`; NaN when either is."""
+    if not is_floating(dtype):
         return k.tirx.min(a, b)
     return k.tirx.Select(k.tirx.any(a < b, k.tirx.isnan(a)), a, b)
 
 
 def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     """NaN-propagating maximum over `axes` (normalized)."""
-    lowest = k.tirx.min_value
+    dtype = dtype_of(x)
+    lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
     reducer = k.te.comm_reducer(
-        lambda a, b: greater_or_nan(k, a, b),
-        lambda dtype: k.tirx.const(float("-inf"), dtype) if "float" in str(dtype) else lowest(dtype),
-        name="max",
+        lambda a, b: greater_or_nan(k, a, b, dtype), lambda _: lowest, name="max"
     )
     return reduce_over(k, reducer, x, axes, keepdims)
 

@@ -1,4 +1,4 @@
-"""Ops of two operands: tensor with tensor (NumPy broadcasting and promotion), tensor with scalar."""
+"""Ops of two tensors, with NumPy broadcasting and promotion."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Maximum(_Select):
 
     def emit_te(self, k: Any, a: Any, b: Any) -> Any:
         x, y = _te.without_bool(k, a, b)
-        out = _te.broadcast(k, lambda p, q: _te.greater_or_nan(k, p, q), x, y)
+        out = _te.broadcast(k, lambda p, q: _te.greater_or_nan(k, p, q, _te.dtype_of(x)), x, y)
         return _te.cast(k, out, _te.result(a, b))
 
 
@@ -206,11 +206,11 @@ class Minimum(_Select):
 
     def emit_te(self, k: Any, a: Any, b: Any) -> Any:
         x, y = _te.without_bool(k, a, b)
-        out = _te.broadcast(k, lambda p, q: _te.less_or_nan(k, p, q), x, y)
+        out = _te.broadcast(k, lambda p, q: _te.less_or_nan(k, p, q, _te.dtype_of(x)), x, y)
         return _te.cast(k, out, _te.result(a, b))
 
 
-_COMPARISONS = {
+_COMPARISONS: dict[str, Any] = {
     "equal": NDArray.__eq__,
     "not_equal": NDArray.__ne__,
     "less": NDArray.__lt__,
@@ -255,7 +255,10 @@ class Compare(Binary):
         return None, None
 
     def emit_te(self, k: Any, a: Any, b: Any) -> Any:
-        return getattr(k.topi, self.kind)(*_te.without_bool(k, a, b))
+        a, b = _te.without_bool(k, a, b)
+        if self.kind == "not_equal":
+            return _te.broadcast(k, lambda p, q: _te.not_equal(k, p, q, _te.dtype_of(a)), a, b)
+        return getattr(k.topi, self.kind)(a, b)
 
 
 @register
@@ -312,44 +315,44 @@ def _ones_like(a: Tensor) -> Tensor:
 
 def add(a: Tensor, b: Tensor) -> Tensor:
     """a + b with broadcasting."""
-    return apply(ADD, (a, b))  # type: ignore[no-any-return]
+    return apply(ADD, (a, b))
 
 
 def subtract(a: Tensor, b: Tensor) -> Tensor:
     """a - b with broadcasting. TypeError for two bools."""
-    return apply(SUBTRACT, (a, b))  # type: ignore[no-any-return]
+    return apply(SUBTRACT, (a, b))
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """a * b with broadcasting."""
-    return apply(MULTIPLY, (a, b))  # type: ignore[no-any-return]
+    return apply(MULTIPLY, (a, b))
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b with broadcasting; integers give float64."""
-    return apply(DIVIDE, (a, b))  # type: ignore[no-any-return]
+    return apply(DIVIDE, (a, b))
 
 
 def power(a: Tensor, b: Tensor) -> Tensor:
     """a ** b with broadcasting. TypeError when both are integers."""
-    return apply(POWER, (a, b))  # type: ignore[no-any-return]
+    return apply(POWER, (a, b))
 
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
     """The larger of two elements, NaN when either is, with broadcasting."""
-    return apply(MAXIMUM, (a, b))  # type: ignore[no-any-return]
+    return apply(MAXIMUM, (a, b))
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
     """The smaller of two elements, NaN when either is, with broadcasting."""
-    return apply(MINIMUM, (a, b))  # type: ignore[no-any-return]
+    return apply(MINIMUM, (a, b))
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast."""
-    return apply(WHERE, (condition, a, b))  # type: ignore[no-any-return]
+    return apply(WHERE, (condition, a, b))
 
 
 def compare(kind: str, a: Tensor, b: Tensor) -> Tensor:
     """bool Tensor of a `kind` b: equal, not_equal, less, less_equal, greater, greater_equal."""
-    return apply(Compare(kind), (a, b))  # type: ignore[no-any-return]
+    return apply(Compare(kind), (a, b))

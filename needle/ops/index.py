@@ -64,4 +64,4 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 
     IndexError for a class number outside 0..num_classes - 1 (not checked in compiled code).
     """
-    return apply(OneHot(num_classes, dtype), (a,))  # type: ignore[no-any-return]
+    return apply(OneHot(num_classes, dtype), (a,))

@@ -11,7 +11,7 @@ from ..autograd import Tensor, apply
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op, register, unbroadcast
-from ..samples import Arg, error, sample
+from ..samples import error, sample
 from ..spec import Spec, broadcast_shapes, common_device
 from . import _te
 from .shape import reshape, transpose
@@ -21,7 +21,6 @@ from .shape import reshape, transpose
 class Matmul(Op):
     """y = a @ b with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
 
-    infer_first = True
     reads = frozenset({"inputs"})
     reference = np.matmul
     samples = (
@@ -41,14 +40,11 @@ class Matmul(Op):
         error(ShapeError, r"matmul: .*\(2, 3\).*\(4, 5\).*3 and 4", (2, 3), (4, 5)),
         error(ShapeError, "broadcast", (2, 3, 4), (3, 4, 5)),
         error(ShapeError, "0-d", (), (3, 4)),
-        error(TypeError, "bool", Arg((2, 2), dtype="bool"), Arg((2, 2), dtype="bool")),
     )
 
     def infer(self, a: Spec, b: Spec) -> Spec:
         device = common_device(self.name, a, b)
         dtype = result_type(a.dtype, b.dtype)
-        if dtype == "bool":
-            raise TypeError(f"{self.name}: both inputs are bool; cast one to a number first")
         left, right = a.shape, b.shape
         if not left or not right:
             raise ShapeError(f"{self.name}: shapes {left} and {right}: an operand is 0-d")
@@ -60,6 +56,9 @@ class Matmul(Op):
             )
         shape = broadcast_shapes(self.name, left[:-2], right[:-2])
         return Spec((*shape, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())), dtype, device)
+
+    def reduction_length(self, a: Spec, b: Spec) -> int:
+        return a.shape[-1]
 
     def compute(self, a: Any, b: Any) -> Any:
         return a @ b
@@ -87,7 +86,8 @@ class Matmul(Op):
         return tuple(grads)
 
     def emit_te(self, k: Any, a: Any, b: Any) -> Any:
-        a, b = _te.promote(k, a, b)
+        dtype = _te.result(a, b)
+        a, b = _te.without_bool(k, a, b)
         rows, columns = len(a.shape) > 1, len(b.shape) > 1
         batch = max(len(a.shape), len(b.shape), 2) - 2
         inner = k.te.reduce_axis((0, a.shape[-1]), name="k")
@@ -100,16 +100,15 @@ class Matmul(Op):
         def at(x: Any, index: Any, tail: tuple[Any, ...]) -> Any:
             lead = x.shape[:-2] if len(x.shape) > 1 else []
             own = index[batch - len(lead) : batch]
-            return x[
-                (*(0 if _te.is_one(n) else i for n, i in zip(lead, own, strict=True)), *tail)
-            ]
+            first = [0 if _te.is_one(n) else i for n, i in zip(lead, own, strict=True)]
+            return x(*first, *tail)
 
         def body(*index: Any) -> Any:
             i = [index[batch]] if rows else []
             j = [index[-1]] if columns else []
             return k.te.sum(at(a, index, (*i, inner)) * at(b, index, (inner, *j)), axis=inner)
 
-        return k.te.compute(shape, body, name="matmul")
+        return _te.cast(k, k.te.compute(shape, body, name="matmul"), dtype)
 
     def emit(self, r: Any, a: Any, b: Any) -> Any:
         return _te.same_number(r, a, b) and r.op.matmul(a, b)
@@ -120,4 +119,4 @@ MATMUL = Matmul()
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b with NumPy's rules. ShapeError when the inner extents differ."""
-    return apply(MATMUL, (a, b))  # type: ignore[no-any-return]
+    return apply(MATMUL, (a, b))

@@ -120,7 +120,6 @@ class Max(_Reduce):
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
 
-    infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = _samples(empty=False)
     error_samples = (*_ERRORS, error(ShapeError, "no elements", (2, 0), axes=1))
@@ -152,14 +151,14 @@ class Max(_Reduce):
 
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum over `axes` (None: all). ShapeError for axes out of range or repeated."""
-    return apply(Summation(as_axes("summation", axes), keepdims), (a,))  # type: ignore
+    return apply(Summation(as_axes("summation", axes), keepdims), (a,))
 
 
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean over `axes` (None: all). ShapeError for axes out of range or repeated."""
-    return apply(Mean(as_axes("mean", axes), keepdims), (a,))  # type: ignore
+    return apply(Mean(as_axes("mean", axes), keepdims), (a,))
 
 
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
-    return apply(Max(as_axes("max", axes), keepdims), (a,))  # type: ignore
+    return apply(Max(as_axes("max", axes), keepdims), (a,))

@@ -1,18 +1,22 @@
 """Ops of a tensor and a Python scalar, which is an attribute of the op.
 
-The scalar is weak: it changes the dtype only when it is of a higher kind (int tensor, float scalar).
+The scalar is weak: it changes the dtype only when it is of a higher kind (int tensor, float
+scalar).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..autograd import Tensor, apply, scalar_dtype
+from ..autograd import Tensor, apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..dtypes import scalar_dtype
 from ..op import Elementwise, register
-from ..samples import Arg, Sample, error, unary
+from ..samples import Arg, ErrorSample, Sample, error, unary
 from . import _te
 
 _SHAPES = ((), (3, 4), (0, 3))
@@ -21,7 +25,7 @@ _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,), scalar=2.0)
 
 
 def _samples(*scalars: Any, low: float = -2, high: float = 2) -> tuple[Sample, ...]:
-    return tuple(s for c in scalars for s in unary(low, high, _SHAPES, scalar=c))
+    return tuple(s for c in scalars for s in unary(low, high, _SHAPES, math.isfinite(c), scalar=c))
 
 
 class WithScalar(Elementwise):
@@ -29,7 +33,7 @@ class WithScalar(Elementwise):
 
     scalar: Any
 
-    error_samples = (_STRING, _TWO_INPUTS)
+    error_samples: ClassVar[Sequence[ErrorSample]] = (_STRING, _TWO_INPUTS)
 
     def dtype_of(self, dtype: str) -> str:
         if not isinstance(self.scalar, (bool, int, float)):
@@ -90,10 +94,17 @@ class MulScalar(WithScalar):
         return out_grad * self.scalar
 
     def emit_te(self, k: Any, x: Any) -> Any:
-        return self.finish(k, x, k.topi.multiply(*self.both(k, x)))
+        a, scalar = self.both(k, x)
+        if self.scalar == 0 and is_floating(_te.dtype_of(a)):
+            # TVM folds x * 0 to 0, which it is not for NaN and infinities.
+            nan = _te.full_like(k, a, float("nan"))
+            return _te.elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), scalar, nan), a)
+        return self.finish(k, x, k.topi.multiply(a, scalar))
 
     def emit(self, r: Any, x: Any) -> Any:
-        return _te.number_of(x, self.scalar) and r.op.multiply(x, r.const(self.scalar, x.ty.dtype))
+        if self.scalar == 0 or not _te.number_of(x, self.scalar):
+            return None
+        return r.op.multiply(x, r.const(self.scalar, x.ty.dtype))
 
 
 @register
@@ -124,7 +135,7 @@ class DivideScalar(WithScalar):
 
 @register
 class PowerScalar(WithScalar):
-    """y = x ** scalar. ValueError for integers to a negative integer power."""
+    """y = x ** scalar (its square root for 0.5). ValueError for integers to a negative power."""
 
     scalar: Any
 
@@ -150,10 +161,13 @@ class PowerScalar(WithScalar):
         return out
 
     def reference(self, x: Any) -> Any:
-        return np.power(x, self.scalar)
+        if self.scalar == 0.5:
+            return np.sqrt(x if is_floating(x.dtype.name) else x.astype("float64"))
+        # An array as exponent: NumPy takes short cuts for some scalars.
+        return np.power(x, np.full_like(x, self.scalar, self.dtype_of(x.dtype.name)))
 
     def compute(self, x: Any) -> Any:
-        return x**self.scalar
+        return x.sqrt() if self.scalar == 0.5 else x**self.scalar
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         if self.scalar == 0:
@@ -163,8 +177,10 @@ class PowerScalar(WithScalar):
     def emit_te(self, k: Any, x: Any) -> Any:
         x, scalar = self.both(k, x)
         exponent = float(self.scalar)
-        if exponent.is_integer() and 0 < exponent <= 64 and (
-            exponent <= 4 or not is_floating(_te.dtype_of(x))
+        if (
+            exponent.is_integer()
+            and 0 < exponent <= 64
+            and (exponent <= 4 or not is_floating(_te.dtype_of(x)))
         ):
             return _repeated(k, x, int(exponent))
         if exponent == 0:
@@ -188,19 +204,19 @@ def _repeated(k: Any, x: Any, exponent: int) -> Any:
 
 def add_scalar(a: Tensor, scalar: float) -> Tensor:
     """a + scalar."""
-    return apply(AddScalar(scalar), (a,))  # type: ignore[no-any-return]
+    return apply(AddScalar(scalar), (a,))
 
 
 def mul_scalar(a: Tensor, scalar: float) -> Tensor:
     """a * scalar."""
-    return apply(MulScalar(scalar), (a,))  # type: ignore[no-any-return]
+    return apply(MulScalar(scalar), (a,))
 
 
 def divide_scalar(a: Tensor, scalar: float) -> Tensor:
     """a / scalar; integers give float64."""
-    return apply(DivideScalar(scalar), (a,))  # type: ignore[no-any-return]
+    return apply(DivideScalar(scalar), (a,))
 
 
 def power_scalar(a: Tensor, scalar: float) -> Tensor:
     """a ** scalar. ValueError for an integer tensor to a negative integer power."""
-    return apply(PowerScalar(scalar), (a,))  # type: ignore[no-any-return]
+    return apply(PowerScalar(scalar), (a,))

@@ -56,7 +56,7 @@ class Permute(Movement):
         return k.topi.transpose(x, self.order(len(x.shape))) if x.shape else k.topi.identity(x)
 
     def emit(self, r: Any, x: Any) -> Any:
-        return r.op.permute_dims(x, list(self.order(x.ty.ndim)))
+        return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
 @register
@@ -103,7 +103,7 @@ class Transpose(Movement):
         return k.topi.transpose(x, self.order(len(x.shape)))
 
     def emit(self, r: Any, x: Any) -> Any:
-        return r.op.permute_dims(x, list(self.order(x.ty.ndim)))
+        return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
 @register
@@ -112,7 +112,6 @@ class Reshape(Movement):
 
     shape: tuple[int, ...]
 
-    infer_first = True
     samples = (
         sample((3, 4), shape=(2, 6)),
         sample((2, 3, 4), shape=(24,)),
@@ -168,7 +167,8 @@ class Reshape(Movement):
         if -1 not in self.shape:
             return self.shape
         rest = prod(n for n in self.shape if n != -1)
-        size = prod(shape[1:], start=shape[0]) if len(shape) else 1
+        extents = list(shape)
+        size = prod(extents[1:], start=extents[0]) if extents else 1
         return tuple(size // rest if n == -1 else n for n in self.shape)
 
 
@@ -218,25 +218,25 @@ def permute(a: Tensor, axes: Any) -> Tensor:
     """Axes in the order `axes`, which names every axis once. ShapeError otherwise."""
     flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
     order: Any = as_axes("permute", tuple(flat))
-    return apply(Permute(order), (a,))  # type: ignore[no-any-return]
+    return apply(Permute(order), (a,))
 
 
 def transpose(a: Tensor, axes: Any = None) -> Tensor:
     """Two axes exchanged, the last two by default. ShapeError when `axes` are not two axes."""
     pair: Any = as_axes("transpose", axes)
-    return apply(Transpose(pair), (a,))  # type: ignore[no-any-return]
+    return apply(Transpose(pair), (a,))
 
 
 def reshape(a: Tensor, shape: Any) -> Tensor:
-    """The same elements under another shape; one extent may be -1. ShapeError if it does not fit."""
+    """The same elements under another shape; one extent may be -1. ShapeError if it cannot be."""
     if type(shape) is tuple and shape == a.shape:
         return a
     new: Any = as_shape("reshape", shape, open_extent=True)
-    return apply(Reshape(new), (a,))  # type: ignore[no-any-return]
+    return apply(Reshape(new), (a,))
 
 
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
     if type(shape) is tuple and shape == a.shape:
         return a
-    return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))  # type: ignore[no-any-return]
+    return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

@@ -34,7 +34,6 @@ class LogSumExp(Reduce):
     keepdims: bool = False
 
     name = "logsumexp"
-    infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = (
         *_samples(-3, 3, empty=False),
@@ -92,6 +91,9 @@ class _AlongAxis(Op):
     def infer(self, x: Spec) -> Spec:
         normalize_axis(self.name, self.axis, x.ndim)
         return Spec(x.shape, _float_dtype(x.dtype), x.device)
+
+    def reduction_length(self, x: Spec) -> int:
+        return x.shape[self.axis]
 
     def shifted(self, k: Any, x: Any) -> tuple[Any, tuple[int, ...]]:
         """x - max(x), and the axis, for emit_te."""
@@ -184,14 +186,14 @@ class LogSoftmax(_AlongAxis):
 
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
-    return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))  # type: ignore
+    return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
 
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """exp(a) / sum(exp(a)) along `axis`, without overflow."""
-    return apply(Softmax(axis), (a,))  # type: ignore[no-any-return]
+    return apply(Softmax(axis), (a,))
 
 
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(a)) along `axis`, without overflow."""
-    return apply(LogSoftmax(axis), (a,))  # type: ignore[no-any-return]
+    return apply(LogSoftmax(axis), (a,))

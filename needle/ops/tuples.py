@@ -68,7 +68,7 @@ class TupleGetItem(Op):
             raise IndexError(
                 f"{self.name}: index {self.index} is out of range for {len(parts)} parts"
             )
-        return parts[self.index]  # type: ignore[no-any-return]
+        return parts[self.index]
 
     def reference(self, parts: Any) -> Any:
         return parts[self.index]
@@ -89,6 +89,11 @@ class TupleGetItem(Op):
     def emit(self, r: Any, parts: Any) -> Any:
         count = len(parts.ty.fields)
         return r.TupleGetItem(parts, self.index % count)
+
+
+def _slice_at(axis: int, i: int) -> tuple[Any, ...]:
+    """The key of slice `i` along `axis`."""
+    return (*[slice(None)] * axis, i)
 
 
 @register
@@ -134,9 +139,8 @@ class Stack(Op):
         axis = self.axis % (first.ndim + 1)
         shape = (*first.shape[:axis], len(parts), *first.shape[axis:])
         out = empty(shape, dtype, device=first.device)
-        lead = (slice(None),) * axis
         for i, part in enumerate(parts):
-            out[(*lead, i)] = part
+            out[_slice_at(axis, i)] = part
         return out
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
@@ -182,8 +186,8 @@ class Split(Op):
         return tuple(np.moveaxis(x, self.axis, 0))
 
     def compute(self, x: Any) -> Any:
-        lead = (slice(None),) * (self.axis % x.ndim)
-        return tuple(x[(*lead, i)] for i in range(x.shape[self.axis]))
+        axis = self.axis % x.ndim
+        return tuple(x[_slice_at(axis, i)] for i in range(x.shape[axis]))
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         return stack(out_grad, self.axis)
@@ -191,10 +195,11 @@ class Split(Op):
     def emit_te(self, k: Any, x: Any) -> Any:
         axis = self.axis % len(x.shape)
         shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
-        return tuple(
-            k.te.compute(shape, lambda *o, i=i: x[(*o[:axis], i, *o[axis:])])
-            for i in range(int(x.shape[axis]))
-        )
+
+        def part(i: int) -> Any:
+            return k.te.compute(shape, lambda *o: x(*o[:axis], i, *o[axis:]))
+
+        return tuple(part(i) for i in range(int(x.shape[axis])))
 
 
 @register
@@ -225,24 +230,24 @@ class FusedAddScalars(Op):
 
 def make_tuple(*parts: Tensor) -> TensorTuple:
     """Tensors as one TensorTuple."""
-    return apply(MakeTuple(), parts)  # type: ignore[no-any-return]
+    return apply(MakeTuple(), parts)
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
     """Part `index` of a TensorTuple. IndexError when there is none."""
-    return apply(TupleGetItem(as_int(index)), (value,))  # type: ignore[no-any-return]
+    return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
     """Tensors of one shape side by side along a new axis. ShapeError when shapes differ."""
-    return apply(Stack(axis), tuple(parts))  # type: ignore[no-any-return]
+    return apply(Stack(axis), tuple(parts))
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
     """The slices of `a` along `axis`, which they no longer have."""
-    return apply(Split(axis), (a,))  # type: ignore[no-any-return]
+    return apply(Split(axis), (a,))
 
 
 def fused_add_scalars(a: Tensor, c0: float, c1: float) -> TensorTuple:
     """(a + c0, a + c1)."""
-    return apply(FusedAddScalars(c0, c1), (a,))  # type: ignore[no-any-return]
+    return apply(FusedAddScalars(c0, c1), (a,))

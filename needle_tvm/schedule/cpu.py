@@ -18,6 +18,7 @@ from needle_tvm._tvm import (
     Schedule,
     Target,
     cpu_features,
+    loads,
     tirx,
     written_dtype,
 )
@@ -29,6 +30,9 @@ DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
 _PARALLEL_WORK = 1 << 15
 
 _REDUCTION_UNROLL = 4
+
+# Loads in one inlined expression; more would only be spilled, and compile slowly.
+_MOST_LOADS = 32
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _is_scheduled(function: PrimFunc) -> bool:
 
 def annotated(sch: Schedule, key: str) -> Any:
     """The block that carries annotation `key`, None where there is none."""
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
+    for block in _blocks(sch):
         if key in sch.get(block).annotations:
             return block
     return None
@@ -121,9 +125,10 @@ def annotated(sch: Schedule, key: str) -> Any:
 def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
     """Schedule `passes.pack_weights.dense` with whatever elementwise ops were fused after it."""
     rows, columns = (int(extent) for extent in sch.get(tiles).annotations[DENSE])
-    name = sch.get(tiles).name_hint
-    inline_producers(sch, keep={name})
-    write_back = _outputs(sch)[-1]
+    inline_producers(sch, keep={sch.get(tiles).name_hint})
+    *between, write_back = [
+        block for block in _blocks(sch) if sch.get(block).name_hint != sch.get(tiles).name_hint
+    ]
     m, n = sch.get_loops(write_back)
     m_outer, m_inner = sch.split(m, [None, rows])
     n_outer, n_inner = sch.split(n, [None, columns])
@@ -132,6 +137,13 @@ def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
     block_loop = sch.fuse(*outer)
     if cores > 1 and _work(sch, tiles) >= _PARALLEL_WORK and _extent(sch, block_loop) > 1:
         sch.parallel(block_loop)
+    # An epilogue's intermediate that is used more than once lives for one tile, in registers.
+    for block in reversed(between):
+        sch.compute_at(block, block_loop, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+        row, column = sch.get_loops(block)[-2:]
+        sch.unroll(row)
+        sch.vectorize(column)
     sch.compute_at(tiles, block_loop, preserve_unit_loops=True)
     i, j, k = sch.get_loops(tiles)[-3:]
     k_outer, k_inner = sch.split(k, [None, _unroll(_extent(sch, k), knobs.unroll)])
@@ -152,7 +164,7 @@ def loops(sch: Schedule, target: Target) -> None:
     inline_producers(sch, keep=set())
     vector_bytes = vector_registers(target)[1]
     cores = int(target.attrs["num-cores"])
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
+    for block in _blocks(sch):
         nest = sch.get_loops(block)
         kinds = [var.iter_type for var in sch.get(block).iter_vars]
         if not nest or len(kinds) != len(nest):
@@ -181,18 +193,30 @@ def loops(sch: Schedule, target: Target) -> None:
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
-    """Inline every block that only one other reads, and that computes no reduction."""
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if sch.get(block).name_hint in keep or len(sch.get_consumers(block)) != 1:
+    """Inline every block that one other block alone reads and that is no reduction.
+
+    A consumer that reads a value twice gets its expression twice, and a chain of such blocks
+    exponentially often: past a certain size they keep loops of their own.
+    """
+    for block in _blocks(sch):
+        if sch.get(block).name_hint in keep:
+            continue
+        consumers = sch.get_consumers(block)
+        if len(consumers) != 1:
+            continue
+        result = sch.get(block).writes[0].source
+        reads = loads(sch.get(consumers[0]))
+        copies = sum(buffer.same_as(result) for buffer in reads)
+        if copies * len(loads(sch.get(block))) + len(reads) > _MOST_LOADS:
             continue
         try:
             sch.compute_inline(block)
         except SCHEDULE_ERROR:
-            continue  # a reduction, or an output: it keeps its loops
+            continue  # a reduction: it keeps its loops
 
 
-def _outputs(sch: Schedule) -> list[Any]:
-    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if not sch.get_consumers(b)]
+def _blocks(sch: Schedule) -> list[Any]:
+    return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
 def _extent(sch: Schedule, loop: Any) -> int:
@@ -202,15 +226,14 @@ def _extent(sch: Schedule, loop: Any) -> int:
 def work(function: PrimFunc) -> int:
     """Scalar operations of a function, the largest of its blocks counted."""
     sch = Schedule(function)
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    return max((_work(sch, block) for block in blocks), default=0)
+    return max((_work(sch, block) for block in _blocks(sch)), default=0)
 
 
 def reduction_length(function: PrimFunc) -> int:
     """Number of terms of the longest reduction in a function; 1 where there is none."""
     sch = Schedule(function)
     longest = 1
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
+    for block in _blocks(sch):
         terms = 1
         for axis in sch.get(block).iter_vars:
             if axis.iter_type == tirx.IterVar.CommReduce:

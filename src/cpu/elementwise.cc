@@ -88,6 +88,15 @@ Dims common_shape(const Operand& a, const Operand& b, const char* what) {
   return a.view ? a.view->shape() : b.view->shape();
 }
 
+// Scalars of logical ops count by truth, whatever dtype could hold them.
+bool truth_needed(const Operand& x) { return x.view == nullptr && x.kind != 0; }
+Operand truth(const Operand& x) {
+  if (!truth_needed(x)) return x;
+  Operand t;
+  t.integer = x.kind == 2 ? x.real != 0 : x.integer != 0 || x.big;
+  return t;
+}
+
 void refuse_negative_exponents(const Operand& exponent, DType t) {
   if (is_floating(t)) return;
   bool negative = exponent.view == nullptr && (exponent.integer < 0 || exponent.real < 0);
@@ -179,6 +188,8 @@ View unary(Unary op, const View& x) {
 
 View binary(Binary op, const Operand& a, const Operand& b) {
   const OpInfo& row_info = kBinary[static_cast<int>(op)];
+  if (row_info.category == Category::LOGICAL && (truth_needed(a) || truth_needed(b)))
+    return binary(op, truth(a), truth(b));
   const char* what = row_info.name;
   DType t = common_type(a, b, what);
   Dims shape = common_shape(a, b, what);
@@ -186,7 +197,7 @@ View binary(Binary op, const Operand& a, const Operand& b) {
   if (row_info.category == Category::TRUE_DIVIDE) t = floating_of(t);
   BinaryRow row = kernels().binary[static_cast<int>(op)][static_cast<int>(t)];
   if (row == nullptr) throw TypeError(unsupported(what, t));
-  if (op == Binary::power) refuse_negative_exponents(b, t);
+  if (op == Binary::power && checked_size(shape, 1) > 0) refuse_negative_exponents(b, t);
   if (predicate)
     if (std::optional<View> constant = compare_out_of_range(op, a, b)) return *constant;
   Source x, y;

@@ -58,7 +58,7 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
   Loop<1> kept(s.kept, {s.kept_strides}), reduced(s.reduced, {s.reduced_strides});
   const bool selects = op == Reduction::max || op == Reduction::min;
   const int64_t outputs = kept.total, length = reduced.total;
-  if (selects && length == 0 && outputs > 0)
+  if (selects && length == 0)
     throw std::invalid_argument(std::string(what) + ": no elements to choose from in shape " +
                                 x.shape().str());
   DType acc_type = x.dtype(), out_type = x.dtype();
@@ -133,11 +133,11 @@ View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims) {
   axes.push(axis);
   Split s = split(x, axes, keepdims, what);
   const int64_t n = s.reduced[0], stride = s.reduced_strides[0], size = itemsize(x.dtype());
-  View out = View::empty(DType::int64, s.shape);
-  if (out.size() == 0) return out;
   if (n == 0)
     throw std::invalid_argument(std::string(what) + ": no elements to choose from in shape " +
                                 x.shape().str());
+  View out = View::empty(DType::int64, s.shape);
+  if (out.size() == 0) return out;
   const ArgRow row =
       (max ? kernels().argmax : kernels().argmin)[static_cast<int>(x.dtype())];
   int64_t* to = reinterpret_cast<int64_t*>(out.data());

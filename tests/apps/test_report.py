@@ -4,8 +4,9 @@ import io
 import json
 
 import pytest
-import report
 from rich.console import Console
+
+import report
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def describe(value):
 @given(nested)
 def test_round_trip(value):
     tree = describe(value)
-    arguments = [positional("x", tree), {"name": "again", "kind": "keyword", "tree": tree}]
+    arguments = [argument("x", tree), argument("again", tree)]
     flat = trees.flatten_arguments(arguments, (value,), {"again": value})
     assert len(flat) == 2 * trees.leaves(tree)
     half = len(flat) // 2
@@ -38,32 +38,27 @@ def test_round_trip(value):
     assert trees.unflatten(tree, flat[:half]) == value
 
 
-def positional(name, tree):
-    return {"name": name, "kind": "positional", "tree": tree}
+def argument(name, tree):
+    return {"name": name, "tree": tree}
 
 
-def test_arguments_bind_as_python_binds_them():
-    arguments = [
-        positional("a", "*"),
-        {"name": "rest", "kind": "var_positional", "tree": {"tuple": ["*", "*"]}},
-        {"name": "b", "kind": "keyword", "tree": "*"},
-        {"name": "more", "kind": "var_keyword", "tree": {"dict": {"c": "*"}}},
-    ]
-    assert trees.flatten_arguments(arguments, (1, 2, 3), {"b": 4, "c": 5}) == [1, 2, 3, 4, 5]
-    pair = [positional("a", "*"), positional("b", "*")]
+def test_arguments_by_position_or_by_name():
+    pair = [argument("a", "*"), argument("b", "*")]
+    assert trees.flatten_arguments(pair, (1, 2), {}) == [1, 2]
+    assert trees.flatten_arguments(pair, (1,), {"b": 2}) == [1, 2]
     assert trees.flatten_arguments(pair, (), {"b": 2, "a": 1}) == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("arguments", "args", "kwargs", "message"),
     [
-        ([positional("x", "*")], (), {}, "argument 'x' is missing"),
-        ([positional("x", "*")], (1, 2), {}, "takes 1 positional .* given 2"),
-        ([positional("x", "*")], (1,), {"y": 1}, "argument 'y' is not one"),
-        ([positional("n", {"static": 3})], (4,), {}, "'n' is 4.*compiled for 3"),
-        ([positional("p", {"tuple": ["*", "*"]})], ((1,),), {}, "'p' must be a tuple of 2"),
-        ([positional("d", {"dict": {"a": "*"}})], ({"b": 1},), {}, r"'d' .* keys \['a'\]"),
-        ([positional("l", {"list": [{"list": ["*"]}]})], ([[]],), {}, r"'l'\[0\] must be a list"),
+        ([argument("x", "*")], (), {}, "argument 'x' is missing"),
+        ([argument("x", "*")], (1, 2), {}, "takes 1 arguments .* given 2"),
+        ([argument("x", "*")], (1,), {"y": 1}, "argument 'y' is not one"),
+        ([argument("n", {"static": 3})], (4,), {}, "'n' is 4.*compiled for 3"),
+        ([argument("p", {"tuple": ["*", "*"]})], ((1,),), {}, "'p' must be a tuple of 2"),
+        ([argument("d", {"dict": {"a": "*"}})], ({"b": 1},), {}, r"'d' .* keys \['a'\]"),
+        ([argument("l", {"list": [{"list": ["*"]}]})], ([[]],), {}, r"'l'\[0\] must be a list"),
     ],
 )
 def test_another_structure_is_refused_by_name(arguments, args, kwargs, message):

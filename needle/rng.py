@@ -43,3 +43,11 @@ def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, A
 def _refuse(what: str) -> None:
     if state.trace is not None:
         state.trace.refuse_random(what)
+
+
+def permutation(count: int) -> np.ndarray[Any, Any]:
+    """0..count - 1 in random order."""
+    _refuse("permutation")
+    with _lock:
+        values: Any = (np.random if _generator is None else _generator).permutation(count)
+    return np.asarray(values)

@@ -1,0 +1,61 @@
+"""Datasets: a length and items, each a tuple of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Transform = Callable[[Any], Any]
+
+
+class Dataset:
+    """Base of all datasets: define `__getitem__` (one item, a tuple of arrays) and `__len__`.
+
+    `transforms` are applied to the first array of an item by those that call `apply_transforms`.
+    """
+
+    def __init__(self, transforms: Sequence[Transform] | None = None) -> None:
+        self.transforms = transforms
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} defines no __getitem__")
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} defines no __len__")
+
+    def apply_transforms(self, x: Any) -> Any:
+        """x through every transform."""
+        for transform in self.transforms or ():
+            x = transform(x)
+        return x
+
+    def batch(self, indices: Array) -> tuple[Array, ...]:
+        """The items at `indices`, stacked array by array."""
+        items = [self[int(i)] for i in indices]
+        items = [item if isinstance(item, (tuple, list)) else (item,) for item in items]
+        return tuple(
+            np.stack([np.asarray(x) for x in column]) for column in zip(*items, strict=True)
+        )
+
+
+class NDArrayDataset(Dataset):
+    """Arrays of equal length; item i is the tuple of their rows i. ValueError if lengths differ."""
+
+    def __init__(self, *arrays: Any) -> None:
+        super().__init__()
+        self.arrays = tuple(np.asarray(a) for a in arrays)
+        lengths = [len(a) for a in self.arrays]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"NDArrayDataset: arrays of lengths {lengths}; they must be equal")
+
+    def __getitem__(self, index: Any) -> tuple[Array, ...]:
+        return tuple(a[index] for a in self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def batch(self, indices: Array) -> tuple[Array, ...]:
+        return tuple(a[indices] for a in self.arrays)

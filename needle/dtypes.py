@@ -1,0 +1,39 @@
+"""Dtype rules beyond those of the arrays: Python scalars, and what array-likes become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import backend_ndarray as nd
+from .backend_ndarray import Device, NDArray
+from .backend_ndarray.dtypes import is_floating
+
+
+def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
+    """The dtype of an array of `dtype` with a Python scalar: changed only by a higher kind."""
+    if isinstance(scalar, float) and not is_floating(dtype):
+        return "float64"
+    if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
+        return "int64"
+    return dtype
+
+
+def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
+    """What a Tensor made from `array` holds (see Tensor)."""
+    if isinstance(array, NDArray):
+        array = array if device is None else array.to(device)
+        return array if dtype is None else array.astype(dtype, copy=False)
+    if not isinstance(array, (np.ndarray, np.generic)) and hasattr(array, "__dlpack__"):
+        return as_ndarray(nd.from_dlpack(array), device, dtype)
+    kept = isinstance(array, (np.ndarray, np.generic))
+    values = np.asarray(array)
+    if dtype is None:
+        if values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int32):
+            dtype = "int32"
+        elif values.dtype == np.float16 or (values.dtype == np.float64 and not kept):
+            dtype = "float32"
+        else:
+            dtype = values.dtype
+    return nd.array(values, dtype=dtype, device=device)

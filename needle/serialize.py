@@ -1,0 +1,189 @@
+"""Tensors on disk, as safetensors: 8 bytes length of a JSON header, the header, the raw values.
+
+Format: https://github.com/huggingface/safetensors#format. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .autograd import Tensor
+from .backend_ndarray import Device
+from .nn.module import Module
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+_NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
+_MAX_HEADER = 100_000_000  # the format's own limit
+
+
+def save(
+    path: str | os.PathLike[str],
+    values: Module | Mapping[str, Any],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a module's state, or Tensors (or arrays) by name, to `path`.
+
+    `metadata` are strings to keep with them. The file appears whole or not at all: it is written
+    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor.
+    """
+    tensors = values.state_dict() if isinstance(values, Module) else values
+    header: dict[str, Any] = {}
+    if metadata:
+        wrong = [k for k, v in metadata.items() if not (isinstance(k, str) and isinstance(v, str))]
+        if wrong:
+            raise TypeError(f"save: metadata {wrong[0]!r} is not a string by a string")
+        header["__metadata__"] = dict(metadata)
+    offset = 0
+    for name, value in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__" or not hasattr(value, "dtype"):
+            raise TypeError(f"save: {name!r}: a {type(value).__name__} is not a named tensor")
+        dtype, shape = np.dtype(str(value.dtype)), tuple(value.shape)
+        if dtype.name not in _NAMES:
+            raise TypeError(f"save: {name!r}: dtype {dtype.name} is not supported")
+        end = offset + prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": _NAMES[dtype.name],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # values begin at a multiple of 8
+
+    def write(file: Any) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for value in tensors.values():
+            array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+            little = array.dtype.newbyteorder("<")
+            file.write(np.ascontiguousarray(array, dtype=little).tobytes())
+
+    _write_atomically(Path(path), write)
+
+
+def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str, Tensor]:
+    """Tensors by name, without gradients, from a safetensors file.
+
+    OSError when it cannot be read; ValueError that says what is wrong when it is truncated, damaged
+    or holds a dtype that needle does not store.
+    """
+    header, values = _read(Path(path))
+    out = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        array = np.frombuffer(values[begin:end], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        native = array.astype(array.dtype.newbyteorder("="))
+        out[name] = Tensor(native, device=device, requires_grad=False)
+    return out
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The strings that were saved with the tensors. Errors as for `load`."""
+    path = Path(path)
+    with open(path, "rb") as file:
+        header = _header(path, file)
+    return dict(header.get("__metadata__") or {})
+
+
+def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
+    with open(path, "rb") as file:
+        header = _header(path, file)
+        values = file.read()
+    header.pop("__metadata__", None)
+    at = 0
+    entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+    for name, entry in entries:
+        begin, end = entry["data_offsets"]
+        size = prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
+        if begin != at or end - begin != size:
+            raise _bad(
+                path, f"{name!r} should take bytes {at} to {at + size}, not {begin} to {end}"
+            )
+        at = end
+    if at != len(values):
+        kind = "truncated" if len(values) < at else "too long"
+        raise _bad(path, f"{kind}: {len(values)} bytes of values, the header tells of {at}")
+    return header, memoryview(values)
+
+
+def _header(path: Path, file: Any) -> dict[str, Any]:
+    prefix = file.read(8)
+    if len(prefix) < 8:
+        raise _bad(path, f"only {len(prefix)} bytes long")
+    length = int.from_bytes(prefix, "little")
+    if length > _MAX_HEADER:
+        raise _bad(path, f"its header claims {length} bytes")
+    raw = file.read(length)
+    if len(raw) < length:
+        raise _bad(path, f"truncated in the header: {len(raw)} of {length} bytes")
+    try:
+        header = json.loads(raw.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"its header is no JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise _bad(path, "its header is no JSON object")
+    for name, entry in header.items():
+        if name == "__metadata__":
+            if not isinstance(entry, dict) or not all(isinstance(v, str) for v in entry.values()):
+                raise _bad(path, "its metadata are not strings")
+        else:
+            _check_entry(path, name, entry)
+    return header
+
+
+def _check_entry(path: Path, name: str, entry: Any) -> None:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise _bad(path, f"{name!r} does not have dtype, shape and data_offsets")
+    for key in ("shape", "data_offsets"):
+        numbers = entry[key]
+        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise _bad(path, f"{name!r} has {key} {numbers!r}")
+    if len(entry["data_offsets"]) != 2:
+        raise _bad(path, f"{name!r} has data_offsets {entry['data_offsets']!r}")
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(
+            f"{path}: {name!r} has dtype {entry['dtype']!r}, which needle cannot store"
+        )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a name stands twice")
+    return out
+
+
+def _bad(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path}: not a readable safetensors file: {why}")
+
+
+def _write_atomically(path: Path, write: Any) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # so that the new name survives a crash too
+    finally:
+        os.close(folder)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

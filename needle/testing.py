@@ -1,0 +1,451 @@
+"""Checks for ops: needle's own, and anybody's. `check_op(MyOp)` raises OpCheckError, an
+AssertionError, that names the op, the sample and the rule that does not hold."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._state import no_grad
+from .autograd import Tensor, TensorTuple
+from .backend_ndarray import DTYPES, Device, NDArray, cpu, cpu_numpy
+from .backend_ndarray.dtypes import is_floating
+from .op import Op
+from .ops import make_tuple
+from .samples import Arg, ErrorSample, Sample
+from .spec import Spec
+
+Array = np.ndarray[Any, Any]
+Compiled = Callable[[Op, list[Any]], Any]
+
+# A kernel or a compiled elementary function may be this many units in the last place off; TVM's
+# tanh, the worst, is off by 73. Sums of n terms add errors like sqrt(n) (Higham, "Accuracy and
+# Stability of Numerical Algorithms", section 4.2).
+_ULPS = 96
+# Central differences in float64 with this relative step err by about 1e-10; gradients must agree
+# to the tolerance below.
+_STEP = 1e-6
+_GRADIENT_TOLERANCE = 1e-6
+
+
+class OpCheckError(AssertionError):
+    """An op breaks one of the rules that `check_op` checks."""
+
+
+def tolerance(dtype: str, reduction_length: int = 1) -> float:
+    """Allowed difference, relative to the largest magnitude of the result: 0 for integers and
+    bools, near 1e-5 for float32 and 2e-14 for float64, growing with the number of summed terms."""
+    if not is_floating(dtype):
+        return 0.0
+    return _ULPS * float(np.finfo(dtype).eps) * math.sqrt(max(1, reduction_length))
+
+
+def assert_close(
+    actual: Any,
+    expected: Any,
+    reduction_length: int = 1,
+    scale: float = 0.0,
+    rtol: float | None = None,
+    what: str = "result",
+) -> None:
+    """Raises AssertionError unless shapes and dtypes are equal, NaN and infinities are in the same
+    places, and the rest agrees within `tolerance` times the larger of `scale` and the largest
+    magnitude expected."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
+    if actual.dtype != expected.dtype:
+        raise AssertionError(f"{what}: dtype {actual.dtype}, expected {expected.dtype}")
+    if not expected.size:
+        return
+    if expected.dtype.kind != "f":
+        allowed, wrong = 0.0, actual != expected
+    else:
+        finite = np.isfinite(expected)
+        largest = float(np.max(np.abs(expected), where=finite, initial=0.0))
+        limit = tolerance(expected.dtype.name, reduction_length) if rtol is None else rtol
+        allowed = limit * max(largest, scale)
+        with np.errstate(all="ignore"):
+            near = np.abs(actual.astype("float64") - expected.astype("float64")) <= allowed
+        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        wrong = ~np.where(finite, near, same)
+    if np.any(wrong):
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements differ; at {at} "
+            f"{actual[at]!r}, expected {expected[at]!r} (allowed {allowed:.3g})"
+        )
+
+
+def check_op(
+    op_class: type[Op],
+    *,
+    devices: Sequence[Device] | None = None,
+    dtypes: Sequence[str] = DTYPES,
+    compiled: Compiled | Mapping[str, Compiled] | None = None,
+) -> None:
+    """Checks every rule of an op against its samples.
+
+    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, and with
+    NaN, infinities and -0), shape and dtype are what `infer` says, inputs are left alone; first and
+    second order gradients equal central differences in float64; error samples raise, eagerly and
+    from `infer`. A dtype that `infer` refuses must be refused by the op as well.
+
+    `compiled(op, inputs) -> output` (NumPy arrays, tuples of them where a value is a tuple), or
+    several of them by name, must agree with the NumPy twin too; None from it: does not apply.
+    Without it nothing is compiled. `devices` None: the CPU devices that are usable.
+    """
+    _check_declared(op_class)
+    devices = [d for d in (cpu(), cpu_numpy()) if d.enabled()] if devices is None else devices
+    hooks = {"compiled": compiled} if callable(compiled) else dict(compiled or {})
+    for number, sample in enumerate(op_class.samples):
+        op = op_class(**sample.attributes)
+        where = f"{op!r} on sample {number}"
+        accepted = 0
+        for dtype in dtypes:
+            rng = np.random.default_rng(zlib.crc32(f"{op.name} {number} {dtype}".encode()))
+            arrays = [_draw(arg, dtype, rng) for arg in sample.inputs]
+            case = _Case(op, f"{where} ({dtype})", devices, hooks)
+            accepted += case.check(arrays, _special(sample))
+        if not accepted:
+            raise OpCheckError(f"{where}: infer refuses every dtype")
+        if not sample.gradient:
+            continue
+        rng = np.random.default_rng(zlib.crc32(f"{op.name} {number}".encode()))
+        arrays = [_draw(arg, "float64", rng) for arg in sample.inputs]
+        for device in devices:
+            _check_gradients(op, arrays, device, f"{where} on {device}")
+    for number, bad in enumerate(op_class.error_samples):
+        for device in devices:
+            _check_error(op_class, bad, device, f"{op_class.name}: error sample {number}")
+
+
+def _check_declared(op_class: type[Op]) -> None:
+    name = op_class.name
+    if not (op_class.__doc__ or "").strip() or op_class.__doc__ == Op.__doc__:
+        raise OpCheckError(f"{name}: has no docstring")
+    if (op_class.__doc__ or "").startswith(f"{op_class.__name__}("):
+        raise OpCheckError(f"{name}: has no docstring (only what dataclass makes)")
+    for rule in ("samples", "error_samples"):
+        if not getattr(op_class, rule):
+            raise OpCheckError(f"{name}: has no {rule}")
+    for rule in ("infer", "compute", "gradient", "emit_te", "reference"):
+        if inspect.getattr_static(op_class, rule) is inspect.getattr_static(Op, rule):
+            raise OpCheckError(f"{name}: defines no {rule}")
+
+
+class _Case:
+    """One op, one dtype: forward checks on every device and through every compiler."""
+
+    def __init__(
+        self, op: Op, where: str, devices: Sequence[Device], hooks: Mapping[str, Compiled]
+    ) -> None:
+        self.op, self.where, self.devices, self.hooks = op, where, devices, hooks
+
+    def check(self, arrays: list[Any], special: bool) -> bool:
+        """False when `infer` refuses the dtype."""
+        try:
+            inferred = self.op.infer(*[_spec(a, None) for a in arrays])
+        except (TypeError, ValueError) as refusal:
+            for device in self.devices:
+                self._expect_refusal(arrays, device, type(refusal))
+            return False
+        self._forward(arrays, inferred, "")
+        self._forward([_strided(a) for a in arrays], inferred, "strided ")
+        if special and any(_has_float(a) for a in arrays):
+            for pattern in range(3):
+                noted = [_with_specials(a, pattern) for a in arrays]
+                self._forward(noted, inferred, "NaN/Inf ")
+        return True
+
+    def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
+        with np.errstate(all="ignore"):
+            expected = self.op.reference(*[_copied(a) for a in arrays])
+        results: list[tuple[str, Any]] = []
+        for device in self.devices:
+            tensors = [_tensor(a, device, False) for a in arrays]
+            before = [t.spec for t in tensors], [_numpy(t) for t in tensors]
+            with no_grad():
+                out = self.op(*tensors)
+            if [t.spec for t in tensors] != before[0] or not all(
+                _identical(a, _numpy(t)) for a, t in zip(before[1], tensors, strict=True)
+            ):
+                raise OpCheckError(f"{self.where}: compute changed its inputs on {device}")
+            results.append((str(device), _numpy(out)))
+        for name, hook in self.hooks.items():
+            out = hook(self.op, [_copied(a) for a in arrays])
+            if out is not None:
+                results.append((name, tuple(out) if isinstance(out, list) else out))
+        for name, out in results:
+            self._compare(out, expected, inferred, f"{self.where}: {kind}forward on {name}", arrays)
+
+    def _compare(
+        self, out: Any, expected: Any, inferred: Any, what: str, arrays: list[Any]
+    ) -> None:
+        if isinstance(inferred, Spec):
+            out, expected, inferred = (out,), (expected,), (inferred,)
+        if not len(out) == len(expected) == len(inferred):
+            raise OpCheckError(
+                f"{what}: {len(out)} outputs, twin {len(expected)}, infer {len(inferred)}"
+            )
+        length = self.op.reduction_length(*[_spec(a, None) for a in arrays])
+        scale = min(1.0, max((_largest(a) for a in arrays), default=0.0))
+        for got, want, spec in zip(out, expected, inferred, strict=True):
+            if (got.shape, got.dtype.name) != (spec.shape, spec.dtype):
+                raise OpCheckError(f"{what}: got {got.dtype}{list(got.shape)}, infer says {spec}")
+            try:
+                assert_close(got, np.asarray(want), length, scale, what=what)
+            except AssertionError as error:
+                raise OpCheckError(str(error)) from None
+
+    def _expect_refusal(self, arrays: list[Any], device: Device, kind: type[Exception]) -> None:
+        try:
+            self.op(*[_tensor(a, device, False) for a in arrays])
+        except kind:
+            return
+        raise OpCheckError(f"{self.where}: infer refuses the dtype, {device} computes")
+
+
+def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> None:
+    """First and second order against central differences, in float64."""
+    try:
+        inferred = op.infer(*[_spec(a, device) for a in arrays])
+    except (TypeError, ValueError):
+        return
+    specs = (inferred,) if isinstance(inferred, Spec) else inferred
+    flat = list(_flat(arrays))
+    if not any(is_floating(s.dtype) for s in specs) or not any(a.dtype.kind == "f" for a in flat):
+        return
+    rng = np.random.default_rng(zlib.crc32(where.encode()))
+    weights = [rng.uniform(0.5, 1.5, s.shape) if is_floating(s.dtype) else None for s in specs]
+    directions = [rng.uniform(0.5, 1.5, a.shape) for a in flat]
+
+    def objective(values: list[Array]) -> tuple[Tensor, list[Tensor]]:
+        tensors, leaves = _leaves(arrays, values, device)
+        out = op(*tensors)
+        parts = list(out) if isinstance(out, TensorTuple) else [out]
+        total: Any = Tensor(np.zeros(()), device=device, requires_grad=False)
+        for part, weight in zip(parts, weights, strict=True):
+            if weight is not None:
+                total = total + (part.astype("float64") * _const(weight, device)).sum()
+        return total, leaves
+
+    def gradients(values: list[Array], create_graph: bool = False) -> tuple[Any, list[Tensor]]:
+        """(sum of gradient * direction, leaves that hold the gradients)."""
+        total, leaves = objective(values)
+        if total.requires_grad:
+            total.backward(create_graph=create_graph)
+        along: Any = Tensor(np.zeros(()), device=device, requires_grad=False)
+        for leaf, direction in zip(leaves, directions, strict=True):
+            if leaf.grad is not None:
+                along = along + (leaf.grad * _const(direction, device)).sum()
+        return along, leaves
+
+    _, leaves = gradients(flat)
+    found = [_grad_of(leaf, where) for leaf in leaves]
+    with no_grad():
+        numeric = _central_differences(lambda v: objective(v)[0].item(), flat)
+    _compare_gradients(found, numeric, f"{where}: gradient")
+
+    along, leaves = gradients(flat, create_graph=True)
+    for leaf in leaves:
+        leaf.grad = None
+    if along.requires_grad:
+        along.backward()
+    found = [_grad_of(leaf, where) for leaf in leaves]
+    numeric = _central_differences(lambda v: gradients(v)[0].item(), flat)
+    _compare_gradients(found, numeric, f"{where}: second order gradient")
+
+
+def _grad_of(leaf: Tensor, where: str) -> Array:
+    if leaf.grad is None:
+        return np.zeros(leaf.shape)
+    if leaf.grad.dtype != leaf.dtype:
+        raise OpCheckError(f"{where}: gradient of {leaf.spec} has dtype {leaf.grad.dtype}")
+    return leaf.grad.numpy()
+
+
+def _central_differences(fn: Callable[[list[Array]], Any], values: list[Array]) -> list[Array]:
+    out = []
+    for i, value in enumerate(values):
+        slope = np.zeros(value.shape)
+        for at in np.ndindex(value.shape) if value.dtype.kind == "f" else ():
+            ends = []
+            for sign in (1, -1):
+                moved = [v.copy() for v in values]
+                moved[i][at] += sign * _STEP
+                ends.append((fn(moved), moved[i][at]))
+            slope[at] = (ends[0][0] - ends[1][0]) / (ends[0][1] - ends[1][1])
+        out.append(slope)
+    return out
+
+
+def _compare_gradients(found: list[Array], numeric: list[Array], what: str) -> None:
+    scale = max((1.0, *(float(np.max(np.abs(n), initial=0.0)) for n in numeric)))
+    for i, (got, want) in enumerate(zip(found, numeric, strict=True)):
+        try:
+            assert_close(
+                got, want, scale=scale, rtol=_GRADIENT_TOLERANCE, what=f"{what} for input {i}"
+            )
+        except AssertionError as error:
+            raise OpCheckError(str(error)) from None
+
+
+def _check_error(op_class: type[Op], bad: ErrorSample, device: Device, where: str) -> None:
+    rng = np.random.default_rng(0)
+    plain = all(isinstance(arg, (Arg, list)) for arg in bad.inputs)
+    arrays = [_draw(a, "float32", rng) if isinstance(a, (Arg, list)) else a for a in bad.inputs]
+
+    def eager() -> None:
+        op_class(**bad.attributes)(
+            *[
+                _tensor(a, device, False) if isinstance(a, (np.ndarray, tuple)) else a
+                for a in arrays
+            ]
+        )
+
+    def infer() -> None:
+        op = op_class(**bad.attributes)
+        if op.arity in (None, len(arrays)):
+            op.infer(*[_spec(a, device) for a in arrays])
+        else:
+            eager()
+
+    for kind, run in (("eager", eager), *([("infer", infer)] if plain else [])):
+        try:
+            run()
+        except bad.error as error:
+            if not re.search(bad.match, str(error)):
+                raise OpCheckError(f"{where}: {kind}: {error!s} does not say {bad.match}") from None
+        except Exception as error:
+            raise OpCheckError(
+                f"{where}: {kind} raises {error!r}, expected {bad.error.__name__}"
+            ) from error
+        else:
+            raise OpCheckError(f"{where}: {kind} raises nothing, expected {bad.error.__name__}")
+
+
+# Drawing inputs
+
+
+def _draw(arg: Any, dtype: str, rng: np.random.Generator) -> Any:
+    if isinstance(arg, list):
+        return tuple(_draw(item, dtype, rng) for item in arg)
+    name = arg.dtype or dtype
+    values = rng.uniform(arg.low, arg.high, arg.shape)
+    if name == "bool":
+        return np.asarray(values >= (arg.low + arg.high) / 2)
+    return np.asarray(values if is_floating(name) else np.floor(values)).astype(name)
+
+
+def _special(sample: Sample) -> bool:
+    return all(
+        all(a.special for a in arg) if isinstance(arg, list) else arg.special
+        for arg in sample.inputs
+    )
+
+
+def _with_specials(value: Any, pattern: int) -> Any:
+    """NaN, infinities and zeros of both signs at places that differ from pattern to pattern."""
+    if isinstance(value, tuple):
+        return tuple(_with_specials(v, pattern) for v in value)
+    out = value.copy()
+    if out.dtype.kind == "f" and out.size:
+        numbers = [np.nan, np.inf, -np.inf, -0.0, 0.0]
+        flat = out.reshape(-1)
+        for i, number in enumerate(numbers[pattern:] + numbers[:pattern]):
+            flat[(i * 7 + pattern) % out.size] = number
+    return out
+
+
+def _strided(value: Any) -> Any:
+    """The same values in a layout with gaps and negative steps."""
+    if isinstance(value, tuple):
+        return tuple(_strided(v) for v in value)
+    wide = np.zeros([2 * n for n in value.shape], value.dtype)
+    key: Any = (..., *[slice(None, None, -2)] * value.ndim)
+    view = wide[key]
+    view[...] = value
+    return view
+
+
+# Between NumPy and Tensors
+
+
+def _tensor(value: Any, device: Device, requires_grad: bool) -> Any:
+    if isinstance(value, tuple):
+        return make_tuple(*[_tensor(v, device, requires_grad) for v in value])
+    data = NDArray(np.ascontiguousarray(value).reshape(value.shape), device=device)
+    if value.base is not None and value.ndim and any(s < 0 for s in value.strides):
+        # The native array gets the same layout, not only the same values.
+        wide = NDArray(np.zeros([2 * n for n in value.shape], value.dtype), device=device)
+        view = wide[tuple(slice(None, None, -2) for _ in value.shape)]
+        view[...] = data
+        data = view
+    return Tensor(data, requires_grad=requires_grad)
+
+
+def _leaves(
+    arrays: list[Any], values: list[Array], device: Device
+) -> tuple[list[Any], list[Tensor]]:
+    """Tensors nested like `arrays` over `values`, and the flat list of them."""
+    rest: Iterator[Tensor] = iter(flat := [Tensor(v, device=device, dtype=v.dtype) for v in values])
+    nested = [
+        make_tuple(*[next(rest) for _ in a]) if isinstance(a, tuple) else next(rest) for a in arrays
+    ]
+    return nested, flat
+
+
+def _const(value: Any, device: Device) -> Tensor:
+    return Tensor(value, device=device, requires_grad=False)
+
+
+def _numpy(value: Any) -> Any:
+    if isinstance(value, TensorTuple):
+        return tuple(part.numpy() for part in value.realize_cached_data())
+    return value.numpy()
+
+
+def _spec(value: Any, device: Device | None) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_spec(v, device) for v in value)
+    return Spec(value.shape, value.dtype.name, device)
+
+
+def _flat(arrays: Sequence[Any]) -> Iterator[Array]:
+    for a in arrays:
+        if isinstance(a, tuple):
+            yield from a
+        else:
+            yield a
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_copied(v) for v in value)
+    return np.array(value, order="C")
+
+
+def _identical(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return all(_identical(x, y) for x, y in zip(a, b, strict=True))
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+def _has_float(value: Any) -> bool:
+    return any(a.dtype.kind == "f" for a in _flat([value]))
+
+
+def _largest(value: Any) -> float:
+    sizes = [
+        float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+        for a in _flat([value])
+        if a.dtype.kind == "f"
+    ]
+    return max(sizes, default=0.0)

@@ -1,0 +1,152 @@
+#include "cpu/bind_dlpack.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "common/dlpack.h"
+
+namespace py = pybind11;
+
+namespace needle {
+
+namespace {
+
+constexpr const char* kOld = "dltensor";
+constexpr const char* kNew = "dltensor_versioned";
+
+// What an exported capsule owns: the memory, and room for shape and strides.
+template <class Managed>
+struct Export {
+  Managed managed{};
+  std::shared_ptr<Buffer> buffer;
+  Dims shape, strides;
+};
+
+template <class Managed>
+Export<Managed>* make_export(const View& view) {
+  auto* e = new Export<Managed>;
+  e->buffer = view.buffer();
+  e->shape = view.shape();
+  e->strides = view.strides();
+  dlpack::Tensor& t = e->managed.tensor;
+  t.data = view.buffer()->data();
+  t.device = {dlpack::kCpu, 0};
+  t.ndim = view.ndim();
+  const DTypeInfo& type = info(view.dtype());
+  t.dtype = {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.dlpack_bits), 1};
+  t.shape = e->shape.at.data();
+  t.strides = e->strides.at.data();
+  // Consumers disagree about byte_offset, so the pointer carries the offset.
+  t.data = view.data();
+  t.byte_offset = 0;
+  e->managed.context = e;
+  e->managed.deleter = [](Managed* m) { delete static_cast<Export<Managed>*>(m->context); };
+  return e;
+}
+
+// Runs when a capsule dies: its tensor is ours to free only while nobody has taken it over.
+template <class Managed>
+void capsule_destructor(PyObject* capsule, const char* name) {
+  if (!PyCapsule_IsValid(capsule, name)) return;
+  auto* m = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
+  if (m != nullptr && m->deleter != nullptr) m->deleter(m);
+}
+
+DType dtype_of(const dlpack::DataType& t) {
+  if (t.lanes == 1)
+    for (int i = 0; i < kDTypes; ++i) {
+      const DTypeInfo& row = info(static_cast<DType>(i));
+      if (row.dlpack_code == t.code && row.dlpack_bits == t.bits) return static_cast<DType>(i);
+    }
+  throw TypeError("from_dlpack: element type (code " + std::to_string(t.code) + ", " +
+                  std::to_string(t.bits) + " bits, " + std::to_string(t.lanes) +
+                  " lanes) is not stored by needle");
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  PyErr_SetString(PyExc_BufferError, ("from_dlpack: " + why).c_str());
+  throw py::error_already_set();
+}
+
+// The view over a foreign tensor, which `release` gives back.
+View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
+  if (t.device.type != dlpack::kCpu)
+    refuse("memory of DLPack device type " + std::to_string(t.device.type) + " is not CPU memory");
+  DType dtype = dtype_of(t.dtype);
+  const int64_t size = itemsize(dtype);
+  if (t.ndim < 0 || t.ndim > kMaxDims)
+    refuse(std::to_string(t.ndim) + " dimensions are more than " + std::to_string(kMaxDims));
+  Dims shape, strides;
+  for (int i = 0; i < t.ndim; ++i) shape.push(t.shape[i]);
+  int64_t elements = checked_size(shape, size);
+  if (t.strides == nullptr) {
+    strides = compact_strides(shape);
+  } else {
+    for (int i = 0; i < t.ndim; ++i) strides.push(t.strides[i]);
+  }
+  // The buffer spans exactly what the tensor can reach; negative strides reach before `data`.
+  int64_t low = 0, high = 0;
+  for (int i = 0; i < t.ndim && elements > 0; ++i) {
+    int64_t span;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &span) ||
+        __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
+      refuse("strides overflow");
+  }
+  int64_t bytes;
+  if (__builtin_sub_overflow(high, low, &bytes) ||
+      __builtin_mul_overflow(bytes + 1, size, &bytes))
+    refuse("strides overflow");
+  char* data = static_cast<char*>(t.data) + t.byte_offset;
+  if (elements == 0) return View::empty(dtype, shape);
+  if (t.data == nullptr) refuse("its data pointer is null");
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size) != 0)
+    refuse("its memory is not aligned to its element type");
+  auto buffer = std::make_shared<Buffer>(data + low * size, bytes, std::move(release));
+  return View(std::move(buffer), dtype, shape, strides, -low);
+}
+
+template <class Managed>
+View take_over(const py::object& capsule, const char* name, const char* used) {
+  auto* m = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  if (m == nullptr) throw py::error_already_set();
+  // The owner's deleter may need the interpreter; a view may die on any thread, or at exit.
+  auto release = [m] {
+    if (m->deleter == nullptr || !Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    m->deleter(m);
+  };
+  View view = import_tensor(m->tensor, release);
+  PyCapsule_SetName(capsule.ptr(), used);
+  if (view.size() == 0) release();
+  return view;
+}
+
+}  // namespace
+
+py::capsule to_dlpack(const View& view, bool versioned) {
+  if (versioned) {
+    auto* e = make_export<dlpack::ManagedVersioned>(view);
+    e->managed.version = {1, 0};
+    return py::capsule(&e->managed, kNew, [](PyObject* c) {
+      capsule_destructor<dlpack::ManagedVersioned>(c, kNew);
+    });
+  }
+  auto* e = make_export<dlpack::Managed>(view);
+  return py::capsule(&e->managed, kOld,
+                     [](PyObject* c) { capsule_destructor<dlpack::Managed>(c, kOld); });
+}
+
+View from_dlpack(py::object capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), kNew)) {
+    auto* m = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), kNew));
+    if (m->version.major != 1)
+      refuse("DLPack version " + std::to_string(m->version.major) + " is not known");
+    if (m->flags & dlpack::kReadOnly) refuse("its memory is read-only; copy it first");
+    return take_over<dlpack::ManagedVersioned>(capsule, kNew, "used_dltensor_versioned");
+  }
+  if (!PyCapsule_IsValid(capsule.ptr(), kOld))
+    throw TypeError("from_dlpack: not an unused DLPack capsule");
+  return take_over<dlpack::Managed>(capsule, kOld, "used_dltensor");
+}
+
+}  // namespace needle

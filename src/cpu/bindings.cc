@@ -1,0 +1,365 @@
+// The Python module `_cpu`: the device interface of needle/backend_ndarray/numpy_backend.py.
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <optional>
+
+#include "cpu/bind_dlpack.h"
+#include "cpu/blas.h"
+#include "cpu/cpu.h"
+#include "cpu/thread_pool.h"
+
+namespace py = pybind11;
+
+namespace needle {
+namespace {
+
+// Elements from which on a kernel lets other Python threads run; below, handing the interpreter
+// over costs more than the work.
+constexpr int64_t kReleaseFrom = 1 << 15;
+
+PyTypeObject* g_view_type = nullptr;
+PyObject* g_dtype_names[kDTypes];
+
+// Lets other Python threads run for as long as it lives. Unlike pybind11's it survives an
+// interpreter that is shutting down: Python ends threads that come back then by unwinding them,
+// which must not meet a noexcept destructor, and is better not begun.
+class MaybeReleaseGil {
+ public:
+  explicit MaybeReleaseGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
+  ~MaybeReleaseGil() noexcept(false) {
+    if (state_ == nullptr) return;
+    while (finalizing()) ::pause();  // a daemon thread: the process is about to end
+    PyEval_RestoreThread(state_);
+  }
+  MaybeReleaseGil(const MaybeReleaseGil&) = delete;
+  MaybeReleaseGil& operator=(const MaybeReleaseGil&) = delete;
+
+ private:
+  static bool finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+  }
+  PyThreadState* state_;
+};
+
+const View* as_view(py::handle h) {
+  if (Py_TYPE(h.ptr()) != g_view_type) return nullptr;
+  auto* instance = reinterpret_cast<py::detail::instance*>(h.ptr());
+  return static_cast<const View*>(instance->get_value_and_holder().value_ptr());
+}
+
+int64_t integer(PyObject* o, const char* what) {
+  py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(o));
+  if (!index) throw py::error_already_set();
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow)
+    throw std::invalid_argument(std::string(what) + ": " + std::string(py::str(index)) +
+                                " does not fit in 64 bits");
+  if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return value;
+}
+
+Dims dims(py::handle h, const char* what) {
+  py::object fast =
+      py::reinterpret_steal<py::object>(PySequence_Fast(h.ptr(), "expected a sequence of ints"));
+  if (!fast) throw py::error_already_set();
+  Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.ptr());
+  if (n > kMaxDims)
+    throw std::invalid_argument(std::string(what) + ": " + std::to_string(n) +
+                                " dimensions are more than " + std::to_string(kMaxDims));
+  Dims d;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    // __index__ of an element may run Python that shortens a list.
+    if (i >= PySequence_Fast_GET_SIZE(fast.ptr())) break;
+    d.push(integer(PySequence_Fast_GET_ITEM(fast.ptr(), i), what));
+  }
+  return d;
+}
+
+py::tuple tuple_of(const Dims& d) {
+  py::tuple t(d.ndim);
+  for (int i = 0; i < d.ndim; ++i) PyTuple_SET_ITEM(t.ptr(), i, PyLong_FromLongLong(d[i]));
+  return t;
+}
+
+DType dtype_of(py::handle h) {
+  for (int i = 0; i < kDTypes; ++i)
+    if (h.ptr() == g_dtype_names[i]) return static_cast<DType>(i);
+  if (PyUnicode_Check(h.ptr()))
+    for (int i = 0; i < kDTypes; ++i)
+      if (PyUnicode_Compare(h.ptr(), g_dtype_names[i]) == 0) return static_cast<DType>(i);
+  throw TypeError("dtype " + std::string(py::repr(h)) + " is not supported");
+}
+
+Operand operand(py::handle h, const char* what) {
+  Operand o;
+  if ((o.view = as_view(h)) != nullptr) return o;
+  PyObject* p = h.ptr();
+  if (PyFloat_Check(p)) {
+    o.kind = 2;
+    o.real = PyFloat_AS_DOUBLE(p);
+  } else if (PyBool_Check(p)) {
+    o.kind = 0;
+    o.integer = p == Py_True;
+  } else if (PyLong_Check(p)) {
+    o.kind = 1;
+    int overflow = 0;
+    o.integer = PyLong_AsLongLongAndOverflow(p, &overflow);
+    o.big = overflow != 0;
+    if (o.big) {
+      o.real = PyLong_AsDouble(p);
+      if (o.real == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+    }
+  } else {
+    throw TypeError(std::string(what) + ": expected a View or a Python number, not " +
+                    Py_TYPE(p)->tp_name);
+  }
+  return o;
+}
+
+// Python's own references to the arguments keep views alive during the call: a bound function
+// holds its arguments until it returns. Only the views' contents are read, and views never change.
+
+bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= kReleaseFrom; }
+
+View empty(py::handle shape, py::handle dtype) {
+  return View::empty(dtype_of(dtype), dims(shape, "empty"));
+}
+
+View as_strided(const View& v, py::handle shape, py::handle strides, py::handle offset) {
+  return View(v.buffer(), v.dtype(), dims(shape, "as_strided"), dims(strides, "as_strided"),
+              integer(offset.ptr(), "as_strided"));
+}
+
+// Reads any buffer NumPy exports; ndarray.py hands over native byte order and aligned items only,
+// and what still is neither is refused here.
+View from_numpy(py::handle source) {
+  Py_buffer b;
+  if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0)
+    throw py::error_already_set();
+  struct Release {
+    Py_buffer* b;
+    ~Release() { PyBuffer_Release(b); }
+  } release{&b};
+  const char* format = b.format == nullptr ? "B" : b.format;
+  std::optional<DType> dtype;
+  // Sizes come from itemsize, so a prefix matters only where it swaps bytes.
+  const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
+  if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
+  const char c = std::strlen(format) == 1 ? format[0] : '\0';
+  if (c == 'f' && b.itemsize == 4) dtype = DType::float32;
+  if (c == 'd' && b.itemsize == 8) dtype = DType::float64;
+  if (c == '?' && b.itemsize == 1) dtype = DType::boolean;
+  if ((c == 'i' || c == 'l' || c == 'q') && b.itemsize == 4) dtype = DType::int32;
+  if ((c == 'i' || c == 'l' || c == 'q') && b.itemsize == 8) dtype = DType::int64;
+  if (!dtype)
+    throw TypeError(std::string("from_numpy: element format '") + format + "' is not supported");
+  if (b.ndim > kMaxDims)
+    throw std::invalid_argument("from_numpy: more than " + std::to_string(kMaxDims) +
+                                " dimensions");
+  Dims shape, strides;
+  int64_t low = 0, high = 0;
+  bool aligned = reinterpret_cast<uintptr_t>(b.buf) % static_cast<size_t>(b.itemsize) == 0;
+  for (int i = 0; i < b.ndim; ++i) {
+    shape.push(b.shape[i]);
+    aligned = aligned && (b.shape[i] <= 1 || b.strides[i] % b.itemsize == 0);
+    strides.push(b.strides[i] / b.itemsize);
+    (strides[i] < 0 ? low : high) += (b.shape[i] - 1) * strides[i];
+  }
+  if (!aligned) throw std::invalid_argument("from_numpy: misaligned elements");
+  View out = View::empty(*dtype, shape);
+  if (out.size() == 0) return out;
+  auto foreign = std::make_shared<Buffer>(static_cast<char*>(b.buf) + low * b.itemsize,
+                                          (high - low + 1) * b.itemsize, [] {});
+  View in(std::move(foreign), *dtype, shape, strides, -low);
+  MaybeReleaseGil gil(large(out.size()));
+  cpu::copy(in, out);
+  return out;
+}
+
+// Copies into a NumPy array made by ndarray.py (compact, right dtype): avoids NumPy's C interface.
+void to_buffer(const View& v, py::handle target) {
+  Py_buffer b;
+  if (PyObject_GetBuffer(target.ptr(), &b, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)
+    throw py::error_already_set();
+  struct Release {
+    Py_buffer* b;
+    ~Release() { PyBuffer_Release(b); }
+  } release{&b};
+  if (b.len != v.size() * itemsize(v.dtype()))
+    throw std::invalid_argument("to_numpy: the target has another size");
+  if (b.len == 0) return;
+  auto foreign = std::make_shared<Buffer>(b.buf, b.len, [] {});
+  View out(std::move(foreign), v.dtype(), v.shape(), compact_strides(v.shape()), 0);
+  MaybeReleaseGil gil(large(v.size()));
+  cpu::copy(v, out);
+}
+
+PyObject* g_numpy_empty = nullptr;
+
+py::object to_numpy(const View& v) {
+  if (g_numpy_empty == nullptr)
+    g_numpy_empty = py::object(py::module_::import("numpy").attr("empty")).release().ptr();
+  py::object out = py::reinterpret_borrow<py::object>(g_numpy_empty)(
+      tuple_of(v.shape()), py::handle(g_dtype_names[static_cast<int>(v.dtype())]));
+  to_buffer(v, out);
+  return out;
+}
+
+View unary(Unary op, const View& x) {
+  MaybeReleaseGil gil(large(x.size()));
+  return cpu::unary(op, x);
+}
+
+View binary(Binary op, py::handle a, py::handle b) {
+  const char* what = kBinary[static_cast<int>(op)].name;
+  Operand x = operand(a, what), y = operand(b, what);
+  MaybeReleaseGil gil(large(x.view ? x.view->size() : 0, y.view ? y.view->size() : 0));
+  return cpu::binary(op, x, y);
+}
+
+View where(const View& condition, py::handle a, py::handle b) {
+  Operand x = operand(a, "where"), y = operand(b, "where");
+  MaybeReleaseGil gil(large(condition.size()));
+  return cpu::where(condition, x, y);
+}
+
+View reduce(Reduction op, const View& x, py::handle axes, bool keepdims) {
+  Dims d = dims(axes, kReductionNames[static_cast<int>(op)]);
+  MaybeReleaseGil gil(large(x.size()));
+  return cpu::reduce(op, x, d, keepdims);
+}
+
+void translate(std::exception_ptr p) {
+  try {
+    if (p) std::rethrow_exception(p);
+  } catch (const TypeError& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  }
+}
+
+}  // namespace
+}  // namespace needle
+
+PYBIND11_MODULE(_cpu, m) {
+  using namespace needle;
+  py::register_local_exception_translator(translate);
+  select_isa();
+  init_threads();
+  init_blas();
+  for (int i = 0; i < kDTypes; ++i)
+    g_dtype_names[i] = PyUnicode_InternFromString(name(static_cast<DType>(i)));
+
+  py::class_<View> view(m, "View", py::is_final());
+  view.def_property_readonly("shape", [](const View& v) { return tuple_of(v.shape()); })
+      .def_property_readonly("strides", [](const View& v) { return tuple_of(v.strides()); })
+      .def_property_readonly("offset", &View::offset)
+      .def_property_readonly("size", &View::size)
+      .def_property_readonly("ndim", &View::ndim)
+      .def_property_readonly("is_compact", &View::is_compact)
+      .def_property_readonly("data_ptr",
+                             [](const View& v) { return reinterpret_cast<uintptr_t>(v.data()); })
+      .def_property_readonly("dtype", [](const View& v) {
+        return py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
+      });
+  g_view_type = reinterpret_cast<PyTypeObject*>(view.ptr());
+
+  m.def("empty", &needle::empty);
+  m.def("as_strided", &needle::as_strided);
+  m.def("from_numpy", &needle::from_numpy);
+  m.def("to_numpy", &needle::to_numpy);
+  m.def("to_dlpack", &to_dlpack);
+  m.def("from_dlpack", &from_dlpack);
+  m.def("copy", [](const View& src, const View& dst) {
+    MaybeReleaseGil gil(large(dst.size()));
+    cpu::copy(src, dst);
+  });
+  m.def("fill", [](const View& dst, py::handle value) {
+    Operand v = operand(value, "fill");
+    if (v.view) throw TypeError("fill: expected a Python number");
+    MaybeReleaseGil gil(large(dst.size()));
+    cpu::fill(dst, v);
+  });
+  m.def("cast", [](const View& x, py::handle dtype) {
+    DType t = dtype_of(dtype);
+    MaybeReleaseGil gil(large(x.size()));
+    return cpu::cast(x, t);
+  });
+  m.def("compact", [](const View& x) {
+    MaybeReleaseGil gil(large(x.size()));
+    return cpu::compact(x);
+  });
+
+#define NEEDLE_UNARY(name, category) \
+  m.def(#name, [](const View& x) { return needle::unary(Unary::name, x); });
+#define NEEDLE_BINARY(name, category) \
+  m.def(#name, [](py::handle a, py::handle b) { return needle::binary(Binary::name, a, b); });
+#include "common/ops.inc"
+#undef NEEDLE_UNARY
+#undef NEEDLE_BINARY
+
+#define NEEDLE_REDUCE(name)                                          \
+  m.def(#name, [](const View& x, py::handle axes, bool keepdims) {   \
+    return needle::reduce(Reduction::name, x, axes, keepdims);       \
+  });
+  NEEDLE_REDUCE(sum)
+  NEEDLE_REDUCE(prod)
+  NEEDLE_REDUCE(max)
+  NEEDLE_REDUCE(min)
+#undef NEEDLE_REDUCE
+
+  m.def("where", &needle::where);
+  m.def("argmax", [](const View& x, int64_t axis, bool keepdims) {
+    MaybeReleaseGil gil(large(x.size()));
+    return cpu::arg_reduce(true, x, axis, keepdims);
+  });
+  m.def("argmin", [](const View& x, int64_t axis, bool keepdims) {
+    MaybeReleaseGil gil(large(x.size()));
+    return cpu::arg_reduce(false, x, axis, keepdims);
+  });
+  m.def("matmul", [](const View& a, const View& b) {
+    MaybeReleaseGil gil(large(a.size(), b.size()));
+    return cpu::matmul(a, b);
+  });
+  m.def("gather", [](const View& x, const View& index, int64_t axis) {
+    MaybeReleaseGil gil(large(x.size(), index.size()));
+    return cpu::gather(x, index, axis);
+  });
+  m.def("scatter", [](const View& dst, const View& index, const View& src, int64_t axis) {
+    MaybeReleaseGil gil(large(dst.size(), src.size()));
+    cpu::scatter(dst, index, src, axis, false);
+  });
+  m.def("scatter_add", [](const View& dst, const View& index, const View& src, int64_t axis) {
+    MaybeReleaseGil gil(large(dst.size(), src.size()));
+    cpu::scatter(dst, index, src, axis, true);
+  });
+  m.def("sgd_step", [](const View& param, const View& grad, const View* velocity, double lr,
+                       double momentum, double dampening, double weight_decay) {
+    MaybeReleaseGil gil(large(param.size()));
+    cpu::sgd_step(param, grad, velocity, {lr, momentum, dampening, weight_decay});
+  });
+  m.def("adam_step", [](const View& param, const View& grad, const View& m1, const View& m2,
+                        double lr, double beta1, double beta2, double eps, double weight_decay,
+                        double correction1, double correction2, bool decoupled) {
+    MaybeReleaseGil gil(large(param.size()));
+    cpu::adam_step(param, grad, m1, m2,
+                   {lr, beta1, beta2, eps, weight_decay, correction1, correction2, decoupled});
+  });
+  m.def("synchronize", [] {});
+  m.def("set_num_threads", &set_num_threads);
+  m.def("get_num_threads", &num_threads);
+  m.def("isa", [] { return kernels().isa; });
+  m.def("blas", &blas_status);
+
+  py::list unary_ops, binary_ops;
+  for (const OpInfo& op : kUnary) unary_ops.append(op.name);
+  for (const OpInfo& op : kBinary) binary_ops.append(op.name);
+  m.attr("UNARY") = py::tuple(unary_ops);
+  m.attr("BINARY") = py::tuple(binary_ops);
+}

@@ -1,0 +1,447 @@
+"""Tensors and differentiation."""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.autograd import topological_order
+from needle.errors import ShapeError
+
+
+def tensor(values, device, **options):
+    return ndl.Tensor(np.asarray(values, "float64"), device=device, **options)
+
+
+# Making tensors
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1.0, 2.0], "float32"),
+        ([1, 2], "int64"),
+        ([True, False], "bool"),
+        (3.5, "float32"),
+        (3, "int64"),
+        (np.ones(2), "float64"),
+        (np.ones(2, "float32"), "float32"),
+        (np.ones(2, "uint8"), "int32"),
+        (np.ones(2, "float16"), "float32"),
+        (np.float64(2), "float64"),
+    ],
+)
+def test_dtype_of_what_a_tensor_is_made_from(values, dtype, device):
+    x = ndl.Tensor(values, device=device)
+    assert (x.dtype, x.device) == (dtype, device)
+    assert x.requires_grad == dtype.startswith("float")
+    np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_unsupported_dtypes_are_refused(device):
+    for values in (np.ones(2, "complex64"), np.array(["a"]), np.array([None])):
+        with pytest.raises(TypeError):
+            ndl.Tensor(values, device=device)
+    with pytest.raises(TypeError):
+        ndl.Tensor([1.0], device=device, dtype="quaternion")
+
+
+def test_numpy_is_copied_and_ndarrays_are_shared(device):
+    source = np.ones(3, "float32")
+    x = ndl.Tensor(source, device=device)
+    source[:] = 5
+    assert x.numpy().tolist() == [1, 1, 1]
+    assert ndl.Tensor(x.cached_data).cached_data is x.cached_data
+    x.numpy()[:] = 7
+    assert x.numpy().tolist() == [1, 1, 1]
+
+
+def test_properties(device):
+    x = tensor(np.zeros((2, 3)), device)
+    assert (x.shape, x.ndim, x.size, len(x)) == ((2, 3), 2, 6, 2)
+    assert x.is_leaf and x.op is None and x.inputs == ()
+    y = x + x
+    assert not y.is_leaf and y.op.name == "add" and len(y.inputs) == 2
+    assert y.inputs[0].node is x.node
+    assert "requires_grad=True" in repr(x) and repr(device) in repr(x)
+    with pytest.raises(TypeError, match="0-d"):
+        len(x.sum())
+
+
+def test_scalars_from_tensors(device):
+    x = tensor(2.5, device)
+    assert float(x) == 2.5 and int(x) == 2 and bool(x) and x.item() == 2.5
+    with pytest.raises(ValueError, match="exactly one"):
+        bool(tensor([1, 2], device))
+
+
+def test_tensors_hash_by_identity_and_compare_by_element(device):
+    x, y = tensor([1, 2], device), tensor([1, 3], device)
+    assert len({x, y, x}) == 2
+    for result, expected in [
+        (x == y, [True, False]),
+        (x != y, [False, True]),
+        (x < y, [False, True]),
+        (x <= 1, [True, False]),
+        (x > 1.5, [False, True]),
+        (2 >= x, [True, True]),
+    ]:
+        assert result.dtype == "bool" and result.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("other", [2, 3.0, np.float32(2), np.float64(2), np.int64(2), True])
+def test_operators_with_scalars_are_numpys(dtype, other, device):
+    a = np.array([1, 2, 4], dtype)
+    x = ndl.Tensor(a, device=device)
+    weak = other.item() if isinstance(other, np.generic) else other
+    for symbol in ("+", "-", "*", "/"):
+        for left, right in ((x, other), (other, x)):
+            got = eval(f"p {symbol} q", {"p": left, "q": right})
+            sides = [a if side is x else weak for side in (left, right)]
+            expected = eval(f"p {symbol} q", {"p": sides[0], "q": sides[1]})
+            assert got.dtype == expected.dtype.name, symbol
+            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+
+
+def test_operators_with_numpy_arrays(device):
+    x = tensor([1, 2], device)
+    a = np.array([[3.0], [4.0]])
+    for got, expected in [
+        (x + a, [[4, 5], [5, 6]]),
+        (a - x, [[2, 1], [3, 2]]),
+        (a / x, [[3, 1.5], [4, 2]]),
+        (a**x, [[3, 9], [4, 16]]),
+        (x.reshape(1, 2) @ a, [[11]]),
+    ]:
+        assert isinstance(got, ndl.Tensor)
+        np.testing.assert_allclose(got.numpy(), expected)
+    assert (2**x).numpy().tolist() == [2, 4]
+    with pytest.raises(TypeError):
+        x + "a"
+
+
+def test_mixed_devices_are_refused():
+    devices = [d for d in (ndl.cpu(), ndl.cpu_numpy()) if d.enabled()]
+    if len(devices) < 2:
+        pytest.skip("one device only")
+    x, y = (tensor([1.0], d) for d in devices)
+    with pytest.raises(ValueError, match=r"add: .*different devices"):
+        x + y
+    assert x.to(devices[1]).device is devices[1]
+
+
+def test_errors_name_op_and_shapes(device):
+    x = tensor(np.ones((2, 3)), device)
+    with pytest.raises(ShapeError, match=r"matmul: shapes \(2, 3\) and \(2, 3\)"):
+        x @ x
+    with pytest.raises(ShapeError, match=r"add: shapes \(2, 3\) and \(2,\)"):
+        x + tensor([1, 2], device)
+    with pytest.raises(TypeError, match="add: input 1 is a int, not a Tensor"):
+        ops.add(x, 1)
+    with pytest.raises(TypeError, match="exp: takes 1 input, 2 given"):
+        ops.Exp()(x, x)
+
+
+# Gradients
+
+
+def test_gradient_of_a_shared_subexpression(device):
+    x = tensor([1.0, 2.0, 3.0], device)
+    y = x * x
+    z = (y + y * x).sum()
+    z.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * x.numpy() + 3 * x.numpy() ** 2)
+    assert y.grad is None
+
+
+def test_gradients_accumulate_until_reset(device):
+    x = tensor([2.0], device)
+    loss = (x * x).sum()
+    loss.backward()
+    loss.backward()  # the graph is still there
+    assert x.grad.numpy() == 8
+    x.grad = None
+    (x * 3).sum().backward()
+    assert x.grad.numpy() == 3
+
+
+def test_every_handle_of_a_leaf_has_its_gradient(device):
+    x = tensor([2.0], device)
+    y = x * x
+    y.sum().backward()
+    assert y.inputs[0].grad.numpy() == x.grad.numpy() == 4
+
+
+def test_out_grad_weights_and_is_checked(device):
+    x = tensor([1.0, 2.0], device)
+    y = x * 2
+    y.backward(tensor([1.0, 10.0], device))
+    assert x.grad.numpy().tolist() == [2, 20]
+    with pytest.raises(ShapeError, match=r"\(3,\)"):
+        y.backward(tensor([1, 2, 3], device))
+    with pytest.raises(TypeError, match="float"):
+        y.backward(1.0)
+    with pytest.raises(ShapeError, match="grad of shape"):
+        x.grad = tensor([1.0], device)
+    with pytest.raises(TypeError):
+        x.grad = 1.0
+
+
+def test_backward_without_gradient_is_refused(device):
+    x = tensor([1.0], device, requires_grad=False)
+    with pytest.raises(RuntimeError, match="does not require a gradient"):
+        (x * 2).backward()
+    with ndl.no_grad():
+        y = tensor([1.0], device) * 2
+    with pytest.raises(RuntimeError, match="no_grad"):
+        y.backward()
+
+
+def test_only_leaves_that_require_it_get_a_gradient(device):
+    x, w = tensor([1.0], device, requires_grad=False), tensor([2.0], device)
+    (x * w).sum().backward()
+    assert x.grad is None and w.grad.numpy() == 1
+    w.requires_grad = False
+    assert not (x * w).requires_grad
+    with pytest.raises(RuntimeError, match="leaves"):
+        w.requires_grad = True
+        (x * w).requires_grad = False
+    with pytest.raises(TypeError, match="int64"):
+        ndl.Tensor([1], device=device).requires_grad = True
+
+
+def test_backward_records_nothing_unless_asked(device):
+    x = tensor([2.0], device)
+    (x**3).sum().backward()
+    assert x.grad.is_leaf and not x.grad.requires_grad
+    x.grad = None
+    (x**3).sum().backward(create_graph=True)
+    assert x.grad.requires_grad
+    first = x.grad
+    x.grad = None
+    first.sum().backward(create_graph=True)
+    second = x.grad
+    x.grad = None
+    second.sum().backward()
+    assert (first.numpy(), second.numpy(), x.grad.numpy()) == (12, 12, 6)
+
+
+def test_gradients_have_the_inputs_dtype(device):
+    x = ndl.Tensor(np.ones(3, "float32"), device=device)
+    y = ndl.Tensor(np.ones(3, "float64"), device=device)
+    (x * y + x).sum().backward()
+    assert (x.grad.dtype, y.grad.dtype) == ("float32", "float64")
+    z = ndl.Tensor(np.ones(3, "float32"), device=device)
+    z.astype("float64").sum().backward()
+    assert z.grad.dtype == "float32"
+
+
+def test_gradients_through_tuples(device):
+    x = tensor([[1.0, 2.0], [3.0, 4.0]], device)
+    parts = ops.split(x, 0)
+    assert len(parts) == 2
+    (parts[1] * 2).sum().backward()  # the other part gets zeros
+    assert x.grad.numpy().tolist() == [[0, 0], [2, 2]]
+    x.grad = None
+    a, b = ops.fused_add_scalars(x, 1.0, 2.0)
+    (ops.stack([a, b, a], 0) * 3).sum().backward()
+    assert x.grad.numpy().tolist() == [[9, 9], [9, 9]]
+    with pytest.raises(IndexError, match="3 parts"):
+        ops.make_tuple(x, x, x)[3]
+
+
+def test_detach_and_data(device):
+    x = tensor([1.0, 2.0], device)
+    for cut in (x.detach(), x.data):
+        assert not cut.requires_grad and cut.cached_data is x.cached_data
+    (x.detach() * x).sum().backward()
+    assert x.grad.numpy().tolist() == [1, 2]
+    x.data = tensor([5.0, 6.0], device)
+    assert x.numpy().tolist() == [5, 6] and x.requires_grad
+    with pytest.raises(ShapeError, match="cannot be set"):
+        x.data = tensor([1.0], device)
+    with pytest.raises(TypeError, match="list"):
+        x.data = [1.0, 2.0]
+
+
+def test_gradients_are_those_of_the_values_at_the_time(device):
+    x = tensor([2.0], device)
+    y = x * x
+    x.data = tensor([100.0], device)
+    y.sum().backward()
+    assert x.grad.numpy() == 4
+
+
+def test_a_write_in_place_after_the_forward_pass_is_noticed(device):
+    w = tensor([2.0], device)
+    y = (w * w).sum()
+    optimizer = ndl.optim.SGD([w], lr=0.1)
+    y.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+
+
+# Depth, memory, threads
+
+
+def test_a_chain_of_50000_ops(device):
+    x = tensor([1.0], device)
+    y = x
+    for _ in range(50_000):
+        y = y + 1.0
+    assert len(topological_order([y.node])) == 50_001
+    y.sum().backward()
+    assert x.grad.numpy() == 1
+    del y
+    gc.collect()
+
+
+def test_a_chain_is_freed_on_a_small_stack(device):
+    """Freeing must not recurse either: 256 KiB of stack overflow quickly."""
+    code = f"""
+import threading, numpy as np, needle as ndl
+def work():
+    x = ndl.Tensor(np.ones(1), device=ndl.{device!r})
+    for chain in range(2):
+        y = x
+        for _ in range(50_000):
+            y = ndl.ops.exp(y * 0.0)
+        y.sum().backward()
+        del y
+threading.stack_size(256 * 1024)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr[-2000:]
+
+
+def test_values_that_no_gradient_reads_are_released(device):
+    x = tensor(np.ones((4, 4)), device)
+    y = x + 1.0
+    kept = weakref.ref(y.cached_data)
+    z = y + x  # add reads nothing
+    del y
+    assert kept() is None
+    y = x + 1.0
+    kept = weakref.ref(y.cached_data)
+    w = y * x  # multiply reads its inputs
+    del y
+    assert kept() is not None
+    with pytest.raises(RuntimeError, match=r"released .* reads"):
+        z.inputs[0].numpy()
+    assert z.inputs[0].shape == (4, 4)
+    (z + w).sum().backward()
+    # z = (x + 1) + x, w = (x + 1) * x
+    np.testing.assert_allclose(x.grad.numpy(), 2 + 2 * x.numpy() + 1)
+
+
+def test_a_graph_is_freed_without_the_garbage_collector(device):
+    gc.collect()
+    gc.disable()
+    try:
+        x = tensor(np.ones(3), device)
+        y = ops.exp(x * x)
+        node = y.node
+        loss = y.sum()
+        loss.backward()
+        before = sys.getrefcount(node)
+        del y, loss
+        assert sys.getrefcount(node) < before
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_no_grad_is_per_thread_and_reentrant(device):
+    x = tensor([1.0], device)
+    seen = []
+    with ndl.no_grad():
+        thread = threading.Thread(target=lambda: seen.append((x * 2).requires_grad))
+        thread.start()
+        thread.join()
+        with ndl.enable_grad():
+            assert (x * 2).requires_grad
+        with ndl.no_grad():
+            pass
+        assert not (x * 2).requires_grad and not ndl.is_grad_enabled()
+    assert seen == [True] and ndl.is_grad_enabled()
+    with pytest.raises(ZeroDivisionError), ndl.no_grad():
+        _ = 1 / 0
+    assert ndl.is_grad_enabled()
+
+    @ndl.no_grad()
+    def double(t):
+        return t * 2
+
+    assert not double(x).requires_grad
+
+
+def test_threads_do_not_disturb_each_other(device):
+    failures = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        a = rng.normal(size=(8, 8))
+        for _ in range(20):
+            x = tensor(a, device)
+            (ops.tanh(x @ x) * x).sum().backward()
+            t = np.tanh(a @ a)
+            slope = (1 - t**2) * a
+            expected = t + slope @ a.T + a.T @ slope
+            if not np.allclose(x.grad.numpy(), expected):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# In and out
+
+
+def test_copies_and_pickles_are_leaves(device):
+    x = tensor([1.0, 2.0], device)
+    for made in (copy.deepcopy(x * 2), pickle.loads(pickle.dumps(x * 2))):
+        assert made.is_leaf and made.requires_grad
+        assert made.numpy().tolist() == [2, 4] and made.device is device
+    p = ndl.nn.Parameter(x)
+    assert type(copy.deepcopy(p)) is ndl.nn.Parameter
+    assert copy.deepcopy(p).cached_data is not p.cached_data
+
+
+def test_arrays_from_tensors(device):
+    x = tensor([[1.0, 2.0]], device)
+    assert np.asarray(x).tolist() == [[1, 2]]
+    shared = np.from_dlpack(x)
+    assert shared.tolist() == [[1, 2]]
+    back = ndl.from_dlpack(shared)
+    assert back.numpy().tolist() == [[1, 2]] and not back.requires_grad
+
+
+@pytest.mark.peer
+def test_dlpack_with_torch_both_ways():
+    torch = pytest.importorskip("torch")
+    x = ndl.Tensor(np.arange(6, dtype="float32").reshape(2, 3))
+    theirs = torch.from_dlpack(x.detach())
+    theirs[0, 0] = 9
+    assert x.numpy()[0, 0] == 9
+    ours = ndl.from_dlpack(theirs)
+    theirs[1, 2] = 7
+    assert ours.numpy()[1, 2] == 7
+    assert ndl.Tensor(torch.ones(2)).numpy().tolist() == [1, 1]

@@ -1,0 +1,189 @@
+"""check_op finds what is wrong with an op: each test plants one fault."""
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle.errors import ShapeError
+from needle.op import REGISTRY, Elementwise, Op, register
+from needle.samples import Arg, error, sample, unary
+from needle.spec import Spec
+from needle.testing import OpCheckError, assert_close, check_op, tolerance
+
+
+class Cube(Elementwise):
+    """y = x ** 3."""
+
+    reads = frozenset({"inputs"})
+    samples = unary(shapes=((), (3, 4)))
+    error_samples = (error(TypeError, "takes 1 input", (2,), (2,)),)
+    infer_first = True
+
+    def dtype_of(self, dtype):
+        if dtype == "bool":
+            raise TypeError(f"{self.name}: no bool")
+        return dtype
+
+    def reference(self, x):
+        return x * x * x
+
+    def compute(self, x):
+        return x * x * x
+
+    def gradient(self, out_grad, node):
+        return out_grad * (node.inputs[0] * node.inputs[0] * 3)
+
+    def emit_te(self, k, x):
+        return k.topi.multiply(x, k.topi.multiply(x, x))
+
+
+@pytest.fixture
+def planted():
+    """Makes an op of Cube with some rules replaced."""
+
+    def make(**rules):
+        REGISTRY.pop("planted", None)
+        rules = {"__doc__": Cube.__doc__, "__module__": __name__, **rules}
+        return register(type("Planted", (Cube,), rules))
+
+    yield make
+    REGISTRY.pop("planted", None)
+
+
+def test_a_right_op_passes(planted):
+    check_op(planted())
+
+
+@pytest.mark.parametrize(
+    ("rules", "complaint"),
+    [
+        ({"compute": lambda self, x: x * x}, "forward"),
+        ({"gradient": lambda self, g, node: g * (node.inputs[0] * 3)}, "gradient"),
+        ({"gradient": lambda self, g, node: g * (node.inputs[0].detach() ** 2 * 3)}, "second"),
+        ({"gradient": lambda self, g, node: (g, g)}, "2 results for 1 inputs"),
+        ({"infer": lambda self, x: Spec((*x.shape, 1), x.dtype, x.device)}, "infer says"),
+        ({"infer": lambda self, x: Spec(x.shape, "float32", x.device)}, "infer says"),
+        ({"reads": frozenset()}, "released"),
+        ({"samples": ()}, "no samples"),
+        ({"error_samples": ()}, "no error_samples"),
+        ({"error_samples": (error(ShapeError, "x", (2,)),)}, "raises nothing"),
+        ({"error_samples": (error(TypeError, "else", (2,), (2,)),)}, "does not say"),
+        ({"error_samples": (error(ValueError, "", (2,), (2,)),)}, "expected ValueError"),
+        ({"__doc__": ""}, "docstring"),
+        ({"emit_te": Op.emit_te}, "emit_te"),
+        ({"reference": None}, "reference"),
+        ({"infer_first": False}, "refuses the dtype"),
+    ],
+)
+def test_a_fault_is_found(planted, rules, complaint):
+    with pytest.raises((OpCheckError, RuntimeError), match=complaint):
+        check_op(planted(**rules))
+
+
+def test_compute_that_writes_to_its_input_is_found(planted):
+    def compute(self, x):
+        out = x * x * x
+        x[...] = out
+        return out
+
+    with pytest.raises(OpCheckError, match="changed its inputs"):
+        check_op(planted(compute=compute))
+
+
+def test_a_forgotten_layout_is_found(planted):
+    def compute(self, x):
+        return (x * x * x) if x.is_compact else x * x
+
+    with pytest.raises(OpCheckError, match="strided"):
+        check_op(planted(compute=compute))
+
+
+def test_a_lost_nan_is_found(planted):
+    def compute(self, x):
+        y = x * x * x
+        return ndl.backend_ndarray.where(y.isnan(), 0.0, y) if x.dtype.startswith("float") else y
+
+    with pytest.raises(OpCheckError, match="NaN"):
+        check_op(planted(compute=compute))
+
+
+def test_compiled_results_are_compared(planted):
+    def good(op, inputs):
+        return inputs[0] ** 3
+
+    def bad(op, inputs):
+        return inputs[0] * inputs[0] * 2
+
+    check_op(planted(), compiled=good)
+    check_op(planted(), compiled={"does not apply": lambda op, inputs: None})
+    with pytest.raises(OpCheckError, match="forward on second"):
+        check_op(planted(), compiled={"first": good, "second": bad})
+
+
+def test_register_refuses_a_taken_name():
+    with pytest.raises(ValueError, match="'add' is taken"):
+
+        @register
+        class Other(Op):
+            """Not add."""
+
+            name = "add"
+
+
+def test_tolerance_follows_dtype_and_length():
+    assert tolerance("int32") == 0
+    assert 1e-6 < tolerance("float32") < 2e-5
+    assert tolerance("float64") < 1e-12
+    assert tolerance("float32", 100) == pytest.approx(10 * tolerance("float32"))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (np.ones(2), np.ones(3)),
+        (np.ones(2, "float32"), np.ones(2)),
+        (np.array([1, np.nan]), np.array([1, 0.0])),
+        (np.array([np.inf]), np.array([-np.inf])),
+        (np.array([1.0]), np.array([1.001])),
+        (np.array([1]), np.array([2])),
+    ],
+)
+def test_assert_close_finds_differences(actual, expected):
+    with pytest.raises(AssertionError):
+        assert_close(actual, expected)
+
+
+def test_an_op_of_a_tuple_and_attributes():
+    @register
+    class WeightedSum(Op):
+        """y = weight * (sum of the parts of a tuple)."""
+
+        weight: float
+
+        infer_first = True
+        samples = (sample([Arg((2, 3)), Arg((2, 3))], weight=2.0),)
+        error_samples = (error(TypeError, "tuple", (2,), weight=1.0),)
+
+        def infer(self, parts):
+            if isinstance(parts, Spec):
+                raise TypeError(f"{self.name}: needs a tuple")
+            if parts[0].dtype not in ("float32", "float64"):
+                raise TypeError(f"{self.name}: needs floats")
+            return parts[0]
+
+        def reference(self, parts):
+            return (parts[0] + parts[1]) * parts[0].dtype.type(self.weight)
+
+        def compute(self, parts):
+            return (parts[0] + parts[1]) * self.weight
+
+        def gradient(self, out_grad, node):
+            return ((out_grad * self.weight,) * 2,)
+
+        def emit_te(self, k, parts):
+            return k.topi.add(*parts)
+
+    try:
+        check_op(WeightedSum)
+    finally:
+        del REGISTRY["weighted_sum"]
