@@ -43,8 +43,9 @@ def sha256(path: Path) -> str:
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
+    # The order of keys counts: results that are a dict are put together in it.
     body = {name: value for name, value in manifest.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
@@ -54,7 +55,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     }
     sealed = {**manifest, "format": FORMAT, "files": files}
     sealed["digest"] = _manifest_digest(sealed)
-    (folder / MANIFEST).write_text(json.dumps(sealed, indent=1, sort_keys=True) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n")
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:

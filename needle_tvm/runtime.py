@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,9 @@ from needle_tvm.threads import configure_tvm_threads
 ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
 
 _CPU, _POOLED_ALLOCATOR = 1, 2  # DLPack's device type, and the VM's allocator
+
+# Registered by TVM's runtime library, so also where the compiler has been imported.
+_VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
 _load_lock = threading.Lock()
 
@@ -55,8 +60,7 @@ class Program:
         self._main = manifest["functions"]["main"]
         self._ffi = _ffi()
         configure_tvm_threads(manifest["target"].get("num-cores"))
-        module = self._ffi.load_module(str(path / artifact.LIBRARY))
-        self._executable = module["vm_load_executable"]
+        self._executable = _load_library(self._ffi, path, manifest)["vm_load_executable"]
         self._local = threading.local()
         self._params: tuple[Any, ...] | None = None if self._main["params"] else ()
 
@@ -220,6 +224,22 @@ def _describe(shape: Sequence[int], dtype: str) -> str:
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"
 
 
+def _load_library(ffi: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
+    """The artifact's library, from a private copy of the very bytes that were hashed.
+
+    The loader hands out what it has already loaded under a path's name, whatever the file holds
+    by now, and a file that is overwritten changes under the process that runs it: so the copy has
+    a name of its own, which is gone once it is loaded.
+    """
+    code = (path / artifact.LIBRARY).read_bytes()
+    if hashlib.sha256(code).hexdigest() != manifest["files"][artifact.LIBRARY]:
+        raise ArtifactError(f"{path / artifact.LIBRARY}: was changed while it was being loaded")
+    with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
+        copy = Path(folder) / f"{Path(folder).name}.so"
+        copy.write_bytes(code)
+        return ffi.load_module(str(copy))
+
+
 def _ffi() -> Any:
     """The tvm_ffi module, with TVM's runtime library in the process."""
     with _load_lock:
@@ -230,7 +250,7 @@ def _ffi() -> Any:
                 raise InstallError(
                     f"tvm_ffi cannot be imported ({error}): {versions.INSTALL_HINT}"
                 ) from None
-        if "tvm" not in sys.modules:  # the compiler's own library holds the runtime as well
+        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
             folder = versions.tvm_library_folder()
             if folder is None:
                 raise InstallError(

@@ -269,6 +269,11 @@ PYBIND11_MODULE(_cpu, m) {
         return py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
       });
   g_view_type = reinterpret_cast<PyTypeObject*>(view.ptr());
+  // Only kernels make views: View.__new__ would hand out an object without one inside.
+  g_view_type->tp_new = [](PyTypeObject*, PyObject*, PyObject*) -> PyObject* {
+    PyErr_SetString(PyExc_TypeError, "a View comes from a kernel (empty, from_numpy, ...)");
+    return nullptr;
+  };
 
   m.def("empty", &needle::empty);
   m.def("as_strided", &needle::as_strided);

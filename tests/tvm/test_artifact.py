@@ -1,0 +1,336 @@
+"""Exported models run without needle and TVM's compiler, or are refused before they are loaded."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import needle as ndl
+import needle_tvm
+from needle import nn
+from needle_tvm import artifact, runtime
+from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError
+
+from .conftest import make_mlp, tensor
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_mlp(16, 20, 5)
+
+
+@pytest.fixture(scope="module")
+def array():
+    return np.random.default_rng(3).standard_normal((4, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def exported(model, array, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "mlp"
+    needle_tvm.compile(model, tensor(array), stage="tuned").export(path)
+    return path
+
+
+@pytest.fixture
+def copied(exported, tmp_path):
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def test_runs_where_needle_and_the_compiler_cannot_be_imported(exported, model, array, tmp_path):
+    np.save(tmp_path / "x.npy", array)
+    code = (
+        "import sys\n"
+        "for name in ('needle', 'tvm', 'torch'):\n"
+        "    sys.modules[name] = None\n"
+        "import numpy as np\n"
+        "from needle_tvm import runtime\n"
+        "program = runtime.load(sys.argv[1])\n"
+        "assert runtime.self_test(program) == 0\n"
+        "np.save(sys.argv[2] + '/y.npy', program(np.load(sys.argv[2] + '/x.npy')))\n"
+    )
+    command = [sys.executable, "-c", code, str(exported), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    want = model(tensor(array)).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), want, rtol=1e-5, atol=1e-5)
+
+
+def test_load_gives_back_what_was_exported(exported, model, array, tmp_path):
+    loaded = needle_tvm.load(exported)
+    result = loaded(tensor(array))
+    assert isinstance(result, ndl.Tensor)
+    np.testing.assert_allclose(result.numpy(), model(tensor(array)).numpy(), rtol=1e-5, atol=1e-5)
+    again = needle_tvm.load(loaded.export(tmp_path / "again"))
+    np.testing.assert_array_equal(again(array).numpy(), result.numpy())
+
+
+def test_the_manifest_says_what_the_library_is(exported):
+    manifest = artifact.verify(exported)
+    main = manifest["functions"]["main"]
+    assert main["inputs"] == [{"name": "x", "shape": [4, 16], "dtype": "float32"}]
+    assert main["outputs"] == [{"shape": [4, 5], "dtype": "float32"}]
+    assert [spec["name"] for spec in main["params"]] == [
+        "modules.0.weight", "modules.0.bias", "modules.2.weight", "modules.2.bias"
+    ]  # fmt: skip
+    assert manifest["target"]["kind"] == "llvm" and manifest["target"]["mcpu"] != "host"
+    assert {"needle", "tvm", "tvm_ffi", "llvm"} <= set(manifest["versions"])
+    assert set(manifest["files"]) == {path.name for path in exported.iterdir()} - {"manifest.json"}
+
+
+# What is refused, before any of it is loaded
+
+
+@pytest.fixture
+def no_dlopen(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a library was loaded before it was verified")
+
+    monkeypatch.setattr(runtime.Program, "__init__", refuse)
+
+
+FILES = [artifact.LIBRARY, artifact.SCRIPT, artifact.PARAMS, artifact.GOLDEN, artifact.MANIFEST]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("percent", [0, 1, 37, 50, 99])
+def test_a_truncated_file_is_refused(copied, no_dlopen, name, percent):
+    data = (copied / name).read_bytes()
+    (copied / name).write_bytes(data[: len(data) * percent // 100])
+    with pytest.raises(ArtifactError, match=name):
+        needle_tvm.load(copied)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_refused(copied, no_dlopen, name, rng):
+    data = (copied / name).read_bytes()
+    for _ in range(20):
+        position, bit = int(rng.integers(len(data))), int(rng.integers(8))
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << bit
+        if name == artifact.MANIFEST and _same_json(data, bytes(flipped)):
+            continue
+        (copied / name).write_bytes(bytes(flipped))
+        with pytest.raises(ArtifactError, match=name):
+            needle_tvm.load(copied)
+
+
+def _same_json(one, other):
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_refused(copied, no_dlopen, name):
+    (copied / name).unlink()
+    with pytest.raises(ArtifactError, match=f"{name}.*missing"):
+        needle_tvm.load(copied)
+
+
+def test_an_added_file_is_refused(copied, no_dlopen):
+    (copied / "more.so").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"more\.so: does not belong"):
+        needle_tvm.load(copied)
+
+
+def test_what_is_no_artifact_is_refused(tmp_path, no_dlopen):
+    with pytest.raises(ArtifactError, match="no artifact there"):
+        needle_tvm.load(tmp_path / "nothing")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="not an artifact's manifest"):
+        needle_tvm.load(tmp_path)
+
+
+def reseal(path, **changes):
+    manifest = json.loads((path / artifact.MANIFEST).read_text())
+    for name, value in changes.items():
+        manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
+    artifact.write_manifest(path, manifest)
+
+
+def test_a_processor_without_the_features_is_refused_by_name(copied, no_dlopen):
+    reseal(copied, target={"features": ["avx512f", "amx-tile", "sve"], "mcpu": "future"})
+    with pytest.raises(TargetError, match=r"compiled for future; this one lacks .*sve"):
+        needle_tvm.load(copied)
+
+
+@pytest.mark.parametrize("name", ["tvm", "tvm_ffi"])
+def test_another_tvm_is_refused_by_name(copied, no_dlopen, name):
+    reseal(copied, versions={name: "0.1"})
+    with pytest.raises(ArtifactError, match=f"built with {name} 0.1, here is"):
+        needle_tvm.load(copied)
+
+
+# Inputs
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.zeros((4, 17), np.float32), r"'x' is float32\(4, 17\), .*compiled for float32\(4, 16\)"),
+        (np.zeros((0, 16), np.float32), r"float32\(0, 16\)"),
+        (np.zeros((4, 16), np.float64), r"float64\(4, 16\)"),
+        (np.zeros((4, 16), ">f4"), r">f4\(4, 16\)"),
+        ([[0.0] * 16] * 4, r"float64\(4, 16\)"),
+        ("text", r"'x' is "),
+        (None, r"'x' is object\(\)"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_refused_by_name(exported, wrong, message):
+    with pytest.raises(InputError, match=message):
+        needle_tvm.load(exported)(wrong)
+
+
+def test_the_number_of_inputs_is_checked(exported, array):
+    loaded = needle_tvm.load(exported)
+    with pytest.raises(InputError, match="'x' is missing"):
+        loaded()
+    with pytest.raises(InputError, match="was given 2"):
+        loaded(array, array)
+
+
+def test_awkward_memory_is_copied_and_right(exported, array):
+    program = runtime.load(exported)
+    want = program(array)
+    raw = np.zeros(array.nbytes + 64, np.uint8)
+    for offset in (1, 4, 32):
+        misaligned = raw[offset : offset + array.nbytes].view(np.float32).reshape(array.shape)
+        misaligned[...] = array
+        np.testing.assert_array_equal(program(misaligned), want)
+    np.testing.assert_array_equal(program(np.asfortranarray(array)), want)
+    np.testing.assert_array_equal(program(np.repeat(array, 2, axis=1)[:, ::2]), want)
+    reversed_rows = array[::-1].copy()[::-1]
+    np.testing.assert_array_equal(program(reversed_rows), want)
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(program(frozen), want)
+    np.testing.assert_array_equal(program(x=array), want)
+
+
+def test_dlpack_inputs_are_taken(exported, array):
+    torch = pytest.importorskip("torch")
+    loaded = needle_tvm.load(exported)
+    want = loaded(array).numpy()
+    np.testing.assert_array_equal(loaded(torch.from_numpy(array.copy())).numpy(), want)
+
+
+def test_results_do_not_share_memory(exported, array):
+    program = runtime.load(exported)
+    first = program(array)
+    kept = first.copy()
+    program(array * 2)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_threads_get_the_same_bits(exported, array):
+    from concurrent.futures import ThreadPoolExecutor
+
+    program = runtime.load(exported)
+    arrays = [array * scale for scale in range(1, 17)]
+    want = [program(a) for a in arrays]
+    with ThreadPoolExecutor(16) as pool:
+        for have, expected in zip(pool.map(program, arrays * 8), want * 8, strict=True):
+            np.testing.assert_array_equal(have, expected)
+
+
+# Weights
+
+
+def test_weights_that_do_not_fit_are_all_listed(exported, model, array):
+    program = runtime.load(exported)
+    want = program(array)
+    params = {name: value.numpy() for name, value in model.state_dict().items()}
+    params["modules.0.weight"] = params["modules.0.weight"][:, :-1]
+    params["modules.0.bias"] = params["modules.0.bias"].astype(np.float64)
+    params["extra"] = params.pop("modules.2.bias")
+    with pytest.raises(ParameterError) as caught:
+        program.set_params(params)
+    for part in ("unexpected 'extra'", "missing 'modules.2.bias'", r"float32(16, 19), not float32(16, 20)", "float64(1, 20)"):
+        assert part in str(caught.value)
+    np.testing.assert_array_equal(program(array), want)
+
+
+# Writing
+
+
+def test_export_replaces_an_artifact_and_nothing_else(exported, array, tmp_path):
+    loaded = needle_tvm.load(exported)
+    target = tmp_path / "out"
+    loaded.export(target)
+    before = artifact.read_manifest(target)["digest"]
+    loaded.export(target)
+    assert artifact.read_manifest(target)["digest"] == before
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    with pytest.raises(ArtifactError, match="not an artifact; it was not touched"):
+        loaded.export(precious)
+    assert (precious / "thesis.txt").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "precious"]
+
+
+@pytest.mark.parametrize("failing", ["write_bytes", "fsync", "rename"])
+def test_a_full_disk_leaves_nothing_half_written(exported, tmp_path, monkeypatch, failing):
+    loaded = needle_tvm.load(exported)
+    target = tmp_path / "out"
+    loaded.export(target)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if failing == "fsync" else Path, failing, full)
+        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+            loaded.export(target)
+        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+            loaded.export(tmp_path / "new")
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_really_is_full(exported, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+            needle_tvm.load(exported).export(small / "out")
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_another_model_exported_to_the_same_path_is_what_is_loaded(array, tmp_path):
+    """The dynamic loader answers from what it loaded under that name before."""
+    for width in (3, 4):
+        model = make_mlp(16, width)
+        needle_tvm.compile(model, tensor(array), stage="fused").export(tmp_path / "out")
+        result = needle_tvm.load(tmp_path / "out")(array).numpy()
+        np.testing.assert_allclose(result, model(tensor(array)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_nested_results_keep_their_structure(tmp_path, array):
+    class Nested(nn.Module):
+        def forward(self, x, pair, scale=2.0):
+            return {"sum": x + pair[0], "parts": [pair[1] * scale, (x,)]}
+
+    model = Nested()
+    model.eval()
+    args = (tensor(array), (tensor(array), tensor(array)))
+    path = needle_tvm.compile(model, *args, stage="fused").export(tmp_path / "nested")
+    result = runtime.load(path)(array, (array, array))
+    assert set(result) == {"sum", "parts"}
+    assert isinstance(result["parts"], list) and isinstance(result["parts"][1], tuple)
+    np.testing.assert_allclose(result["sum"], array * 2)
+    np.testing.assert_allclose(result["parts"][0], array * 2)
