@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from needle_tvm.errors import InstallError
@@ -39,9 +40,7 @@ def check_pins() -> None:
 
 
 def _tvm_folder() -> Path | None:
-    from importlib.util import find_spec
-
-    spec = find_spec("tvm")
+    spec = PathFinder.find_spec("tvm")  # looks on the path alone: imports nothing
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(next(iter(spec.submodule_search_locations)))
