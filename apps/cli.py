@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -51,6 +52,26 @@ def _whole(text: str, least: int) -> int:
     return value
 
 
+def seconds(text: str) -> float:
+    """A length of time above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def check_writable(path: Path) -> None:
+    """Raises UsageError, before any work is done, when `path` could not be written later."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if there != path and not there.is_dir():
+        raise UsageError(f"{path}: {there} is not a folder")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"{path}: {there} is not writable")
+
+
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
     """Run an app; its exit code, with every error as one line on stderr.
 
@@ -68,11 +89,14 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
     except Exception as error:
         if debug or os.environ.get("NEEDLE_DEBUG"):
             traceback.print_exc()
+            details = getattr(error.__cause__ or error, "details", "")  # a child's stderr
+            sys.stderr.write(details and f"{details}\n")
+        from needle.errors import TraceError
         from needle_tvm.errors import NeedleTVMError, StageError, TargetError
 
         if isinstance(error, UsageError | TargetError | StageError):
             return _complain(program, one_line(error), USAGE)
-        if isinstance(error, EvaluationError | NeedleTVMError | OSError):
+        if isinstance(error, EvaluationError | NeedleTVMError | TraceError | OSError):
             return _complain(program, one_line(error), FAILED)
         text = f"{type(error).__name__}: {one_line(error)} (NEEDLE_DEBUG=1 shows where)"
         return _complain(program, text, FAILED)

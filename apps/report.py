@@ -81,8 +81,10 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     console.print(table)
 
     machine = result["machine"]
-    if any(stage["from_cache"] for stage in result["stages"].values()):
-        console.print("* loaded from the cache", highlight=False)
+    stages = result["stages"].values()
+    if any(stage["from_cache"] for stage in stages):
+        seconds = sum(stage["seconds_to_ready"] for stage in stages if stage["from_cache"])
+        console.print(f"* from the cache, verified: {duration(seconds)} in all", highlight=False)
     console.print(
         f"error: largest absolute difference from the eager model in float64\n"
         f"{machine['processor']}, {machine['threads']} threads, {result['date']}",

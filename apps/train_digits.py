@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     import needle as ndl
     from models.mlp import MLP
 
+    cli.check_writable(options.out)
     device = getattr(ndl, options.device)()
     if not device.enabled():
         raise cli.UsageError(f"device {options.device!r} is not available on this machine")

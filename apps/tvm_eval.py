@@ -90,11 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     levels = (logging.WARNING, logging.INFO, logging.DEBUG)
     logging.basicConfig(level=levels[min(options.verbose, 2)], format="%(name)s: %(message)s")
+    if options.verbose < 2:  # it warns that it builds its font cache the first time
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
     return cli.guarded("tvm_eval.py", lambda: run(options), debug=options.verbose > 1)
 
 
 def run(options: argparse.Namespace) -> int:
     """Evaluates, and writes what was asked for."""
+    to_stdout = options.json == "-"
+    files = [Path(options.json)] if options.json and not to_stdout else []
+    for path in (options.out / "result", *files, *([options.dump_ir] if options.dump_ir else [])):
+        cli.check_writable(path)
     if options.threads is not None:
         # Before anything that starts threads is imported.
         from needle_tvm.threads import thread_environment
@@ -106,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     import report
 
     # With --json - the object has stdout to itself.
-    console = Console(stderr=options.json == "-", quiet=options.quiet)
+    console = Console(stderr=to_stdout, quiet=options.quiet)
     if not console.is_terminal:
         console.width = 120  # a file or a pipe has no width of its own to keep to
     request = evaluation.Request(
@@ -132,13 +138,12 @@ def run(options: argparse.Namespace) -> int:
     if "timing" in result:
         written.append(options.out / f"{name}.png")
         report.draw_chart(result, written[1])
-    if options.json == "-":
+    for path in files:
+        report.write_json(result, path)
+    if to_stdout:
         sys.stdout.write(report.to_json(result))
         sys.stdout.flush()
-    elif options.json:
-        written.append(Path(options.json))
-        report.write_json(result, written[-1])
-    console.print(f"wrote {', '.join(map(str, written))}", highlight=False)
+    console.print(f"wrote {', '.join(map(str, written + files))}", highlight=False)
     return cli.OK if result["ok"] else cli.FAILED
 
 

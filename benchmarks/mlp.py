@@ -118,7 +118,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--trials", type=natural, default=0, metavar="N", help="also time a model tuned so long")
     add("--torch-compile", action="store_true", help="also time torch.compile")
     add("--rounds", type=positive, default=15, metavar="N", help="blocks of each (%(default)s)")
-    add("--block-seconds", type=float, default=0.2, metavar="S", help="length (%(default)s)")
+    add(
+        "--block-seconds",
+        type=apps.cli.seconds,
+        default=0.2,
+        metavar="S",
+        help="length (%(default)s)",
+    )
     add("--threads", type=positive, default=available_cores(), metavar="N", help="(%(default)s)")
     add("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="(%(default)s)")
     return parser
@@ -131,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the contests one after the other, printing each as it ends; writes JSON and a chart."""
+    apps.cli.check_writable(options.out / "mlp.json")
     report: dict[str, Any] = {
         "machine": apps.machine.describe(options.threads),
         "date": apps.machine.now(),

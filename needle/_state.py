@@ -17,6 +17,7 @@ class _State(threading.local):
     # Class attributes are the defaults of every thread.
     grad: bool = True
     trace: Trace | None = None
+    freeing: list[Any] | None = None  # nodes waiting to be let go (see Node.__del__)
 
 
 state = _State()

@@ -111,7 +111,7 @@ class Graph:
         for node in self.nodes:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
-                add(node.op.name, _attributes(node.op), edges, *node.specs, rules_digest(node.op))
+                add(repr(node.op), edges, *node.specs, rules_digest(node.op))
         add("outputs", [number[id(node)] for node in self.outputs])
         for part in (*self.input_tree["args"], self.output_tree):
             add(tree.text(part))
@@ -203,10 +203,6 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
             i += 1
             leaf.name = f"{name}_{i}"
         taken.add(leaf.name)
-
-
-def _attributes(op: Op) -> list[tuple[str, str]]:
-    return [(f.name, repr(getattr(op, f.name))) for f in dataclasses.fields(op)]  # type: ignore
 
 
 def rules_digest(op: Op) -> str:

@@ -7,6 +7,7 @@ node, so that every handle to one leaf sees the same `.grad`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,21 @@ class Node:
         self.scope = scope
         self.requires_grad = requires_grad
         self.made = self.changed = 0
+
+    if sys.version_info[:2] == (3, 13):
+        # Only this Python frees a chain of objects with thousands of nested C calls, more than a
+        # small thread's stack holds. Here the nodes of a graph are let go one after the other.
+        def __del__(self) -> None:
+            inputs, self.input_nodes = self.input_nodes, ()
+            waiting = state.freeing
+            if waiting is not None:
+                waiting.append(inputs)
+                return
+            waiting = state.freeing = [inputs]
+            del inputs
+            while waiting:
+                waiting.pop()
+            state.freeing = None
 
     @property
     def specs(self) -> tuple[Spec, ...]:

@@ -80,6 +80,16 @@ class Op:
     samples: ClassVar[Sequence[Sample]] = ()
     error_samples: ClassVar[Sequence[ErrorSample]] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Same class and attributes; unlike 2 == 2.0, attributes of different types differ."""
+        return type(self) is type(other) and self._key() == other._key()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+    def _key(self) -> tuple[str, ...]:
+        return tuple([repr(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore
+
     def __call__(self, *inputs: Any) -> Any:
         """Applies the op to Tensors (or TensorTuples, where an input is a tuple)."""
         return apply(self, inputs)
@@ -142,7 +152,7 @@ def register(cls: O) -> O:
     parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     cls.arity = None if variadic else len(parameters)
-    made: O = dataclasses.dataclass(frozen=True)(cls)  # type: ignore[assignment]
+    made: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
     other = REGISTRY.get(cls.name)
     # The same class again: a module was reloaded.
     if other is not None and (other.__module__, other.__qualname__) != (

@@ -32,6 +32,7 @@ except ImportError as error:
 
 Constant = tvm.ir.expr.Constant
 transform = relax.transform
+check_well_formed = relax.analysis.well_formed  # raises on the first violation
 TensorType = relax.TensorType
 expr_functor = relax.expr_functor
 sequential = tvm.ir.transform.Sequential
@@ -122,6 +123,7 @@ __all__ = [
     "Target",
     "TensorType",
     "calls_of",
+    "check_well_formed",
     "cpu_features",
     "expr_functor",
     "host_cpu",

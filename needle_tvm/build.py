@@ -13,6 +13,7 @@ from needle_tvm._tvm import (
     IRModule,
     PrimFunc,
     Target,
+    check_well_formed,
     cpu_features,
     llvm_version,
     relax,
@@ -33,7 +34,10 @@ def lower(graph: Graph, target: Target, stage: str) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
     plan = pipeline.PIPELINES[stage]
     module = translate(graph, prefer_emit=plan.prefer_emit)
-    return pipeline.run(plan.graph, module, target)
+    check_well_formed(module)
+    module = pipeline.run(plan.graph, module, target)
+    check_well_formed(module)
+    return module
 
 
 def write_library(module: IRModule, target: Target, folder: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import math
 import os
 import sys
 import tempfile
@@ -167,7 +168,7 @@ class Program:
                 f"input {spec['name']!r} is {_describe(array.shape, str(array.dtype))}, "
                 f"the model was compiled for {_describe(spec['shape'], spec['dtype'])}"
             )
-        usable = array.flags.c_contiguous and array.flags.writeable
+        usable = array.flags.c_contiguous and array.flags.writeable and array.size
         if not usable or array.ctypes.data % ALIGNMENT:
             array = aligned_copy(array)
         return self._ffi.from_dlpack(array)
@@ -207,8 +208,13 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT bytes."""
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    # Not a slice: NumPy leaves the pointer of an empty one where it was.
+    copy = np.ndarray(array.shape, array.dtype, memory, start)
     copy[...] = array
+    if not copy.size:
+        # TVM calls an empty array contiguous only if each stride is the product of what follows.
+        strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
+        return np.lib.stride_tricks.as_strided(copy, strides=strides)
     return copy
 
 

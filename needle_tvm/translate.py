@@ -60,7 +60,7 @@ def _emit(builder: relax.BlockBuilder, node: Node, operands: list[Any], prefer_e
     try:
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
-        if prefer_emit and op.emit is not None:
+        if prefer_emit and op.emit is not None and not _has_empty(node):
             result = op.emit(relax, *operands)
             if isinstance(result, relax.Expr):  # not every case has an equal operator
                 return _bind(builder, node, builder.emit(result))
@@ -72,6 +72,12 @@ def _emit(builder: relax.BlockBuilder, node: Node, operands: list[Any], prefer_e
         shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"op {op.name}{where} on {shapes}: {reason}") from error
+
+
+def _has_empty(node: Node) -> bool:
+    """Whether an extent is 0, which to some of Relax's operators means something else."""
+    specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
+    return any(0 in spec.shape for spec in specs)
 
 
 def _emit_te(builder: relax.BlockBuilder, node: Node, operands: list[Any]) -> Any:
@@ -90,11 +96,3 @@ def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:
     if type(node.spec) is not tuple:  # a Spec is a named tuple
         return result
     return tuple(builder.emit(relax.TupleGetItem(result, i)) for i in range(len(node.specs)))
-
-
-def well_formed(module: IRModule) -> bool:
-    """Whether Relax's own checker accepts the module."""
-    return bool(relax.analysis.well_formed(module))
-
-
-__all__ = ["MAIN", "translate", "well_formed"]

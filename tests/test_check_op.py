@@ -120,6 +120,18 @@ def test_compiled_results_are_compared(planted):
         check_op(planted(), compiled={"first": good, "second": bad})
 
 
+def test_ops_are_equal_when_class_and_attributes_are():
+    from needle.ops import AddScalar, MulScalar
+
+    assert AddScalar(2) == AddScalar(2) and hash(AddScalar(2)) == hash(AddScalar(2))
+    nan = float("nan")
+    assert AddScalar(nan) == AddScalar(nan)
+    for other in (AddScalar(2.0), AddScalar(3), MulScalar(2), 2):
+        assert AddScalar(2) != other
+    with pytest.raises(AttributeError):
+        AddScalar(2).scalar = 3
+
+
 def test_register_refuses_a_taken_name():
     with pytest.raises(ValueError, match="'add' is taken"):
 

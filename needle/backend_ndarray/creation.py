@@ -49,9 +49,7 @@ def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
         raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
     kind, _ = source.__dlpack_device__()
     if kind != 1:
-        raise BufferError(
-            f"from_dlpack: DLPack device type {int(kind)} is not CPU memory"
-        )
+        raise BufferError(f"from_dlpack: DLPack device type {int(kind)} is not CPU memory")
     device = device or default_device()
     try:
         capsule = source.__dlpack__(max_version=(1, 0))

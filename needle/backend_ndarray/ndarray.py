@@ -13,51 +13,12 @@ import numpy as np
 from . import indexing
 from .device import Device, default_device
 from .dtypes import FLOAT_OF_INTEGER, dtype_name, is_floating
+from .elementwise import Elementwise
 
 _SCALARS = (float, int, bool)
 
 
-def wrap(device: Device, view: Any) -> NDArray:
-    """The array for a kernel's result; unchecked."""
-    out = _new(NDArray)
-    out.device = device
-    out.view = view
-    return out
-
-
-def _unary(name: str, doc: str) -> Callable[[NDArray], NDArray]:
-    def method(self: NDArray) -> NDArray:
-        device = self.device
-        return wrap(device, getattr(device.kernels, name)(self.view))
-
-    method.__name__, method.__doc__ = name, doc
-    return method
-
-
-def _binary(name: str, doc: str = "") -> Callable[[NDArray, Any], NDArray]:
-    def method(self: NDArray, other: Any) -> NDArray:
-        device = self.device
-        if type(other) is NDArray and other.device is device:
-            operand = other.view
-        elif (operand := self.operand(other)) is NotImplemented:
-            return NotImplemented
-        return wrap(device, getattr(device.kernels, name)(self.view, operand))
-
-    method.__name__, method.__doc__ = name, doc or f"Elementwise {name} with broadcasting."
-    return method
-
-
-def _reflected(name: str) -> Callable[[NDArray, Any], NDArray]:
-    def method(self: NDArray, other: Any) -> NDArray:
-        if (operand := self.operand(other)) is NotImplemented:
-            return NotImplemented
-        device = self.device
-        return wrap(device, getattr(device.kernels, name)(operand, self.view))
-
-    return method
-
-
-class NDArray:
+class NDArray(Elementwise):
     """A strided n-dimensional array on one device. Strides and offset count elements.
 
     Elementwise methods broadcast and promote like NumPy; Python scalars are weak. Errors:
@@ -387,53 +348,6 @@ class NDArray:
         kernel = getattr(self.device.kernels, name)
         return wrap(self.device, kernel(self.view, one, bool(keepdims)))
 
-    # Elementwise
-
-    exp = _unary("exp", "e to the power of each element.")
-    expm1 = _unary("expm1", "exp(x) - 1, accurate near 0.")
-    log = _unary("log", "Natural logarithm.")
-    log1p = _unary("log1p", "log(1 + x), accurate near 0.")
-    sin = _unary("sin", "Sine.")
-    cos = _unary("cos", "Cosine.")
-    tanh = _unary("tanh", "Hyperbolic tangent.")
-    erf = _unary("erf", "Error function.")
-    sqrt = _unary("sqrt", "Square root.")
-    rsqrt = _unary("rsqrt", "1 / sqrt(x).")
-    reciprocal = _unary("reciprocal", "1 / x.")
-    sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
-    relu = _unary("relu", "Maximum of x and 0; keeps NaN.")
-    abs = _unary("abs", "Absolute value.")
-    sign = _unary("sign", "-1, 0 or 1.")
-    square = _unary("square", "x * x.")
-    floor = _unary("floor", "Largest integer not above x, in x's dtype.")
-    ceil = _unary("ceil", "Smallest integer not below x, in x's dtype.")
-    logical_not = _unary("logical_not", "True where the element is zero.")
-    isnan = _unary("isnan", "True where the element is NaN.")
-    isfinite = _unary("isfinite", "True where the element is neither NaN nor infinite.")
-    __neg__ = _unary("negative", "-x.")
-    __abs__ = abs
-
-    maximum = _binary("maximum", "The larger of two elements; NaN when either is.")
-    minimum = _binary("minimum", "The smaller of two elements; NaN when either is.")
-    logical_and = _binary("logical_and", "True where both are non-zero.")
-    logical_or = _binary("logical_or", "True where either is non-zero.")
-    __add__ = _binary("add")
-    __sub__ = _binary("subtract")
-    __mul__ = _binary("multiply")
-    __truediv__ = _binary("divide")
-    __pow__ = _binary("power")
-    __radd__ = _reflected("add")
-    __rsub__ = _reflected("subtract")
-    __rmul__ = _reflected("multiply")
-    __rtruediv__ = _reflected("divide")
-    __rpow__ = _reflected("power")
-    __eq__ = _binary("equal")  # type: ignore[assignment]
-    __ne__ = _binary("not_equal")  # type: ignore[assignment]
-    __lt__ = _binary("less")
-    __le__ = _binary("less_equal")
-    __gt__ = _binary("greater")
-    __ge__ = _binary("greater_equal")
-
     def __matmul__(self, other: Any) -> NDArray:
         """Matrix product with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
         operand = self.operand(other)
@@ -458,6 +372,14 @@ class NDArray:
 
 
 _new = NDArray.__new__
+
+
+def wrap(device: Device, view: Any) -> NDArray:
+    """The array for a kernel's result; unchecked."""
+    out = _new(NDArray)
+    out.device = device
+    out.view = view
+    return out
 
 
 def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArray:

@@ -160,33 +160,28 @@ def _once(items: list[tuple[str, Any]], kind: type) -> Iterator[tuple[str, Any]]
 
 def _walk(root: Module) -> Iterator[tuple[str, Any]]:
     """(path, item) of modules (once each) and tensors, in the order of assignment."""
-    seen = {id(root)}
+    seen: set[int] = set()
     stack: list[tuple[str, Any]] = [("", root)]
     while stack:
         path, item = stack.pop()
-        if isinstance(item, (Module, Tensor)):
+        if isinstance(item, Tensor):
             yield path, item
-        if isinstance(item, Module):
-            children = [
-                (name, child)
-                for name, child in vars(item).items()
-                if not (isinstance(child, Tensor) and _hidden(name, child))
-            ]
-        elif isinstance(item, dict):
-            children = [(str(key), child) for key, child in item.items()]
-        elif isinstance(item, (list, tuple)):
-            children = [(str(i), child) for i, child in enumerate(item)]
-        else:
             continue
-        for name, child in reversed(children):
-            if isinstance(child, (Module, list, tuple, dict)):
-                if id(child) in seen:
-                    continue
-                seen.add(id(child))
-            elif not isinstance(child, Tensor):
-                continue
-            stack.append((f"{path}.{name}" if path else name, child))
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Module):
+            yield path, item
+            inside = [pair for pair in vars(item).items() if not _hidden(*pair)]
+        elif isinstance(item, dict):
+            inside = [(str(key), value) for key, value in item.items()]
+        else:
+            inside = [(str(i), value) for i, value in enumerate(item)]
+        for name, value in reversed(inside):
+            if isinstance(value, (Module, Tensor, list, tuple, dict)):
+                stack.append((f"{path}.{name}" if path else name, value))
 
 
-def _hidden(name: str, tensor: Tensor) -> bool:
-    return name.startswith("_") and not isinstance(tensor, Parameter)
+def _hidden(name: str, value: Any) -> bool:
+    """Whether an attribute is a tensor that is no part of the state."""
+    return name.startswith("_") and isinstance(value, Tensor) and not isinstance(value, Parameter)

@@ -74,8 +74,8 @@ class BatchNorm1d(Module):
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         m = self.momentum
-        self.running_mean.data = self.running_mean.detach() * (1 - m) + mean * m
-        self.running_var.data = self.running_var.detach() * (1 - m) + variance * m
+        for running, batch in ((self.running_mean, mean), (self.running_var, variance)):
+            running.data = running.detach() * (1 - m) + batch.astype(running.dtype) * m
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}, momentum={self.momentum}"

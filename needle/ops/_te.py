@@ -84,15 +84,24 @@ def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     reducer = k.te.comm_reducer(
         lambda a, b: greater_or_nan(k, a, b, dtype), lambda _: lowest, name="max"
     )
-    return reduce_over(k, reducer, x, axes, keepdims)
+    return reduce_over(k, reducer, x, axes, keepdims, lowest)
 
 
-def reduce_over(k: Any, reducer: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
-    """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized)."""
+def reduce_over(
+    k: Any, reducer: Any, x: Any, axes: Sequence[int], keepdims: bool, identity: Any = None
+) -> Any:
+    """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized).
+
+    `identity` (None: zero) is the result over no elements.
+    """
     over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
     if not over:
         return k.topi.identity(x)
     kept = [1 if a in over else n for a, n in enumerate(x.shape) if keepdims or a not in over]
+
+    if any(is_zero(x.shape[a]) for a in over):  # TVM's reduction would not even start
+        empty = full_like(k, x, 0) if identity is None else identity
+        return k.te.compute(kept, lambda *_: empty)
 
     def body(*out: Any) -> Any:
         rest = list(out)
@@ -111,8 +120,17 @@ def reduce_over(k: Any, reducer: Any, x: Any, axes: Sequence[int], keepdims: boo
 
 def is_one(n: Any) -> bool:
     """Whether an extent is known to be 1 (a symbolic one is not)."""
+    return _is_known(n, 1)
+
+
+def is_zero(n: Any) -> bool:
+    """Whether an extent is known to be 0."""
+    return _is_known(n, 0)
+
+
+def _is_known(n: Any, extent: int) -> bool:
     value = getattr(n, "value", n)  # IntImm or int
-    return isinstance(value, int) and value == 1
+    return isinstance(value, int) and value == extent
 
 
 def result(a: Any, b: Any) -> str:

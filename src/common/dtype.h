@@ -9,11 +9,11 @@
 namespace needle {
 
 // X(name, storage type, kind, DLPack code, bits); kind orders the scalar kinds for promotion.
-#define NEEDLE_DTYPES(X)        \
-  X(float32, float, 2, 2, 32)   \
-  X(float64, double, 2, 2, 64)  \
-  X(int32, int32_t, 1, 0, 32)   \
-  X(int64, int64_t, 1, 0, 64)   \
+#define NEEDLE_DTYPES(X)       \
+  X(float32, float, 2, 2, 32)  \
+  X(float64, double, 2, 2, 64) \
+  X(int32, int32_t, 1, 0, 32)  \
+  X(int64, int64_t, 1, 0, 64)  \
   X(boolean, uint8_t, 0, 6, 8)
 
 enum class DType : uint8_t {

@@ -1,5 +1,5 @@
-// Walks N strided operands in step: axes of extent 1 dropped, axes that continue one another merged,
-// any range of the flattened elements cut into runs along the last axis.
+// Walks N strided operands in step: axes of extent 1 dropped, axes that continue one another
+// merged, any range of the flattened elements cut into runs along the last axis.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,7 @@ struct Loop {
       total *= extents[i];
       if (extents[i] == 1) continue;
       bool merge = ndim > 0;
-      for (int k = 0; k < N && merge; ++k)
-        merge = strides[k][ndim - 1] == s[k][i] * extents[i];
+      for (int k = 0; k < N && merge; ++k) merge = strides[k][ndim - 1] == s[k][i] * extents[i];
       if (merge) {
         shape[ndim - 1] *= extents[i];
         for (int k = 0; k < N; ++k) strides[k][ndim - 1] = s[k][i];

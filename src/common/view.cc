@@ -49,7 +49,8 @@ int64_t checked_size(const Dims& shape, int64_t itemsize) {
   int64_t size = 1, bytes = itemsize;
   bool zero = false;
   for (int i = 0; i < shape.ndim; ++i) {
-    if (shape[i] < 0) throw std::invalid_argument("shape " + shape.str() + " has a negative extent");
+    if (shape[i] < 0)
+      throw std::invalid_argument("shape " + shape.str() + " has a negative extent");
     // Zero extents do not hide an overflow of the others: strides are computed from them too.
     if (shape[i] == 0) {
       zero = true;

@@ -93,8 +93,7 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
       refuse("strides overflow");
   }
   int64_t bytes;
-  if (__builtin_sub_overflow(high, low, &bytes) ||
-      __builtin_mul_overflow(bytes + 1, size, &bytes))
+  if (__builtin_sub_overflow(high, low, &bytes) || __builtin_mul_overflow(bytes + 1, size, &bytes))
     refuse("strides overflow");
   char* data = static_cast<char*>(t.data) + t.byte_offset;
   if (elements == 0) return View::empty(dtype, shape);
@@ -127,9 +126,8 @@ py::capsule to_dlpack(const View& view, bool versioned) {
   if (versioned) {
     auto* e = make_export<dlpack::ManagedVersioned>(view);
     e->managed.version = {1, 0};
-    return py::capsule(&e->managed, kNew, [](PyObject* c) {
-      capsule_destructor<dlpack::ManagedVersioned>(c, kNew);
-    });
+    return py::capsule(&e->managed, kNew,
+                       [](PyObject* c) { capsule_destructor<dlpack::ManagedVersioned>(c, kNew); });
   }
   auto* e = make_export<dlpack::Managed>(view);
   return py::capsule(&e->managed, kOld,

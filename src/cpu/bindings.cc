@@ -309,9 +309,9 @@ PYBIND11_MODULE(_cpu, m) {
 #undef NEEDLE_UNARY
 #undef NEEDLE_BINARY
 
-#define NEEDLE_REDUCE(name)                                          \
-  m.def(#name, [](const View& x, py::handle axes, bool keepdims) {   \
-    return needle::reduce(Reduction::name, x, axes, keepdims);       \
+#define NEEDLE_REDUCE(name)                                        \
+  m.def(#name, [](const View& x, py::handle axes, bool keepdims) { \
+    return needle::reduce(Reduction::name, x, axes, keepdims);     \
   });
   NEEDLE_REDUCE(sum)
   NEEDLE_REDUCE(prod)

@@ -18,8 +18,8 @@ constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
 
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int,
                        float, float*, int);
-using Dgemm = void (*)(int, int, int, int, int, int, double, const double*, int, const double*,
-                       int, double, double*, int);
+using Dgemm = void (*)(int, int, int, int, int, int, double, const double*, int, const double*, int,
+                       double, double*, int);
 
 Sgemm g_sgemm = nullptr;
 Dgemm g_dgemm = nullptr;
@@ -54,10 +54,7 @@ void load() {
   path = path.substr(0, path.find_last_of('/') + 1) + NEEDLE_BLAS_LIBRARY;
   void* library;
   {
-    // OpenBLAS knows fewer processors than there are: told nothing it takes an AVX-512 Zen 5 for a
-    // Haswell and is 1.7 times slower. Its own threads stay off: our pool splits the work.
-    bool avx512 = std::string(kernels().isa) == "avx512";
-    ScopedVariable core("OPENBLAS_CORETYPE", avx512 ? "SKYLAKEX" : nullptr);
+    // Its own threads stay off, from the beginning: our pool splits the work.
     ScopedVariable threads("OPENBLAS_NUM_THREADS", "1");
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }

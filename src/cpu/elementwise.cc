@@ -33,11 +33,21 @@ Element element(const Operand& s, DType t, const char* what) {
   Element e{};
   double real = s.kind == 2 || s.big ? s.real : static_cast<double>(s.integer);
   switch (t) {
-    case DType::float32: e.f32 = static_cast<float>(real); break;
-    case DType::float64: e.f64 = real; break;
-    case DType::int32: e.i32 = static_cast<int32_t>(s.integer); break;
-    case DType::int64: e.i64 = s.integer; break;
-    case DType::boolean: e.u8 = s.kind == 2 ? s.real != 0 : s.integer != 0 || s.big; break;
+    case DType::float32:
+      e.f32 = static_cast<float>(real);
+      break;
+    case DType::float64:
+      e.f64 = real;
+      break;
+    case DType::int32:
+      e.i32 = static_cast<int32_t>(s.integer);
+      break;
+    case DType::int64:
+      e.i64 = s.integer;
+      break;
+    case DType::boolean:
+      e.u8 = s.kind == 2 ? s.real != 0 : s.integer != 0 || s.big;
+      break;
   }
   return e;
 }
@@ -175,8 +185,7 @@ View unary(Unary op, const View& x) {
   if (row == nullptr) throw TypeError(unsupported(row_info.name, t));
   std::optional<View> storage;
   const View& in = as_type(x, t, &storage);
-  View out =
-      View::empty(row_info.category == Category::PREDICATE ? DType::boolean : t, x.shape());
+  View out = View::empty(row_info.category == Category::PREDICATE ? DType::boolean : t, x.shape());
   Loop<2> loop(out.shape(), {in.strides(), out.strides()});
   parallel_for(loop.total, kGrain, [&](int64_t begin, int64_t end) {
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {

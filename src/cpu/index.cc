@@ -16,8 +16,8 @@ std::vector<int64_t> positions(const View& index, int64_t extent, const char* wh
   if (index.dtype() != DType::int32 && index.dtype() != DType::int64)
     throw TypeError(std::string(what) + ": index must be int32 or int64, not " +
                     name(index.dtype()));
-  View wide = index.dtype() == DType::int64 && index.is_compact() ? index
-                                                                  : cast(index, DType::int64);
+  View wide =
+      index.dtype() == DType::int64 && index.is_compact() ? index : cast(index, DType::int64);
   const int64_t* p = reinterpret_cast<const int64_t*>(wide.data());
   std::vector<int64_t> out(static_cast<size_t>(wide.size()));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -82,8 +82,8 @@ View gather(const View& x, const View& index, int64_t axis) {
   if (out.size() == 0) return out;
   std::vector<int64_t> to = index_offsets(out, axis, index);
   const int64_t step = x.strides()[static_cast<int>(axis)], size = itemsize(x.dtype());
-  Loop<2> rest(without(x.shape(), axis, 1), {without(x.strides(), axis, 1),
-                                            without(out.strides(), axis, index.ndim())});
+  Loop<2> rest(without(x.shape(), axis, 1),
+               {without(x.strides(), axis, 1), without(out.strides(), axis, index.ndim())});
   CastRow row = kernels().cast[static_cast<int>(x.dtype())][static_cast<int>(x.dtype())];
   int64_t n = static_cast<int64_t>(where.size());
   parallel_for(n, std::max<int64_t>(1, kGrain / rest.total), [&](int64_t begin, int64_t end) {

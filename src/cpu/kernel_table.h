@@ -35,8 +35,7 @@ struct AdamFactors {
   double lr, beta1, beta2, eps, weight_decay, correction1, correction2;
   bool decoupled;
 };
-using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n,
-                         const AdamFactors& f);
+using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f);
 
 // Matrix product kernels for one element type. A is packed in panels [k][mr], B in panels [k][nr]
 // (or read in place, row-major with leading dimension ldb).

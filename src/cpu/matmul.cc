@@ -55,8 +55,7 @@ void gemm_direct(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
       const int64_t depth = std::min(kDepth, g.k - p);
       for (int64_t j = begin; j < end; ++j) {
         const bool packed = tail && j == column_panels - 1;
-        const char* b = packed ? last.get() + p * nr * size
-                               : g.b + (p * g.b_row + j * nr) * size;
+        const char* b = packed ? last.get() + p * nr * size : g.b + (p * g.b_row + j * nr) * size;
         for (int64_t i = 0; i < row_panels; ++i)
           kernel.tile(depth, a.get() + (i * g.k + p) * mr * size, b, packed ? nr : g.b_row,
                       g.c + (i * mr * g.ldc + j * nr) * size, g.ldc, p > 0,

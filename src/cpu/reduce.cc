@@ -66,13 +66,14 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
     out_type = sum_type(x.dtype());
     acc_type = is_floating(out_type) ? DType::float64 : DType::int64;
   }
-  const bool columns = outputs > 1 && length > 0 &&
-                       std::llabs(kept.inner(0)) < std::llabs(reduced.inner(0));
+  const bool columns =
+      outputs > 1 && length > 0 && std::llabs(kept.inner(0)) < std::llabs(reduced.inner(0));
   const int64_t work = outputs * length;
   const int64_t enough_outputs = columns ? 16 * kTile : 32;
   int64_t chunks = 1;
   if (outputs < enough_outputs && outputs > 0)
-    chunks = std::clamp<int64_t>(work / kChunk, 1, std::min(kMaxChunks, std::max<int64_t>(length, 1)));
+    chunks =
+        std::clamp<int64_t>(work / kChunk, 1, std::min(kMaxChunks, std::max<int64_t>(length, 1)));
   Dims flat;
   flat.push(chunks);
   flat.push(outputs);
@@ -109,9 +110,8 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
 
   if (chunks == 1) {
     int64_t grain = std::max<int64_t>(columns ? 64 : 1, kGrain / std::max<int64_t>(length, 1));
-    parallel_for(outputs, grain, [&](int64_t begin, int64_t end) {
-      part(begin, end, 0, length, acc.data());
-    });
+    parallel_for(outputs, grain,
+                 [&](int64_t begin, int64_t end) { part(begin, end, 0, length, acc.data()); });
   } else {
     parallel_for(chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c)
@@ -138,8 +138,7 @@ View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims) {
                                 x.shape().str());
   View out = View::empty(DType::int64, s.shape);
   if (out.size() == 0) return out;
-  const ArgRow row =
-      (max ? kernels().argmax : kernels().argmin)[static_cast<int>(x.dtype())];
+  const ArgRow row = (max ? kernels().argmax : kernels().argmin)[static_cast<int>(x.dtype())];
   int64_t* to = reinterpret_cast<int64_t*>(out.data());
   Loop<1> kept(s.kept, {s.kept_strides});
   parallel_for(kept.total, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {

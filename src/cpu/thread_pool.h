@@ -9,8 +9,8 @@ namespace needle {
 
 using RangeFn = void (*)(void* context, int64_t begin, int64_t end);
 
-// Runs fn over [0, n) in pieces of at least `grain`, in parallel; returns when all are done. fn must
-// not throw. Pieces depend on n, grain and the number of threads only.
+// Runs fn over [0, n) in pieces of at least `grain`, in parallel; returns when all are done. fn
+// must not throw. Pieces depend on n, grain and the number of threads only.
 void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context);
 
 template <class F>

@@ -124,6 +124,25 @@ def test_cuda_without_a_gpu(run_app, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_places_that_cannot_be_written_are_refused_first(run_app, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for arguments in (["--out", file], ["--json", file / "x.json"], ["--dump-ir", file / "ir"]):
+        refused(run_app("tvm_eval.py", *arguments, cwd=tmp_path), str(file), "not a folder")
+    refused(run_app("train_digits.py", "--out", file / "w", cwd=tmp_path), str(file))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_training_on_a_device_that_is_not_there(run_app, tmp_path):
+    import needle as ndl
+
+    if ndl.cuda().enabled():
+        pytest.skip("this machine has a GPU")
+    done = run_app("train_digits.py", "--device", "cuda", "--out", tmp_path / "w")
+    refused(done, "'cuda' is not available")
+    assert not (tmp_path / "w").exists()
+
+
 @pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"], ["--device", "tpu"]])
 def test_training_refuses_bad_arguments(run_app, arguments):
     refused(run_app("train_digits.py", *arguments), *arguments[:1])

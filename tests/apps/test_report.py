@@ -86,7 +86,7 @@ def test_the_table_fits_80_columns_and_says_it_all(result):
     assert "100 ms*" in rows["tuned"]
     assert "2.00 s" in rows["noopt"]
     assert "70.0 µs" in rows["ONNX Runtime"]
-    assert "* loaded from the cache" in text
+    assert "* from the cache, verified: 100 ms in all" in text
     assert "PyTorch eager left out: not installed: torch" in text
     assert max(map(len, text.splitlines())) <= 80
 

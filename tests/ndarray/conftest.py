@@ -13,7 +13,7 @@ from needle import backend_ndarray as nd
 
 settings.register_profile(
     "needle",
-    max_examples=int(os.environ.get("NEEDLE_CASES", "2500")),
+    max_examples=int(os.environ.get("NEEDLE_CASES", "1300")),
     deadline=None,  # the machine may be shared; time is no property of the code here
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -41,7 +41,9 @@ def test_reduce(data, name):
 @given(st.data(), st.sampled_from(["argmax", "argmin"]))
 def test_arg_reduce(data, name):
     _, a = data.draw(arrays())
-    axis = data.draw(st.one_of(st.none(), st.integers(-a.ndim, a.ndim - 1) if a.ndim else st.none()))
+    axis = data.draw(
+        st.one_of(st.none(), st.integers(-a.ndim, a.ndim - 1) if a.ndim else st.none())
+    )
     keepdims = data.draw(st.booleans())
     x = a.numpy()
     try:
@@ -63,9 +65,10 @@ def test_long_sums(shape, axis, dtype):
     rng = np.random.default_rng(0)
     x = (rng.random(shape) * 1000).astype(dtype)
     truth = x.sum(axis=axis, dtype=np.longdouble if dtype != "int32" else np.int64)
-    for a in (nd.array(x, device=nd.cpu()), nd.array(x.T.copy(), device=nd.cpu()).permute(
-        tuple(range(x.ndim))[::-1]
-    )):
+    for a in (
+        nd.array(x, device=nd.cpu()),
+        nd.array(x.T.copy(), device=nd.cpu()).permute(tuple(range(x.ndim))[::-1]),
+    ):
         got = a.sum(axis).numpy()
         eps = 2.0**-23 if dtype == "float32" else 2.0**-48
         error = np.abs(got.astype(np.longdouble) - truth) / np.abs(truth)

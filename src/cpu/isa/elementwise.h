@@ -40,8 +40,7 @@ static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, v
 
 // Powers by one exponent: the common ones need no pow.
 template <class T>
-static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov,
-                      int64_t n) {
+static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov, int64_t n) {
   if constexpr (Kind<T>::floating) {
     if (sb == 0 && n > 0) {
       const T e = *static_cast<const T*>(bv);
@@ -64,8 +63,7 @@ static void cast_row(const void* xv, int64_t sx, void* yv, int64_t sy, int64_t n
   if (sx == 1 && sy == 1) {
     for (int64_t i = 0; i < n; ++i) y[i] = Io<Out>::store(convert<C>(Io<In>::load(x[i])));
   } else {
-    for (int64_t i = 0; i < n; ++i)
-      y[i * sy] = Io<Out>::store(convert<C>(Io<In>::load(x[i * sx])));
+    for (int64_t i = 0; i < n; ++i) y[i * sy] = Io<Out>::store(convert<C>(Io<In>::load(x[i * sx])));
   }
 }
 

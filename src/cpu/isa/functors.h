@@ -9,12 +9,12 @@ namespace needle {
 namespace NEEDLE_ISA {
 namespace fn {
 
-#define NEEDLE_FN(name)                    \
-  struct name {                            \
-    template <class C>                     \
-    static inline C at(C x);               \
-  };                                       \
-  template <class C>                       \
+#define NEEDLE_FN(name)      \
+  struct name {              \
+    template <class C>       \
+    static inline C at(C x); \
+  };                         \
+  template <class C>         \
   inline C name::at([[maybe_unused]] C x)
 
 NEEDLE_FN(negative) {
@@ -53,14 +53,14 @@ NEEDLE_FN(square) {
 }
 
 // Functions with a float32 version of their own, and those that leave both types to libm.
-#define NEEDLE_FLOAT_FN(name, f32, f64)       \
-  NEEDLE_FN(name) {                           \
-    if constexpr (!Kind<C>::floating)         \
-      return x;                               \
-    else if constexpr (sizeof(C) == 4)        \
-      return f32;                             \
-    else                                      \
-      return f64;                             \
+#define NEEDLE_FLOAT_FN(name, f32, f64) \
+  NEEDLE_FN(name) {                     \
+    if constexpr (!Kind<C>::floating)   \
+      return x;                         \
+    else if constexpr (sizeof(C) == 4)  \
+      return f32;                       \
+    else                                \
+      return f64;                       \
   }
 
 static inline double sigmoid_f64(double x) {
@@ -83,24 +83,24 @@ NEEDLE_FLOAT_FN(reciprocal, 1.0f / x, 1.0 / x)
 NEEDLE_FLOAT_FN(sigmoid, sigmoid_f32(x), sigmoid_f64(x))
 NEEDLE_FLOAT_FN(erf, erf_f32(x), __builtin_erf(x))
 
-#define NEEDLE_PREDICATE_FN(name, expression)     \
-  struct name {                                   \
-    template <class C>                            \
-    static inline bool at(C x) {                  \
-      return expression;                          \
-    }                                             \
+#define NEEDLE_PREDICATE_FN(name, expression) \
+  struct name {                               \
+    template <class C>                        \
+    static inline bool at(C x) {              \
+      return expression;                      \
+    }                                         \
   };
 
 NEEDLE_PREDICATE_FN(logical_not, x == C(0))
 NEEDLE_PREDICATE_FN(isnan, x != x)
 NEEDLE_PREDICATE_FN(isfinite, x - x == C(0))
 
-#define NEEDLE_FN2(name)                                               \
-  struct name {                                                        \
-    template <class C>                                                 \
-    static inline C at(C a, C b);                                      \
-  };                                                                   \
-  template <class C>                                                   \
+#define NEEDLE_FN2(name)          \
+  struct name {                   \
+    template <class C>            \
+    static inline C at(C a, C b); \
+  };                              \
+  template <class C>              \
   inline C name::at([[maybe_unused]] C a, [[maybe_unused]] C b)
 
 NEEDLE_FN2(add) {
@@ -150,12 +150,12 @@ NEEDLE_FN2(power) {
 NEEDLE_FN2(maximum) { return (a > b) | (a != a) ? a : b; }  // NaN on either side wins
 NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
 
-#define NEEDLE_PREDICATE_FN2(name, expression)     \
-  struct name {                                    \
-    template <class C>                             \
-    static inline bool at(C a, C b) {              \
-      return expression;                           \
-    }                                              \
+#define NEEDLE_PREDICATE_FN2(name, expression) \
+  struct name {                                \
+    template <class C>                         \
+    static inline bool at(C a, C b) {          \
+      return expression;                       \
+    }                                          \
   };
 
 NEEDLE_PREDICATE_FN2(equal, a == b)

@@ -31,6 +31,36 @@ struct Vector<double> {
   typedef double type __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
 };
 
+// Transposes W vectors of W elements by log2(W) perfect shuffles.
+template <class T, int W>
+struct Transpose {
+  using V = typename Vector<T>::type;
+  template <int N, int... I>
+  struct Count : Count<N - 1, N - 1, I...> {};
+  template <int... I>
+  struct Count<0, I...> {
+    static inline V low(V a, V b) {
+      return __builtin_shufflevector(a, b, (I % 2 ? I / 2 + W : I / 2)...);
+    }
+    static inline V high(V a, V b) {
+      return __builtin_shufflevector(a, b, (I % 2 ? I / 2 + W + W / 2 : I / 2 + W / 2)...);
+    }
+  };
+  static inline __attribute__((always_inline)) void run(V (&r)[W]) {
+#pragma GCC unroll 4
+    for (int stage = 1; stage < W; stage *= 2) {
+      V next[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W / 2; ++i) {
+        next[2 * i] = Count<W>::low(r[i], r[i + W / 2]);
+        next[2 * i + 1] = Count<W>::high(r[i], r[i + W / 2]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < W; ++i) r[i] = next[i];
+    }
+  }
+};
+
 template <class T>
 struct Gemm {
   using V = typename Vector<T>::type;
@@ -45,7 +75,11 @@ struct Gemm {
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = V{} ;
+      for (int j = 0; j < NV; ++j) acc[i][j] = V{};
+    // The tile of C is needed last; by then it is in the cache.
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < NV; ++j) __builtin_prefetch(c + i * ldc + j * W, 1);
+#pragma GCC unroll 4
     for (int64_t p = 0; p < k; ++p) {
       V bv[NV];
 #pragma GCC unroll 4
@@ -70,8 +104,7 @@ struct Gemm {
     for (int i = 0; i < ROWS; ++i) {
       T row[NR];
       for (int j = 0; j < NV; ++j) __builtin_memcpy(row + j * W, &acc[i][j], sizeof(V));
-      for (int j = 0; j < cols; ++j)
-        c[i * ldc + j] = accumulate ? c[i * ldc + j] + row[j] : row[j];
+      for (int j = 0; j < cols; ++j) c[i * ldc + j] = accumulate ? c[i * ldc + j] + row[j] : row[j];
     }
   }
 
@@ -114,16 +147,22 @@ struct Gemm {
         for (int j = 0; j < NR; ++j) out[p * NR + j] = b[p * k_stride + j];
       return;
     }
-    if (k_stride == 1) {
-      // A transposed operand: blocks small enough for the cache lines of NR columns to stay.
-      constexpr int64_t kBlock = 16;
-      for (int64_t p0 = 0; p0 < k; p0 += kBlock) {
-        const int64_t end = p0 + kBlock < k ? p0 + kBlock : k;
-        for (int j = 0; j < NR; ++j) {
-          const T* column = b + j * col_stride;
-          for (int64_t p = p0; p < end; ++p) out[p * NR + j] = j < cols ? column[p] : T(0);
+    if (k_stride == 1 && cols == NR) {
+      // A transposed operand: square blocks are turned in registers.
+      int64_t p = 0;
+      for (; p + W <= k; p += W)
+        for (int v = 0; v < NV; ++v) {
+          V block[W];
+#pragma GCC unroll 16
+          for (int j = 0; j < W; ++j)
+            block[j] = *reinterpret_cast<const V*>(b + (v * W + j) * col_stride + p);
+          Transpose<T, W>::run(block);
+#pragma GCC unroll 16
+          for (int j = 0; j < W; ++j)
+            *reinterpret_cast<V*>(out + (p + j) * NR + v * W) = block[j];
         }
-      }
+      for (; p < k; ++p)
+        for (int j = 0; j < NR; ++j) out[p * NR + j] = b[p + j * col_stride];
       return;
     }
     for (int64_t p = 0; p < k; ++p)

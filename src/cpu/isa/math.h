@@ -31,7 +31,7 @@ static inline float float_of(uint32_t u) {
 
 // e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors so that subnormal results are right.
 static inline float exp_f32(float x) {
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kShift = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
   float clamped = x > 89.0f ? 89.0f : x;  // NaN passes both
   clamped = clamped < -104.5f ? -104.5f : clamped;
   float shifted = fma_(clamped, 1.44269504f, kShift);

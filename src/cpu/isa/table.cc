@@ -79,7 +79,8 @@ struct FillCast {
 struct FillRest {
   template <class S>
   static void fill(KernelTable* t, int d) {
-    constexpr int kSum = static_cast<int>(Reduction::sum), kProd = static_cast<int>(Reduction::prod);
+    constexpr int kSum = static_cast<int>(Reduction::sum),
+                  kProd = static_cast<int>(Reduction::prod);
     constexpr int kMax = static_cast<int>(Reduction::max), kMin = static_cast<int>(Reduction::min);
     t->where[d] = where_row<S>;
     t->reduce_row[kSum][d] = sum_row<S>;

@@ -1,0 +1,67 @@
+"""The package's face: what it exports, imports and prints."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import needle
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_importing_imports_no_compiler_and_prints_nothing():
+    """With TVM blocked everything is importable, and nothing heavy comes along unasked."""
+    code = """
+import importlib, pkgutil, sys
+for name in ("tvm", "torch"):
+    sys.modules[name] = None
+import needle
+for module in pkgutil.walk_packages(needle.__path__, "needle."):
+    found = module.module_finder.find_spec(module.name)
+    if found.origin.endswith(".py"):  # not the native modules, which load when used
+        importlib.import_module(module.name)
+assert not {"sklearn", "scipy", "safetensors"} & set(sys.modules)
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["needle", "needle.ops", "needle.nn", "needle.init", "needle.optim", "needle.data"],
+)
+def test_every_export_exists(module):
+    package = sys.modules[module]
+    assert len(package.__all__) == len(set(package.__all__))
+    for name in package.__all__:
+        assert hasattr(package, name), name
+
+
+def test_the_public_surface():
+    for name in (
+        "Tensor TensorTuple cpu cuda cpu_numpy all_devices default_device ops nn init optim data "
+        "autograd backend_ndarray no_grad manual_seed save load from_dlpack"
+    ).split():
+        assert name in needle.__all__ and hasattr(needle, name)
+
+
+def test_version_is_the_projects():
+    text = (ROOT / "pyproject.toml").read_text()
+    found = re.search(r'^version = "(.*)"', text, re.M)
+    assert found and found[1] == needle.__version__
+
+
+def test_no_file_is_long_and_none_shadows_the_standard_library():
+    for path in (ROOT / "needle").rglob("*.py"):
+        assert len(path.read_text().splitlines()) < 500, path
+        allowed = path.stem.startswith("_") or path.stem == "trace"
+        assert allowed or path.stem not in sys.stdlib_module_names, path

@@ -1,0 +1,112 @@
+"""Graph passes: what they look for, and what they leave alone."""
+
+import numpy as np
+import pytest
+
+from needle import ops
+from needle.trace import trace
+from needle_tvm import build
+from needle_tvm._tvm import PrimFunc, calls_of, check_well_formed
+from needle_tvm.passes.pack_weights import pack_weights
+from needle_tvm.schedule import cpu
+from needle_tvm.target import resolve
+from needle_tvm.translate import translate
+
+from .conftest import make_mlp, tensor
+
+
+@pytest.fixture(scope="module")
+def target():
+    return resolve("cpu", 2).to_tvm()
+
+
+def zeros(*shape, dtype="float32"):
+    return tensor(np.zeros(shape, dtype))
+
+
+def calls(module, name="main"):
+    return [called.rstrip("0123456789") for called in calls_of(module, name)]
+
+
+def packed(fn, target, *inputs):
+    module = translate(trace(fn, *inputs), prefer_emit=True)
+    result = pack_weights(module, target)
+    check_well_formed(result)
+    return calls(result)
+
+
+def test_a_layer_is_packed(target):
+    assert packed(make_mlp(8, 4), target, zeros(3, 8)).count("pack_weight") == 1
+
+
+def test_a_shared_weight_is_packed_once(target):
+    model = make_mlp(8, 8)
+    module = build.lower(trace(lambda x: model(model(x)), zeros(3, 8)), target, "tuned")
+    assert calls(module).count("pack_weight") == 0
+    assert calls(module, build.TRANSFORM) == ["pack_weight"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (lambda a, b: a @ b, (zeros(3, 8), zeros(8, 4))),
+        (lambda a: a @ ops.transpose(a), (zeros(3, 8),)),
+    ],
+    ids=["no parameter", "a computed operand"],
+)
+def test_what_does_not_meet_the_preconditions_stays(target, fn, inputs):
+    assert "pack_weight" not in packed(fn, target, *inputs)
+
+
+def test_empty_and_integer_products_stay(target):
+    assert "pack_weight" not in packed(make_mlp(8, 4), target, zeros(0, 8))
+
+
+def test_after_fusion_one_kernel_is_left_of_a_layer(target):
+    module = build.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
+    assert calls(module) == ["fused_dense_add_relu"]
+
+
+def test_every_function_is_scheduled(target):
+    module = build.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
+    module = build.schedule(module, target, "tuned")
+    functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
+    assert functions and all("tirx.is_scheduled" in f.attrs for f in functions)
+
+
+def test_an_epilogue_that_reads_its_input_twice(target, rng):
+    """Not inlined, yet computed at the tile: x * sigmoid(x) after a layer."""
+    layer = make_mlp(16, 40).modules[0]
+    x = tensor(rng.standard_normal((5, 16)).astype(np.float32))
+
+    def swish(value):
+        hidden = layer(value)
+        return hidden * ops.sigmoid(hidden) * hidden
+
+    import needle_tvm
+
+    found = needle_tvm.compile(swish, x, stage="tuned")(x).numpy()
+    np.testing.assert_allclose(found, swish(x).numpy(), rtol=1e-5, atol=1e-5)
+    module = build.lower(trace(swish, x), target, "tuned")
+    assert len(calls(module)) == 1
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v2", "haswell", "skylake-avx512", "znver5"])
+@pytest.mark.parametrize("m", [1, 2, 7, 8, 13, 64, 1000])
+@pytest.mark.parametrize("n", [1, 10, 16, 100, 512])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_tile_fits_the_registers(mcpu, m, n, dtype):
+    target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
+    registers, width = cpu.vector_registers(target)
+    tile = cpu.dense_tile(m, n, 64, dtype, target)
+    lanes = width // np.dtype(dtype).itemsize
+    assert tile.columns % lanes == 0
+    vectors = tile.columns // lanes
+    # Accumulators, a broadcast value, and the weights: a single row reads them from memory.
+    weights = vectors if tile.rows > 1 else 0
+    assert tile.rows * vectors + 1 + weights <= registers
+    # The last row of tiles is not mostly empty.
+    blocks = -(-m // tile.rows)
+    assert blocks * tile.rows - m < blocks
+
+
