@@ -7,21 +7,21 @@ import inspect
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from . import _examples as examples
+from ._examples import Array
 from ._state import no_grad
 from .autograd import Tensor, TensorTuple
-from .backend_ndarray import DTYPES, Device, NDArray, cpu, cpu_numpy
+from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
 from .backend_ndarray.dtypes import is_floating
 from .op import Op
-from .ops import make_tuple
-from .samples import Arg, ErrorSample, Sample
+from .samples import Arg, ErrorSample
 from .spec import Spec
 
-Array = np.ndarray[Any, Any]
 Compiled = Callable[[Op, list[Any]], Any]
 
 # A kernel or a compiled elementary function may be this many units in the last place off; TVM's
@@ -110,15 +110,15 @@ def check_op(
         accepted = 0
         for dtype in dtypes:
             rng = np.random.default_rng(zlib.crc32(f"{op.name} {number} {dtype}".encode()))
-            arrays = [_draw(arg, dtype, rng) for arg in sample.inputs]
+            arrays = [examples.draw(arg, dtype, rng) for arg in sample.inputs]
             case = _Case(op, f"{where} ({dtype})", devices, hooks)
-            accepted += case.check(arrays, _special(sample))
+            accepted += case.check(arrays, examples.special(sample))
         if not accepted:
             raise OpCheckError(f"{where}: infer refuses every dtype")
         if not sample.gradient:
             continue
         rng = np.random.default_rng(zlib.crc32(f"{op.name} {number}".encode()))
-        arrays = [_draw(arg, "float64", rng) for arg in sample.inputs]
+        arrays = [examples.draw(arg, "float64", rng) for arg in sample.inputs]
         for device in devices:
             _check_gradients(op, arrays, device, f"{where} on {device}")
     for number, bad in enumerate(op_class.error_samples):
@@ -151,35 +151,36 @@ class _Case:
     def check(self, arrays: list[Any], special: bool) -> bool:
         """False when `infer` refuses the dtype."""
         try:
-            inferred = self.op.infer(*[_spec(a, None) for a in arrays])
+            inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
         except (TypeError, ValueError) as refusal:
             for device in self.devices:
                 self._expect_refusal(arrays, device, type(refusal))
             return False
         self._forward(arrays, inferred, "")
-        self._forward([_strided(a) for a in arrays], inferred, "strided ")
-        if special and any(_has_float(a) for a in arrays):
+        self._forward([examples.strided(a) for a in arrays], inferred, "strided ")
+        if special and any(examples.has_float(a) for a in arrays):
             for pattern in range(3):
-                noted = [_with_specials(a, pattern) for a in arrays]
+                noted = [examples.with_specials(a, pattern) for a in arrays]
                 self._forward(noted, inferred, "NaN/Inf ")
         return True
 
     def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
         with np.errstate(all="ignore"):
-            expected = self.op.reference(*[_copied(a) for a in arrays])
+            expected = self.op.reference(*[examples.copied(a) for a in arrays])
         results: list[tuple[str, Any]] = []
         for device in self.devices:
-            tensors = [_tensor(a, device, False) for a in arrays]
-            before = [t.spec for t in tensors], [_numpy(t) for t in tensors]
+            tensors = [examples.tensor(a, device, False) for a in arrays]
+            before = [t.spec for t in tensors], [examples.numpy(t) for t in tensors]
             with no_grad():
                 out = self.op(*tensors)
             if [t.spec for t in tensors] != before[0] or not all(
-                _identical(a, _numpy(t)) for a, t in zip(before[1], tensors, strict=True)
+                examples.identical(a, examples.numpy(t))
+                for a, t in zip(before[1], tensors, strict=True)
             ):
                 raise OpCheckError(f"{self.where}: compute changed its inputs on {device}")
-            results.append((str(device), _numpy(out)))
+            results.append((str(device), examples.numpy(out)))
         for name, hook in self.hooks.items():
-            out = hook(self.op, [_copied(a) for a in arrays])
+            out = hook(self.op, [examples.copied(a) for a in arrays])
             if out is not None:
                 results.append((name, tuple(out) if isinstance(out, list) else out))
         for name, out in results:
@@ -194,8 +195,8 @@ class _Case:
             raise OpCheckError(
                 f"{what}: {len(out)} outputs, twin {len(expected)}, infer {len(inferred)}"
             )
-        length = self.op.reduction_length(*[_spec(a, None) for a in arrays])
-        scale = min(1.0, max((_largest(a) for a in arrays), default=0.0))
+        length = self.op.reduction_length(*[examples.spec(a, None) for a in arrays])
+        scale = min(1.0, max((examples.largest(a) for a in arrays), default=0.0))
         for got, want, spec in zip(out, expected, inferred, strict=True):
             if (got.shape, got.dtype.name) != (spec.shape, spec.dtype):
                 raise OpCheckError(f"{what}: got {got.dtype}{list(got.shape)}, infer says {spec}")
@@ -206,7 +207,7 @@ class _Case:
 
     def _expect_refusal(self, arrays: list[Any], device: Device, kind: type[Exception]) -> None:
         try:
-            self.op(*[_tensor(a, device, False) for a in arrays])
+            self.op(*[examples.tensor(a, device, False) for a in arrays])
         except kind:
             return
         raise OpCheckError(f"{self.where}: infer refuses the dtype, {device} computes")
@@ -215,11 +216,11 @@ class _Case:
 def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> None:
     """First and second order against central differences, in float64."""
     try:
-        inferred = op.infer(*[_spec(a, device) for a in arrays])
+        inferred = op.infer(*[examples.spec(a, device) for a in arrays])
     except (TypeError, ValueError):
         return
     specs = (inferred,) if isinstance(inferred, Spec) else inferred
-    flat = list(_flat(arrays))
+    flat = list(examples.flat(arrays))
     if not any(is_floating(s.dtype) for s in specs) or not any(a.dtype.kind == "f" for a in flat):
         return
     rng = np.random.default_rng(zlib.crc32(where.encode()))
@@ -227,13 +228,13 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
     directions = [rng.uniform(0.5, 1.5, a.shape) for a in flat]
 
     def objective(values: list[Array]) -> tuple[Tensor, list[Tensor]]:
-        tensors, leaves = _leaves(arrays, values, device)
+        tensors, leaves = examples.leaves(arrays, values, device)
         out = op(*tensors)
         parts = list(out) if isinstance(out, TensorTuple) else [out]
         total: Any = Tensor(np.zeros(()), device=device, requires_grad=False)
         for part, weight in zip(parts, weights, strict=True):
             if weight is not None:
-                total = total + (part.astype("float64") * _const(weight, device)).sum()
+                total = total + (part.astype("float64") * examples.const(weight, device)).sum()
         return total, leaves
 
     def gradients(values: list[Array], create_graph: bool = False) -> tuple[Any, list[Tensor]]:
@@ -244,7 +245,7 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         along: Any = Tensor(np.zeros(()), device=device, requires_grad=False)
         for leaf, direction in zip(leaves, directions, strict=True):
             if leaf.grad is not None:
-                along = along + (leaf.grad * _const(direction, device)).sum()
+                along = along + (leaf.grad * examples.const(direction, device)).sum()
         return along, leaves
 
     _, leaves = gradients(flat)
@@ -300,12 +301,14 @@ def _compare_gradients(found: list[Array], numeric: list[Array], what: str) -> N
 def _check_error(op_class: type[Op], bad: ErrorSample, device: Device, where: str) -> None:
     rng = np.random.default_rng(0)
     plain = all(isinstance(arg, (Arg, list)) for arg in bad.inputs)
-    arrays = [_draw(a, "float32", rng) if isinstance(a, (Arg, list)) else a for a in bad.inputs]
+    arrays = [
+        examples.draw(a, "float32", rng) if isinstance(a, (Arg, list)) else a for a in bad.inputs
+    ]
 
     def eager() -> None:
         op_class(**bad.attributes)(
             *[
-                _tensor(a, device, False) if isinstance(a, (np.ndarray, tuple)) else a
+                examples.tensor(a, device, False) if isinstance(a, (np.ndarray, tuple)) else a
                 for a in arrays
             ]
         )
@@ -313,7 +316,7 @@ def _check_error(op_class: type[Op], bad: ErrorSample, device: Device, where: st
     def infer() -> None:
         op = op_class(**bad.attributes)
         if op.arity in (None, len(arrays)):
-            op.infer(*[_spec(a, device) for a in arrays])
+            op.infer(*[examples.spec(a, device) for a in arrays])
         else:
             eager()
 
@@ -329,123 +332,3 @@ def _check_error(op_class: type[Op], bad: ErrorSample, device: Device, where: st
             ) from error
         else:
             raise OpCheckError(f"{where}: {kind} raises nothing, expected {bad.error.__name__}")
-
-
-# Drawing inputs
-
-
-def _draw(arg: Any, dtype: str, rng: np.random.Generator) -> Any:
-    if isinstance(arg, list):
-        return tuple(_draw(item, dtype, rng) for item in arg)
-    name = arg.dtype or dtype
-    values = rng.uniform(arg.low, arg.high, arg.shape)
-    if name == "bool":
-        return np.asarray(values >= (arg.low + arg.high) / 2)
-    return np.asarray(values if is_floating(name) else np.floor(values)).astype(name)
-
-
-def _special(sample: Sample) -> bool:
-    return all(
-        all(a.special for a in arg) if isinstance(arg, list) else arg.special
-        for arg in sample.inputs
-    )
-
-
-def _with_specials(value: Any, pattern: int) -> Any:
-    """NaN, infinities and zeros of both signs at places that differ from pattern to pattern."""
-    if isinstance(value, tuple):
-        return tuple(_with_specials(v, pattern) for v in value)
-    out = value.copy()
-    if out.dtype.kind == "f" and out.size:
-        numbers = [np.nan, np.inf, -np.inf, -0.0, 0.0]
-        flat = out.reshape(-1)
-        for i, number in enumerate(numbers[pattern:] + numbers[:pattern]):
-            flat[(i * 7 + pattern) % out.size] = number
-    return out
-
-
-def _strided(value: Any) -> Any:
-    """The same values in a layout with gaps and negative steps."""
-    if isinstance(value, tuple):
-        return tuple(_strided(v) for v in value)
-    wide = np.zeros([2 * n for n in value.shape], value.dtype)
-    key: Any = (..., *[slice(None, None, -2)] * value.ndim)
-    view = wide[key]
-    view[...] = value
-    return view
-
-
-# Between NumPy and Tensors
-
-
-def _tensor(value: Any, device: Device, requires_grad: bool) -> Any:
-    if isinstance(value, tuple):
-        return make_tuple(*[_tensor(v, device, requires_grad) for v in value])
-    data = NDArray(np.ascontiguousarray(value).reshape(value.shape), device=device)
-    if value.base is not None and value.ndim and any(s < 0 for s in value.strides):
-        # The native array gets the same layout, not only the same values.
-        wide = NDArray(np.zeros([2 * n for n in value.shape], value.dtype), device=device)
-        view = wide[tuple(slice(None, None, -2) for _ in value.shape)]
-        view[...] = data
-        data = view
-    return Tensor(data, requires_grad=requires_grad)
-
-
-def _leaves(
-    arrays: list[Any], values: list[Array], device: Device
-) -> tuple[list[Any], list[Tensor]]:
-    """Tensors nested like `arrays` over `values`, and the flat list of them."""
-    rest: Iterator[Tensor] = iter(flat := [Tensor(v, device=device, dtype=v.dtype) for v in values])
-    nested = [
-        make_tuple(*[next(rest) for _ in a]) if isinstance(a, tuple) else next(rest) for a in arrays
-    ]
-    return nested, flat
-
-
-def _const(value: Any, device: Device) -> Tensor:
-    return Tensor(value, device=device, requires_grad=False)
-
-
-def _numpy(value: Any) -> Any:
-    if isinstance(value, TensorTuple):
-        return tuple(part.numpy() for part in value.realize_cached_data())
-    return value.numpy()
-
-
-def _spec(value: Any, device: Device | None) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_spec(v, device) for v in value)
-    return Spec(value.shape, value.dtype.name, device)
-
-
-def _flat(arrays: Sequence[Any]) -> Iterator[Array]:
-    for a in arrays:
-        if isinstance(a, tuple):
-            yield from a
-        else:
-            yield a
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_copied(v) for v in value)
-    return np.array(value, order="C")
-
-
-def _identical(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple):
-        return all(_identical(x, y) for x, y in zip(a, b, strict=True))
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
-
-
-def _has_float(value: Any) -> bool:
-    return any(a.dtype.kind == "f" for a in _flat([value]))
-
-
-def _largest(value: Any) -> float:
-    sizes = [
-        float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
-        for a in _flat([value])
-        if a.dtype.kind == "f"
-    ]
-    return max(sizes, default=0.0)

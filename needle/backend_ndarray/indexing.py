@@ -25,12 +25,12 @@ class Layout(NamedTuple):
 
 class Advanced(NamedTuple):
     """A key with index arrays: `layout` has the indexed axes side by side from `axis` on;
-    `index` is linear over those axes (`extents`), all of its values in range."""
+    `positions` are linear over those axes (`extents`), all of its values in range."""
 
     layout: Layout
     axis: int
     extents: Ints
-    index: np.ndarray[Any, Any]
+    positions: np.ndarray[Any, Any]
 
     @property
     def merged_shape(self) -> Ints:

@@ -3,7 +3,7 @@ nothing; everything else is one call into the device's kernels (see numpy_backen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -40,34 +40,34 @@ class NDArray(Elementwise):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.view.shape  # type: ignore[no-any-return]
+        return self.view.shape
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Steps in elements (not bytes)."""
-        return self.view.strides  # type: ignore[no-any-return]
+        return self.view.strides
 
     @property
     def offset(self) -> int:
         """Elements between the buffer's beginning and the first element."""
-        return self.view.offset  # type: ignore[no-any-return]
+        return self.view.offset
 
     @property
     def dtype(self) -> str:
-        return self.view.dtype  # type: ignore[no-any-return]
+        return self.view.dtype
 
     @property
     def ndim(self) -> int:
-        return self.view.ndim  # type: ignore[no-any-return]
+        return self.view.ndim
 
     @property
     def size(self) -> int:
-        return self.view.size  # type: ignore[no-any-return]
+        return self.view.size
 
     @property
     def is_compact(self) -> bool:
         """True when the elements lie row-major and without gaps."""
-        return self.view.is_compact  # type: ignore[no-any-return]
+        return self.view.is_compact
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -84,13 +84,13 @@ class NDArray(Elementwise):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A NumPy copy."""
-        return self.device.kernels.to_numpy(self.view)  # type: ignore[no-any-return]
+        return self.device.kernels.to_numpy(self.view)
 
     def item(self) -> bool | int | float:
         """The only element as a Python scalar. ValueError when there is not exactly one."""
         if self.size != 1:
             raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
-        return self.numpy().item()  # type: ignore[no-any-return]
+        return self.numpy().item()
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -231,7 +231,7 @@ class NDArray(Elementwise):
                 *indexing.basic_layout(key, view.shape, view.strides, view.offset)
             )
         arranged, plan = self._advanced(key)
-        picked, index = arranged.reshape(plan.merged_shape), self._index(plan.index)
+        picked, index = arranged.reshape(plan.merged_shape), self._index(plan.positions)
         return wrap(self.device, self.device.kernels.gather(picked.view, index, plan.axis))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -267,7 +267,7 @@ class NDArray(Elementwise):
         arranged, plan = self._advanced(key)
         merged = arranged._reshape_view(plan.merged_shape)
         target = merged if merged is not None else arranged.copy().reshape(plan.merged_shape)
-        kernel(target.view, self._index(plan.index), source, plan.axis)
+        kernel(target.view, self._index(plan.positions), source, plan.axis)
         if merged is None:  # several indexed axes that no single stride spans
             back = target.reshape(arranged.shape)
             self.device.kernels.copy(back.view, arranged.view)

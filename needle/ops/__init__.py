@@ -71,6 +71,8 @@ from .shape import (
     reshape,
     transpose,
 )
+from .slicing import Slice, Unslice, unslice
+from .slicing import get_slice as slice
 from .softmax import LogSoftmax, LogSumExp, Softmax, logsoftmax, logsumexp, softmax
 from .tuples import (
     FusedAddScalars,
@@ -124,6 +126,7 @@ __all__ = [
     "Reshape",
     "Rsqrt",
     "Sigmoid",
+    "Slice",
     "Softmax",
     "Split",
     "Sqrt",
@@ -133,6 +136,7 @@ __all__ = [
     "Tanh",
     "Transpose",
     "TupleGetItem",
+    "Unslice",
     "Where",
     "add",
     "add_scalar",
@@ -165,6 +169,7 @@ __all__ = [
     "reshape",
     "rsqrt",
     "sigmoid",
+    "slice",
     "softmax",
     "split",
     "sqrt",
@@ -174,5 +179,6 @@ __all__ = [
     "tanh",
     "transpose",
     "tuple_get_item",
+    "unslice",
     "where",
 ]

@@ -115,7 +115,7 @@ def run_isa(isa, *arguments, code=SCRIPT):
 
 
 def test_instruction_sets_agree(tmp_path):
-    """Each variant this processor can run gives the same results, to a few ulp where it may fuse."""
+    """The variants this processor can run give the same results, to a few ulp where some fuse."""
     results = {}
     for isa in ("generic", "avx2", "avx512"):
         done = run_isa(isa, str(tmp_path / f"{isa}.npz"))

@@ -88,11 +88,9 @@ def test_sizes():
 @pytest.mark.parametrize("choice", ["own", "blas"])
 @pytest.mark.parametrize("isa", ["generic", ""])
 def test_sizes_by_each_kernel(choice, isa):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_nd_matmul as t; t.check_sizes()"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)],
+        [sys.executable, "-c", "import test_nd_matmul as t; t.check_sizes()"],
+        cwd=os.path.dirname(__file__),
         env={**os.environ, "NEEDLE_GEMM": choice, "NEEDLE_CPU_ISA": isa},
         capture_output=True, text=True,
     )  # fmt: skip

@@ -158,8 +158,7 @@ struct Gemm {
             block[j] = *reinterpret_cast<const V*>(b + (v * W + j) * col_stride + p);
           Transpose<T, W>::run(block);
 #pragma GCC unroll 16
-          for (int j = 0; j < W; ++j)
-            *reinterpret_cast<V*>(out + (p + j) * NR + v * W) = block[j];
+          for (int j = 0; j < W; ++j) *reinterpret_cast<V*>(out + (p + j) * NR + v * W) = block[j];
         }
       for (; p < k; ++p)
         for (int j = 0; j < NR; ++j) out[p * NR + j] = b[p + j * col_stride];

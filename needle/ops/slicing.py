@@ -1,0 +1,239 @@
+"""Basic indexing: ints, slices with any step, Ellipsis and None."""
+
+from __future__ import annotations
+
+from operator import index as as_int
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray import zeros
+from ..errors import ShapeError
+from ..op import Movement, Op, register
+from ..samples import error, sample
+from ..spec import Spec, as_shape
+from . import _te
+
+
+class Range(NamedTuple):
+    """A slice as an attribute of an op (Python's own cannot be hashed before 3.12)."""
+
+    start: int | None = None
+    stop: int | None = None
+    step: int | None = None
+
+
+Entry = int | Range | None
+Key = tuple[Any, ...]  # of entries, one of which may be Ellipsis
+
+
+def as_key(key: Any) -> Key:
+    """What stands in brackets as a tuple of ints, Ranges, None and Ellipsis.
+
+    TypeError for anything else: arrays and masks are no basic keys.
+    """
+    entries: list[Any] = []
+    several = isinstance(key, tuple) and not isinstance(key, Range)
+    for item in key if several else (key,):
+        if item is None or item is Ellipsis:
+            entries.append(item)
+        elif isinstance(item, slice):
+            ends = (item.start, item.stop, item.step)
+            entries.append(Range(*[None if e is None else as_int(e) for e in ends]))
+        elif isinstance(item, Range):
+            entries.append(item)
+        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+            entries.append(int(item))
+        else:
+            raise TypeError(
+                f"slice: index {type(item).__name__} is not an int, slice, None or Ellipsis"
+            )
+    return tuple(entries)
+
+
+def expand(name: str, key: Key, ndim: int) -> list[Entry]:
+    """`key` with an entry for each of `ndim` axes. ShapeError for too many."""
+    used = sum(entry is not None and entry is not Ellipsis for entry in key)
+    if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
+        raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
+    whole: list[Entry] = [Range()] * (ndim - used)
+    if Ellipsis not in key:
+        return [*key, *whole]
+    at = key.index(Ellipsis)
+    return [*key[:at], *whole, *key[at + 1 :]]
+
+
+def steps(name: str, entry: Range, n: int) -> range:
+    """The positions along an axis of extent `n` that `entry` takes."""
+    if entry.step == 0:
+        raise ShapeError(f"{name}: a slice's step must not be 0")
+    return range(*slice(*entry).indices(n))
+
+
+def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of x[key]. IndexError for an int out of range."""
+    out, axis = [], 0
+    for entry in expand(name, key, len(shape)):
+        if entry is None:
+            out.append(1)
+            continue
+        n = shape[axis]
+        if isinstance(entry, Range):
+            out.append(len(steps(name, entry, n)))
+        elif not -n <= entry < n:
+            raise IndexError(f"{name}: index {entry} is out of range for axis {axis} of extent {n}")
+        axis += 1
+    return tuple(out)
+
+
+def _native(key: Key) -> tuple[Any, ...]:
+    """The key as NumPy and NDArray take it."""
+    return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)
+
+
+_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (
+    ((5,), 2),
+    ((5,), (-1, None)),
+    ((5,), Range(1, 4)),
+    ((5,), Range(None, None, -2)),
+    ((3, 4), (Range(), 1)),
+    ((3, 4), (Ellipsis, Range(3, 0, -1))),
+    ((2, 3, 4), (0, Ellipsis, Range(None, None, 3))),
+    ((2, 3, 4), (Range(1, 9), None, 2)),
+    ((3, 4), (Range(2, 2),)),
+    ((0, 3), (Range(), 1)),
+    ((), ()),
+)
+
+
+@register
+class Slice(Movement):
+    """y = x[key], where key holds ints, Ranges, None and Ellipsis."""
+
+    key: Key
+
+    infer_first = True
+    samples = tuple(sample(shape, key=as_key(key)) for shape, key in _CASES)
+    error_samples = (
+        error(IndexError, "index 3 .* axis 0 of extent 3", (3, 4), key=(3,)),
+        error(ShapeError, "3 indices", (3, 4), key=(0, 0, 0)),
+        error(ShapeError, "indices", (3, 4), key=(Ellipsis, Ellipsis)),
+        error(ShapeError, "step", (3,), key=(Range(None, None, 0),)),
+    )
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return sliced_shape(self.name, self.key, shape)
+
+    def reference(self, x: Any) -> Any:
+        return x[_native(self.key)]
+
+    def compute(self, x: Any) -> Any:
+        return x[_native(self.key)]
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(Unslice(self.key, node.inputs[0].shape), (out_grad,))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        shape: list[Any] = []
+        makers: list[Any] = []  # from an output index, the index along each axis of x
+        axis = 0
+        for entry in expand(self.name, self.key, len(x.shape)):
+            if entry is None:
+                shape.append(1)
+                continue
+            n = x.shape[axis]
+            axis += 1
+            if entry == Range():
+                makers.append((len(shape), 0, 1))
+                shape.append(n)
+            elif isinstance(entry, Range):
+                taken = steps(self.name, entry, int(n))
+                makers.append((len(shape), taken.start, taken.step))
+                shape.append(len(taken))
+            else:
+                makers.append((None, entry if entry >= 0 else n + entry, 0))
+
+        def body(*out: Any) -> Any:
+            return x(*(start if o is None else start + out[o] * step for o, start, step in makers))
+
+        return k.te.compute(shape, body)
+
+
+@register
+class Unslice(Op):
+    """Zeros of `shape` with x at [key]: what slicing does to a gradient."""
+
+    key: Key
+    shape: tuple[int, ...]
+
+    infer_first = True
+    samples = tuple(
+        sample(sliced_shape("unslice", as_key(key), shape), key=as_key(key), shape=shape)
+        for shape, key in _CASES
+    )
+    error_samples = (
+        error(ShapeError, r"\(2,\) .* \(4,\)", (2,), key=(0,), shape=(3, 4)),
+        error(IndexError, "index 3", (4,), key=(3,), shape=(3, 4)),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        taken = sliced_shape(self.name, self.key, self.shape)
+        if x.shape != taken:
+            raise ShapeError(f"{self.name}: shape {x.shape} does not fill a slice of shape {taken}")
+        return Spec(self.shape, x.dtype, x.device)
+
+    def reference(self, x: Any) -> Any:
+        out = np.zeros(self.shape, x.dtype)
+        out[_native(self.key)] = x
+        return out
+
+    def compute(self, x: Any) -> Any:
+        out = zeros(self.shape, x.dtype, x.device)
+        out[_native(self.key)] = x
+        return out
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(Slice(self.key), (out_grad,))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        entries = expand(self.name, self.key, len(self.shape))
+
+        def body(*i: Any) -> Any:
+            hits, source, axis = [], [], 0
+            for entry in entries:
+                if entry is None:
+                    source.append(0)
+                    continue
+                n, at = self.shape[axis], i[axis]
+                axis += 1
+                if not isinstance(entry, Range):
+                    hits.append(at == entry % n)
+                    continue
+                taken = steps(self.name, entry, n)
+                if taken == range(n):
+                    source.append(at)
+                    continue
+                # Distance from the start in the direction of the step
+                ahead = at - taken.start if taken.step > 0 else taken.start - at
+                step = abs(taken.step)
+                place = k.tirx.floordiv(ahead, step)
+                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < len(taken)]
+                source.append(place)
+            zero = _te.full_like(k, x, 0)
+            if not hits:
+                return x(*source)
+            return k.tirx.if_then_else(k.tirx.all(*hits), x(*source), zero)
+
+        return k.te.compute(self.shape, body)
+
+
+def unslice(a: Tensor, key: Any, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of `shape` with `a` at [key]. ShapeError when it does not fit."""
+    return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
+
+
+def get_slice(a: Tensor, key: Any) -> Tensor:
+    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError when it does not fit,
+    TypeError for arrays."""
+    return apply(Slice(as_key(key)), (a,))
