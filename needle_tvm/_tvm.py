@@ -11,6 +11,7 @@ from typing import Any
 
 from needle_tvm import versions
 from needle_tvm.errors import InstallError
+from needle_tvm.ffi import torch_left_out
 from needle_tvm.threads import configure_tvm_threads
 
 versions.check_pins()
@@ -18,15 +19,16 @@ versions.check_pins()
 configure_tvm_threads()
 
 try:
-    import tvm
-    import tvm_ffi
-    from tvm import relax, s_tir, te, tirx, topi
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-    from tvm.s_tir import meta_schedule as ms
-    from tvm.target import Target
-    from tvm.target import codegen as _codegen
-    from tvm.tirx import PrimFunc
+    with torch_left_out():
+        import tvm
+        import tvm_ffi
+        from tvm import relax, s_tir, te, tirx, topi
+        from tvm.ir import IRModule
+        from tvm.s_tir import Schedule
+        from tvm.s_tir import meta_schedule as ms
+        from tvm.target import Target
+        from tvm.target import codegen as _codegen
+        from tvm.tirx import PrimFunc
 except ImportError as error:
     raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
 
@@ -130,7 +132,6 @@ __all__ = [
     "is_known_cpu",
     "llvm_version",
     "loads",
-    "llvm_version",
     "make_target",
     "ms",
     "relax",

@@ -1,11 +1,11 @@
 """Artifacts on disk: a directory with a library, its weights and a manifest. No TVM, no needle.
 
-    lib.so               compiled functions and the VM's program
-    module.tvmscript     the Relax module the library was built from, to read
-    params.safetensors   weights under their `state_dict` names (absent in cache entries)
-    golden.safetensors   one example: inputs `input.N` and the outputs `output.N` they gave
-    manifest.json        what the functions take and give, for which target, made by what, and the
-                         SHA-256 of every other file and of the manifest itself
+lib.so               compiled functions and the VM's program
+module.tvmscript     the Relax module the library was built from, to read
+params.safetensors   weights under their `state_dict` names (absent in cache entries)
+golden.safetensors   one example: inputs `input.N` and the outputs `output.N` they gave
+manifest.json        what the functions take and give, for which target, made by what, and the
+                     SHA-256 of every other file and of the manifest itself
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Seal a folder: hash every file in it and write the manifest that says so."""
-    files = {
-        path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST
-    }
+    files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     sealed = {**manifest, "format": FORMAT, "files": files}
     sealed["digest"] = _manifest_digest(sealed)
     (folder / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n")

@@ -10,9 +10,9 @@ session: a Ctrl-C at the terminal reaches only the parent, which ends the whole 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
 import importlib.util
-import hashlib
 import json
 import os
 import select

@@ -123,6 +123,7 @@ def first_divergence(
         results = program.run(arrays)
     for node, result in zip(nodes, results, strict=True):
         if _worst([expected[node]], [result])[1] > bounds[node]:
+            assert node.op is not None  # leaves were left out above
             return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
     return "no single op: the fault is in their fusion"
 

@@ -9,32 +9,25 @@ Only TVM's runtime library (3 MB) and tvm-ffi are loaded; `tvm` itself is never 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import math
 import os
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from needle_tvm import artifact, trees, versions
-from needle_tvm.errors import ArtifactError, InputError, InstallError, ParameterError
+from needle_tvm import artifact, trees
+from needle_tvm.errors import ArtifactError, InputError, ParameterError
+from needle_tvm.ffi import load_ffi
 from needle_tvm.threads import configure_tvm_threads
 
 ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
 
 _CPU, _POOLED_ALLOCATOR = 1, 2  # DLPack's device type, and the VM's allocator
-
-# Registered by TVM's runtime library, so also where the compiler has been imported.
-_VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
-
-_load_lock = threading.Lock()
 
 
 def load(path: str | os.PathLike[str]) -> Program:
@@ -59,7 +52,7 @@ class Program:
         self.path = path
         self.manifest = manifest
         self._main = manifest["functions"]["main"]
-        self._ffi = _ffi()
+        self._ffi = load_ffi()
         configure_tvm_threads(manifest["target"].get("num-cores"))
         self._executable = _load_library(self._ffi, path, manifest)["vm_load_executable"]
         self._local = threading.local()
@@ -244,40 +237,3 @@ def _load_library(ffi: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
         copy = Path(folder) / f"{Path(folder).name}.so"
         copy.write_bytes(code)
         return ffi.load_module(str(copy))
-
-
-def _ffi() -> Any:
-    """The tvm_ffi module, with TVM's runtime library in the process."""
-    with _load_lock:
-        with _torch_left_out():
-            try:
-                import tvm_ffi
-            except ImportError as error:
-                raise InstallError(
-                    f"tvm_ffi cannot be imported ({error}): {versions.INSTALL_HINT}"
-                ) from None
-        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
-            folder = versions.tvm_library_folder()
-            if folder is None:
-                raise InstallError(
-                    f"TVM's runtime library was not found: {versions.INSTALL_HINT}"
-                )
-            ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
-        return tvm_ffi
-
-
-@contextlib.contextmanager
-def _torch_left_out() -> Iterator[None]:
-    """Keep tvm_ffi's first import from importing PyTorch, which takes over a second.
-
-    tvm_ffi imports it whenever it is installed, to recognise its tensors; here arrays cross over
-    DLPack. Where the process has imported PyTorch itself, nothing is left out.
-    """
-    if "torch" in sys.modules or "tvm_ffi" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]

@@ -10,6 +10,7 @@ from needle_tvm.errors import TranslationError
 
 if TYPE_CHECKING:
     from needle.autograd import Node
+    from needle.op import Op
     from needle.trace import Graph, Leaf
 
 MAIN = "main"
@@ -39,7 +40,7 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
             for node in graph.nodes:
                 if node.op is not None:
                     operands = [values[operand] for operand in node.input_nodes]
-                    values[node] = _emit(builder, node, operands, prefer_emit)
+                    values[node] = _emit(builder, node, node.op, operands, prefer_emit)
             results = [builder.emit_output(values[node]) for node in graph.outputs]
         builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     return builder.get()
@@ -55,8 +56,9 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _emit(builder: relax.BlockBuilder, node: Node, operands: list[Any], prefer_emit: bool) -> Any:
-    op = node.op
+def _emit(
+    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], prefer_emit: bool
+) -> Any:
     try:
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
@@ -64,7 +66,7 @@ def _emit(builder: relax.BlockBuilder, node: Node, operands: list[Any], prefer_e
             result = op.emit(relax, *operands)
             if isinstance(result, relax.Expr):  # not every case has an equal operator
                 return _bind(builder, node, builder.emit(result))
-        return _emit_te(builder, node, operands)
+        return _emit_te(builder, node, op, operands)
     except (TranslationError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a rule raises must name the op it belongs to
@@ -80,15 +82,13 @@ def _has_empty(node: Node) -> bool:
     return any(0 in spec.shape for spec in specs)
 
 
-def _emit_te(builder: relax.BlockBuilder, node: Node, operands: list[Any]) -> Any:
+def _emit_te(builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any]) -> Any:
     def rule(*tensors: Any) -> Any:
-        result = node.op.emit_te(TE_NAMESPACE, *tensors)
+        result = op.emit_te(TE_NAMESPACE, *tensors)
         return list(result) if isinstance(result, tuple) else result
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
-    return _bind(
-        builder, node, builder.emit_te(rule, *grouped, primfunc_name_hint=node.op.name)
-    )
+    return _bind(builder, node, builder.emit_te(rule, *grouped, primfunc_name_hint=op.name))
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:

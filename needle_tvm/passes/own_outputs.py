@@ -41,9 +41,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         return module
     result = relax.Tuple(results) if isinstance(returned, relax.Tuple) else results[0]
     builder = relax.BlockBuilder(module)
-    body = builder.normalize(
-        relax.SeqExpr([*body.blocks, relax.BindingBlock(copies)], result)
-    )
+    body = builder.normalize(relax.SeqExpr([*body.blocks, relax.BindingBlock(copies)], result))
     function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     module.update_func(module.get_global_var("main"), function)
     return module

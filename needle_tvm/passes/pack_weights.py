@@ -45,7 +45,7 @@ def pack_weights(module: IRModule, target: Target) -> IRModule:
 
 
 @expr_functor.mutator
-class _Packer(expr_functor.PyExprMutator):
+class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
     def __init__(self, module: IRModule, target: Target, weights: set[Any]) -> None:
         super().__init__(module)
         self._target = target
@@ -126,8 +126,6 @@ def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
     )
     return te.compute(
         (m, n),
-        lambda i, j: tiles[
-            i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns
-        ],
+        lambda i, j: tiles[i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns],
         name="dense",
     )

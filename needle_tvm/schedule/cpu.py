@@ -170,9 +170,7 @@ def loops(sch: Schedule, target: Target) -> None:
         if not nest or len(kinds) != len(nest):
             continue
         spatial = [
-            loop
-            for loop, kind in zip(nest, kinds, strict=True)
-            if kind == tirx.IterVar.DataPar
+            loop for loop, kind in zip(nest, kinds, strict=True) if kind == tirx.IterVar.DataPar
         ]
         reduced = [loop for loop in nest if loop not in spatial]
         if not spatial:

@@ -38,9 +38,7 @@ def tune(
     environment = thread_environment(spec.threads)
     setup = {
         "target": description,
-        "tasks": {
-            name: [tvm.ir.save_json(plain), calls] for name, (plain, calls) in tasks.items()
-        },
+        "tasks": {name: [tvm.ir.save_json(plain), calls] for name, (plain, calls) in tasks.items()},
         "trials": trials,
         "seed": seed,
     }

@@ -146,7 +146,7 @@ def _build(module: IRModule, target: Target, _params: Any) -> Any:
 
 def _reporting(names: list[str], report: Callable[[dict[str, Any]], None]) -> Any:
     @tvm.ir.utils.derived_object
-    class Reporting(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+    class Reporting(ms.measure_callback.PyMeasureCallback):
         def apply(
             self, _scheduler: Any, task: int, _candidates: Any, builds: Any, runs: Any
         ) -> None:
@@ -196,9 +196,7 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     if difference <= tolerance:
         arguments = next(iter(_test_arguments(function, setup["seed"])))
         tensors = [tvm.runtime.from_dlpack(argument) for argument in arguments]
-        speedup = _speedup(
-            lambda: run["rule"](*tensors), lambda: run["candidate"](*tensors)
-        )
+        speedup = _speedup(lambda: run["rule"](*tensors), lambda: run["candidate"](*tensors))
     yield {"difference": difference, "tolerance": tolerance, "speedup": speedup}
 
 

@@ -1,5 +1,7 @@
 """Fixtures of the compiler's tests: a cache of their own, and small models."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def rng():
 def make_mlp(*widths, dtype="float32"):
     """Linear and ReLU layers of these widths, in eval mode."""
     layers = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs, dtype=dtype), nn.ReLU()]
     model = nn.Sequential(*layers)
     model.eval()

@@ -174,7 +174,10 @@ def test_another_tvm_is_refused_by_name(copied, no_dlopen, name):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((4, 17), np.float32), r"'x' is float32\(4, 17\), .*compiled for float32\(4, 16\)"),
+        (
+            np.zeros((4, 17), np.float32),
+            r"'x' is float32\(4, 17\), .*compiled for float32\(4, 16\)",
+        ),
         (np.zeros((0, 16), np.float32), r"float32\(0, 16\)"),
         (np.zeros((4, 16), np.float64), r"float64\(4, 16\)"),
         (np.zeros((4, 16), ">f4"), r">f4\(4, 16\)"),
@@ -252,7 +255,12 @@ def test_weights_that_do_not_fit_are_all_listed(exported, model, array):
     params["extra"] = params.pop("modules.2.bias")
     with pytest.raises(ParameterError) as caught:
         program.set_params(params)
-    for part in ("unexpected 'extra'", "missing 'modules.2.bias'", r"float32(16, 19), not float32(16, 20)", "float64(1, 20)"):
+    for part in (
+        "unexpected 'extra'",
+        "missing 'modules.2.bias'",
+        r"float32(16, 19), not float32(16, 20)",
+        "float64(1, 20)",
+    ):
         assert part in str(caught.value)
     np.testing.assert_array_equal(program(array), want)
 
@@ -288,9 +296,9 @@ def test_a_full_disk_leaves_nothing_half_written(exported, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os if failing == "fsync" else Path, failing, full)
-        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+        with pytest.raises(ArtifactError, match=r"cannot be written .*No space left"):
             loaded.export(target)
-        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+        with pytest.raises(ArtifactError, match=r"cannot be written .*No space left"):
             loaded.export(tmp_path / "new")
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -304,7 +312,7 @@ def test_a_disk_that_really_is_full(exported, tmp_path):
     if subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("mounting is not allowed here")
     try:
-        with pytest.raises(ArtifactError, match="cannot be written .*No space left"):
+        with pytest.raises(ArtifactError, match=r"cannot be written .*No space left"):
             needle_tvm.load(exported).export(small / "out")
         assert list(small.iterdir()) == []
     finally:

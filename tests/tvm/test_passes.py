@@ -108,5 +108,3 @@ def test_a_tile_fits_the_registers(mcpu, m, n, dtype):
     # The last row of tiles is not mostly empty.
     blocks = -(-m // tile.rows)
     assert blocks * tile.rows - m < blocks
-
-

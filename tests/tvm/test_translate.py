@@ -141,7 +141,7 @@ def test_constants_are_part_of_the_program(stage, x):
 
 def test_static_arguments_are_part_of_the_program(stage, x):
     executable = check(stage, lambda a, n, flag: a * n if flag else a, x, 3, True)
-    with pytest.raises(needle_tvm.NeedleTVMError, match="'n' is 4, .*compiled for 3"):
+    with pytest.raises(needle_tvm.NeedleTVMError, match=r"'n' is 4, .*compiled for 3"):
         executable(x, 4, True)
 
 
@@ -213,7 +213,7 @@ def test_a_model_in_train_mode_is_refused(stage, x):
     model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5))
     with pytest.raises(ValueError, match=r"train mode; call model.eval\(\)"):
         needle_tvm.compile(model, x, stage=stage)
-    with pytest.raises(ndl.TraceError, match="modules.1.*random"):
+    with pytest.raises(ndl.TraceError, match=r"modules.1.*random"):
         needle_tvm.compile(model, x, stage=stage, training=True)
 
 
@@ -254,7 +254,9 @@ def test_an_op_whose_rule_fails_is_named(stage, x, monkeypatch):
     monkeypatch.setattr(ops.elementwise.Tanh, "emit", None)
     model = nn.Sequential(nn.Identity(), nn.Tanh())
     model.eval()
-    with pytest.raises(TranslationError, match=r"op tanh \(in modules.1\) on float32\[4, 6\].*planted"):
+    with pytest.raises(
+        TranslationError, match=r"op tanh \(in modules.1\) on float32\[4, 6\].*planted"
+    ):
         needle_tvm.compile(model, x, stage=stage)
 
 

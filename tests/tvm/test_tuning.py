@@ -125,7 +125,7 @@ def test_a_candidate_that_hangs_is_named(spec, task, monkeypatch):
 
 def test_what_is_right_and_faster_is_put_in(spec, task, monkeypatch):
     """The session takes a verdict's word: faster replaces the rule, anything else does not."""
-    name, plain, rule = task
+    name, _, rule = task
     x = tensor(np.zeros((4, 32), np.float32))
     candidate = tvm.ir.save_json(rule)
     answer = {"difference": 0.0, "tolerance": 1e-5, "speedup": 2.0}
@@ -189,7 +189,7 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how):
     finally:
         tuner.kill()
         tuner.stdout.close()
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, f"orphans: {alive}"
     assert not list((tmp_path / "cache").rglob(".*")), "a half-written artifact"
     assert not list((tmp_path / "cache").rglob("*.so"))

@@ -1,0 +1,53 @@
+"""tvm_ffi and TVM's runtime library, loaded without the compiler and without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from needle_tvm import versions
+from needle_tvm.errors import InstallError
+
+# Registered by TVM's runtime library, so also where the compiler has been imported.
+_VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
+
+_load_lock = threading.Lock()
+
+
+def load_ffi() -> Any:
+    """The tvm_ffi module, with TVM's runtime library in the process."""
+    with _load_lock:
+        with torch_left_out():
+            try:
+                import tvm_ffi
+            except ImportError as error:
+                raise InstallError(
+                    f"tvm_ffi cannot be imported ({error}): {versions.INSTALL_HINT}"
+                ) from None
+        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
+            folder = versions.tvm_library_folder()
+            if folder is None:
+                raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
+            ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+        return tvm_ffi
+
+
+@contextlib.contextmanager
+def torch_left_out() -> Iterator[None]:
+    """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
+
+    Both import it wherever it is installed, for conversions that are not used here: arrays cross
+    over DLPack. Where the process has imported PyTorch itself, nothing is left out.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
