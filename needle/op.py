@@ -82,7 +82,7 @@ class Op:
 
     def __eq__(self, other: object) -> bool:
         """Same class and attributes; unlike 2 == 2.0, attributes of different types differ."""
-        return type(self) is type(other) and self._key() == other._key()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self), self._key()))

@@ -143,7 +143,7 @@ def cuda(index: int = 0) -> Device:
 
 def default_device() -> Device:
     """Where arrays go when no device is named: the native CPU."""
-    return _CPU if _CPU.enabled() else _CPU_NUMPY
+    return _CPU
 
 
 def all_devices() -> list[Device]:

@@ -126,8 +126,6 @@ bool View::overlaps(const View& other) const {
 }
 
 bool View::self_overlapping() const {
-  // Exact for what indexing makes (stride 0); as_strided layouts with other overlaps count too when
-  // their extents times strides do not nest.
   int64_t reach = 0;
   Dims order;
   for (int i = 0; i < ndim(); ++i)

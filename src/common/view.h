@@ -73,7 +73,8 @@ class View {
   // True when some byte may belong to both.
   bool overlaps(const View& other) const;
 
-  // The first axis of extent > 1 that is stepped over with stride 0: elements share memory.
+  // True when two elements may share memory (a stride of 0, or strides that do not nest): writes
+  // to them must keep their order.
   bool self_overlapping() const;
 
  private:

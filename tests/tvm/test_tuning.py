@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -154,45 +155,51 @@ def test_trials_belong_to_the_tuned_stage():
         needle_tvm.compile(make_mlp(4, 4), x, stage="bogus")
 
 
-TUNE = """
-import numpy as np, needle as ndl, needle_tvm, sys
-from needle import nn
-model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()); model.eval()
-x = ndl.Tensor(np.ones((4, 64), np.float32))
-needle_tvm.compile(model, x, trials=1000, progress=lambda line: print(line, flush=True))
-"""
+EVALUATION = Path(__file__).parents[2] / "apps" / "tvm_eval.py"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how):
     environment = {
-        **os.environ, "NEEDLE_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)
-    }  # fmt: skip
-    tuner = subprocess.Popen(
-        [sys.executable, "-c", TUNE],
+        **os.environ,
+        "NEEDLE_CACHE_DIR": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path),
+    }
+    command = [
+        sys.executable,
+        str(EVALUATION),
+        "-m",
+        "mlp",
+        "--stages",
+        "tuned",
+        "--trials",
+        "1000",
+    ]
+    evaluation = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")],
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     )
-    children = []
+    children: list[psutil.Process] = []
     try:
-        assert "searching" in tuner.stdout.readline() + tuner.stdout.readline()
         deadline = time.monotonic() + 120
         while len(children) < 3 and time.monotonic() < deadline:  # the search and its workers
+            assert evaluation.poll() is None
             time.sleep(0.2)
-            children = psutil.Process(tuner.pid).children(recursive=True)
+            children = psutil.Process(evaluation.pid).children(recursive=True)
         assert len(children) >= 3, "the search builds and runs in processes of its own"
-        tuner.send_signal(how)
-        assert tuner.wait(timeout=30) != 0
+        evaluation.send_signal(how)
+        code = evaluation.wait(timeout=30)
     finally:
-        tuner.kill()
-        tuner.stdout.close()
+        evaluation.kill()
+    assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, f"orphans: {alive}"
     assert not list((tmp_path / "cache").rglob(".*")), "a half-written artifact"
     assert not list((tmp_path / "cache").rglob("*.so"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_variant_of_the_rule_fits(task):
