@@ -7,7 +7,7 @@ the stated units in the last place (float32 against float64 truth, in test_nd_ma
 import numpy as np
 import pytest
 from drawing import DTYPES, arrays, layouts, same, seeds, values
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from needle import backend_ndarray as nd
@@ -104,6 +104,9 @@ def test_scalar(pair, scalar, name, left):
         and (name.startswith("logical") or pair[0].dtype == bool)
     ):
         scalar = 1  # NumPy may have no dtype for it, the native device needs none
+    if name == "power" and scalar == 0.5:
+        # NumPy's versions disagree whether a power of one half is sqrt (NaN) or pow (inf) there.
+        assume(left or pair[0].dtype.kind != "f" or not np.isneginf(pair[0]).any())
     check(name, *((scalar, pair[1]) if left else (pair[1], scalar)))
 
 

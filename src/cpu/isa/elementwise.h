@@ -45,6 +45,7 @@ static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, vo
     if (sb == 0 && n > 0) {
       const T e = *static_cast<const T*>(bv);
       if (e == T(2)) return unary_row<fn::square, T, T>(av, sa, ov, n);
+      if (e == T(0.5)) return unary_row<fn::half_power, T, T>(av, sa, ov, n);
       if (e == T(-1)) return unary_row<fn::reciprocal, T, T>(av, sa, ov, n);
       if (e == T(1)) {
         const T one = T(1);

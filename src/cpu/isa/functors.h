@@ -52,6 +52,16 @@ NEEDLE_FN(square) {
     return wrap_mul(x, x);
 }
 
+// pow(x, 0.5) is sqrt but at -inf (inf) and -0 (0).
+NEEDLE_FN(half_power) {
+  if constexpr (!Kind<C>::floating)
+    return x;
+  else if constexpr (sizeof(C) == 4)
+    return x == -__builtin_inff() ? __builtin_inff() : __builtin_sqrtf(x) + 0.0f;
+  else
+    return x == -__builtin_inf() ? __builtin_inf() : __builtin_sqrt(x) + 0.0;
+}
+
 // Functions with a float32 version of their own, and those that leave both types to libm.
 #define NEEDLE_FLOAT_FN(name, f32, f64) \
   NEEDLE_FN(name) {                     \
