@@ -44,23 +44,43 @@ def print_case(case: Mapping[str, Any]) -> None:
 
 
 def print_conditions(result: Mapping[str, Any]) -> None:
-    """Where and how the figures were taken, and which peers were not there."""
-    machine = result["machine"]
+    """How the figures were taken, and which peers were not there."""
     out = console()
-    out.print(
-        f"{machine['processor']}, {machine['threads']} threads, {result['date']}; "
-        f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
-        "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
-    )
+    out.print(conditions(result))
     for name, modules in result["peers_missing"].items():
         out.print(f"{name} left out: not installed: {', '.join(modules)}")
 
 
 def write(result: Mapping[str, Any], folder: Path, name: str) -> None:
-    """NAME.json and NAME.png in `folder`."""
+    """NAME.json, NAME.md and NAME.png in `folder`."""
     report.write_json(result, folder / f"{name}.json")
+    (folder / f"{name}.md").write_text(markdown(result))
     draw_chart(result, folder / f"{name}.png")
-    console().print(f"wrote {folder / name}.json, {folder / name}.png")
+    console().print(f"wrote {folder / name}.json, {folder / name}.md, {folder / name}.png")
+
+
+def conditions(result: Mapping[str, Any]) -> str:
+    """Where and how the figures were taken, in one sentence."""
+    machine = result["machine"]
+    return (
+        f"{machine['processor']}, {machine['threads']} threads, {result['date']}; "
+        f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
+        "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
+    )
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """All cases as one Markdown table, a row per contestant."""
+    ours = list(result["cases"][0]["ratios"])
+    headings = ["case", "contestant", "median", *(f"its time / {name}" for name in ours)]
+    lines = [conditions(result), "", f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    for case in result["cases"]:
+        for entry in case["contestants"]:
+            ratios = [case["ratios"][name].get(entry["name"]) for name in ours]
+            cells = [case["case"], entry["name"], report.duration(entry["median"])]
+            cells += [report.ratio(ratio) if ratio else "" for ratio in ratios]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def draw_chart(result: Mapping[str, Any], path: Path) -> None:
