@@ -50,6 +50,9 @@ struct GemmKernels {
   // Packs k x cols (<= nr), zero-padding to nr.
   void (*pack_b)(const void* b, int64_t k_stride, int64_t col_stride, int64_t k, int cols,
                  void* packed);
+  // One row: c[0, cols) = a (k, a_step apart) * b (k x cols, ldb).
+  void (*row)(int64_t k, const void* a, int64_t a_step, const void* b, int64_t ldb, void* c,
+              int64_t cols);
 };
 
 struct KernelTable {

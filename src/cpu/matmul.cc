@@ -20,6 +20,7 @@ constexpr int64_t kDepth = 256;
 constexpr int64_t kRowPanels = 16, kColumnPanels = 4;  // of one unit of parallel work
 // Up to this many row panels B is read in place: it is used too few times to pay for packing.
 constexpr int64_t kDirectPanels = 4;
+constexpr int64_t kParallelRow = 1 << 16;  // multiply-adds of a row, for which memory is the bound
 constexpr int64_t kParallelWork = 1 << 19;  // multiply-adds below which threads do not pay
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -63,6 +64,16 @@ void gemm_direct(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
                       static_cast<int>(std::min(nr, g.n - j * nr)));
       }
     }
+  });
+}
+
+// One row, bound by reading B: threads take columns. Needs b_col == 1.
+void gemm_row(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
+  const int64_t block = 64, blocks = ceil_div(g.n, block);
+  const int64_t grain = std::max<int64_t>(1, kParallelRow / std::max<int64_t>(1, g.k * block));
+  parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+    const int64_t from = begin * block, to = std::min(end * block, g.n);
+    kernel.row(g.k, g.a, g.a_col, g.b + from * size, g.b_row, g.c + from * size, to - from);
   });
 }
 
@@ -141,8 +152,9 @@ void gemm(const GemmArgs& g, DType t) {
       std::memset(g.c + i * g.ldc * size, 0, static_cast<size_t>(g.n * size));
     return;
   }
-  if (blas_loaded() && gemm_by_blas(g, t == DType::float32, size)) return;
   const GemmKernels& kernel = kernels().gemm[static_cast<int>(t)];
+  if (g.m == 1 && g.b_col == 1) return gemm_row(g, kernel, size);
+  if (blas_loaded() && gemm_by_blas(g, t == DType::float32, size)) return;
   if (g.b_col == 1 && g.m <= kDirectPanels * kernel.mr) {
     gemm_direct(g, kernel, size);
   } else {

@@ -12,12 +12,15 @@ namespace NEEDLE_ISA {
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 constexpr int kTileRows = 8, kTileVectors = 2;  // 16 accumulators of 32 registers
+constexpr int kRowVectors = 16;
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6, kTileVectors = 2;  // 12 accumulators of 16 registers
+constexpr int kRowVectors = 8;
 #else
 constexpr int kVectorBytes = 16;
 constexpr int kTileRows = 4, kTileVectors = 2;
+constexpr int kRowVectors = 8;
 #endif
 
 template <class T>
@@ -169,7 +172,44 @@ struct Gemm {
         out[p * NR + j] = j < cols ? b[p * k_stride + j * col_stride] : T(0);
   }
 
-  static GemmKernels kernels() { return {MR, NR, tile, pack_a, pack_b}; }
+  // One row: c[0, cols) = sum over p of a[p] * b[p]. B is read once, so what counts is that each of
+  // its rows is read far enough in one go; wide blocks also hide the latency behind accumulators.
+  template <int VECTORS>
+  static inline __attribute__((always_inline)) int64_t row_blocks(int64_t from, int64_t cols,
+                                                                  int64_t k, const T* a,
+                                                                  int64_t a_step, const T* b,
+                                                                  int64_t ldb, T* c) {
+    for (; from + VECTORS * W <= cols; from += VECTORS * W) {
+      V acc[VECTORS];
+#pragma GCC unroll 16
+      for (int v = 0; v < VECTORS; ++v) acc[v] = V{};
+      for (int64_t p = 0; p < k; ++p) {
+        const T* in = b + p * ldb + from;
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v)
+          acc[v] += a[p * a_step] * *reinterpret_cast<const V*>(in + v * W);
+      }
+#pragma GCC unroll 16
+      for (int v = 0; v < VECTORS; ++v) *reinterpret_cast<V*>(c + from + v * W) = acc[v];
+    }
+    return from;
+  }
+
+  static void row(int64_t k, const void* av, int64_t a_step, const void* bv, int64_t ldb, void* cv,
+                  int64_t cols) {
+    const T *a = static_cast<const T*>(av), *b = static_cast<const T*>(bv);
+    T* c = static_cast<T*>(cv);
+    int64_t from = row_blocks<kRowVectors>(0, cols, k, a, a_step, b, ldb, c);
+    from = row_blocks<kRowVectors / 4>(from, cols, k, a, a_step, b, ldb, c);
+    from = row_blocks<1>(from, cols, k, a, a_step, b, ldb, c);
+    for (; from < cols; ++from) {
+      T sum = 0;
+      for (int64_t p = 0; p < k; ++p) sum += a[p * a_step] * b[p * ldb + from];
+      c[from] = sum;
+    }
+  }
+
+  static GemmKernels kernels() { return {MR, NR, tile, pack_a, pack_b, row}; }
 };
 
 }  // namespace NEEDLE_ISA
