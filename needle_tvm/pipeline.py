@@ -4,7 +4,7 @@
 |--------|---------------|--------|
 | noopt  | emit_te       | none that changes the computation: unfused, unscheduled |
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
-| tuned  | emit          | weights packed, fused, packing lifted out of `main`, scheduled |
+| tuned  | emit          | scales folded, weights packed, that work lifted, fused, scheduled |
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from needle_tvm._tvm import IRModule, Target, transform
+from needle_tvm.passes.drop_broadcasts import drop_broadcasts
+from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.own_outputs import own_outputs
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.schedule import cpu
@@ -64,7 +66,17 @@ PIPELINES: dict[str, Pipeline] = {
     "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs)),
     "tuned": Pipeline(
         prefer_emit=True,
-        graph=(own_outputs, pack_weights, *_FUSE, _lift_parameter_work, own_outputs),
+        graph=(
+            _CLEAN,
+            own_outputs,
+            drop_broadcasts,
+            fold_scale,
+            pack_weights,
+            _plain(transform.DeadCodeElimination),
+            _lift_parameter_work,
+            *_FUSE,
+            own_outputs,
+        ),
         schedule=(cpu.schedule,),
         lifts_parameters=True,
     ),

@@ -88,7 +88,10 @@ def _emit_te(builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any
         return list(result) if isinstance(result, tuple) else result
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
-    return _bind(builder, node, builder.emit_te(rule, *grouped, primfunc_name_hint=op.name))
+    result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name)
+    if type(node.spec) is tuple and len(node.spec) == 1:
+        return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple
+    return _bind(builder, node, result)
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:

@@ -1,8 +1,8 @@
 """Dense layers on packed weights.
 
 Before: `matmul(x, w)`, where
-- `w` is a parameter of the function (argument `num_input` or later) of static shape (K, N),
-- `x` has a static shape (..., K) and is not itself such a parameter alone,
+- `w` depends on parameters of the function alone and has a static shape (K, N),
+- `x` has a static shape (..., K) and does not depend on parameters alone,
 - both are float32 or float64 and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
@@ -28,6 +28,7 @@ from needle_tvm._tvm import (
     tirx,
     tvm,
 )
+from needle_tvm.passes.dependence import is_parameter_work, parameters_of
 from needle_tvm.schedule.cpu import DENSE, Tile, dense_tile
 
 _DTYPES = ("float32", "float64")
@@ -37,8 +38,7 @@ def pack_weights(module: IRModule, target: Target) -> IRModule:
     """Rewrite every `matmul` that meets the preconditions, in every Relax function."""
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and "num_input" in (function.attrs or {}):
-            weights = set(function.params[int(function.attrs["num_input"]) :])
-            mutator = _Packer(module, target, weights)
+            mutator = _Packer(module, target, parameters_of(function))
             mutator.builder_.update_func(name, mutator.visit_expr(function))
             module = mutator.builder_.get()
     return module
@@ -46,10 +46,10 @@ def pack_weights(module: IRModule, target: Target) -> IRModule:
 
 @expr_functor.mutator
 class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
-    def __init__(self, module: IRModule, target: Target, weights: set[Any]) -> None:
+    def __init__(self, module: IRModule, target: Target, parameters: set[Any]) -> None:
         super().__init__(module)
         self._target = target
-        self._weights = weights
+        self._parameters = parameters
         self._packed: dict[tuple[Any, int], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:
@@ -57,7 +57,7 @@ class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         if call.op != tvm.ir.Op.get("relax.matmul"):
             return call
         x, w = call.args
-        if w not in self._weights or x in self._weights:
+        if not self._is_parameter_work(w) or self._is_parameter_work(x):
             return call
         x_shape, w_shape = static_shape(x), static_shape(w)
         if x_shape is None or w_shape is None or len(w_shape) != 2 or len(x_shape) < 2:
@@ -76,6 +76,9 @@ class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
             primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
         )
         return relax.op.reshape(y, (*x_shape[:-1], n)) if len(x_shape) > 2 else y
+
+    def _is_parameter_work(self, expr: Any) -> bool:
+        return is_parameter_work(expr, self._parameters, self.lookup_binding)
 
     def _panels(self, w: Any, columns: int) -> Any:
         """`w` in panels; packed once however many layers share it."""

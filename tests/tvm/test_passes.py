@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from needle import ops
+import needle_tvm
+from needle import nn, ops
 from needle.trace import trace
 from needle_tvm import build
-from needle_tvm._tvm import PrimFunc, calls_of, check_well_formed
+from needle_tvm._tvm import PrimFunc, calls_of, check_well_formed, static_shape
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.schedule import cpu
 from needle_tvm.target import resolve
@@ -62,6 +63,62 @@ def test_empty_and_integer_products_stay(target):
     assert "pack_weight" not in packed(make_mlp(8, 4), target, zeros(0, 8))
 
 
+def test_batch_norm_is_folded_into_the_layer_before_it(target, rng):
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU())
+    for _ in range(3):  # statistics that are not a new module's
+        model(tensor(rng.standard_normal((16, 8)).astype(np.float32)))
+    model.eval()
+    x = tensor(rng.standard_normal((3, 8)).astype(np.float32))
+    module = build.lower(trace(model, x), target, "tuned")
+    assert calls(module) == ["fused_dense_add_add1_relu"]  # bias and shift: the scale is gone
+    assert "pack_weight" in calls(module, build.TRANSFORM)
+    found = needle_tvm.compile(model, x, stage="tuned")(x).numpy()
+    np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_scale_that_others_read_before_stays(target):
+    layer, norm = nn.Linear(8, 6), nn.BatchNorm1d(6)
+    norm.eval()
+
+    def both(x):
+        hidden = layer(x)
+        return norm(hidden), hidden
+
+    assert any(
+        "multiply" in name for name in calls(build.lower(trace(both, zeros(3, 8)), target, "tuned"))
+    )
+
+
+def test_a_scale_by_an_input_stays(target):
+    layer = nn.Linear(8, 6)
+    module = build.lower(trace(lambda x, s: layer(x) * s, zeros(3, 8), zeros(6)), target, "tuned")
+    assert any("multiply" in name for name in calls(module))
+
+
+def test_a_bias_that_is_broadcast_is_read_as_it_is(target):
+    layer = nn.Linear(8, 6)
+
+    def as_in_the_course(x):
+        y = x @ layer.weight
+        return ops.relu(y + ops.broadcast_to(layer.bias, y.shape))
+
+    module = build.lower(trace(as_in_the_course, zeros(64, 8)), target, "tuned")
+    assert calls(module) == ["fused_dense_add_relu"]
+    shapes = [static_shape(argument) for argument in module["main"].params]
+    assert (64, 6) not in shapes and (1, 6) in shapes
+
+
+def test_a_broadcast_that_makes_the_shape_stays(target, rng):
+    row = tensor(rng.standard_normal((1, 6)).astype(np.float32))
+
+    def grows(x):
+        return ops.broadcast_to(x, (4, 6)) * 2
+
+    np.testing.assert_array_equal(
+        needle_tvm.compile(grows, row, stage="tuned")(row).numpy(), grows(row).numpy()
+    )
+
+
 def test_after_fusion_one_kernel_is_left_of_a_layer(target):
     module = build.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
     assert calls(module) == ["fused_dense_add_relu"]
@@ -82,8 +139,6 @@ def test_an_epilogue_that_reads_its_input_twice(target, rng):
     def swish(value):
         hidden = layer(value)
         return hidden * ops.sigmoid(hidden) * hidden
-
-    import needle_tvm
 
     found = needle_tvm.compile(swish, x, stage="tuned")(x).numpy()
     np.testing.assert_allclose(found, swish(x).numpy(), rtol=1e-5, atol=1e-5)
