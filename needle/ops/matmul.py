@@ -108,6 +108,8 @@ class Matmul(Op):
             j = [index[-1]] if columns else []
             return k.te.sum(at(a, index, (*i, inner)) * at(b, index, (inner, *j)), axis=inner)
 
+        if _te.is_zero(a.shape[-1]):  # TVM's reduction would not even start
+            return _te.cast(k, k.te.compute(shape, lambda *_: _te.full_like(k, a, 0)), dtype)
         return _te.cast(k, k.te.compute(shape, body, name="matmul"), dtype)
 
     def emit(self, r: Any, a: Any, b: Any) -> Any:
