@@ -1,8 +1,8 @@
-"""The digits test set, and how well a model does on it."""
+"""The digits in the forms that the models take, and how well a model does on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,24 @@ import numpy as np
 import needle as ndl
 
 FEATURES, CLASSES = 64, 10
+SIDE = 8
+
+
+class DigitImages(ndl.data.Dataset):
+    """Items (x of shape (1, 8, 8), class); transforms get (8, 8, 1)."""
+
+    def __init__(self, train: bool = True, transforms: Sequence[Any] | None = None) -> None:
+        super().__init__(transforms)
+        data = ndl.data.DigitsDataset(train=train)
+        self.images = data.x.reshape(-1, SIDE, SIDE, 1)
+        self.labels = data.y
+
+    def __getitem__(self, index: Any) -> tuple[np.ndarray, Any]:
+        image = self.apply_transforms(self.images[index])
+        return np.moveaxis(image, -1, 0), self.labels[index]
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 def test_set() -> tuple[np.ndarray, np.ndarray]:
@@ -20,13 +38,16 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
     return images, np.array([int(label) for _, label in samples])
 
 
-def predict(model: Callable[[Any], Any], images: np.ndarray, batch: int) -> np.ndarray:
+def predict(
+    model: Callable[[Any], Any], images: np.ndarray, batch: int, device: Any = None
+) -> np.ndarray:
     """The class of each image, in batches of exactly `batch`, the last one filled up with zeros."""
     classes = []
     with ndl.no_grad():
         for start in range(0, len(images), batch):
             rows = images[start : start + batch]
             filling = np.zeros((batch - len(rows), *images.shape[1:]), images.dtype)
-            scores = model(ndl.Tensor(np.concatenate([rows, filling]), requires_grad=False))
+            x = np.concatenate([rows, filling])
+            scores = model(ndl.Tensor(x, device=device, requires_grad=False))
             classes.append(scores.numpy()[: len(rows)].argmax(axis=1))
     return np.concatenate(classes)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from needle_tvm.child import load_function
 from needle_tvm.timing import Contestant
 
 
@@ -37,6 +39,14 @@ PEERS: dict[str, tuple[Peer, ...]] = {
         Peer("PyTorch eager", "torch_mlp", ("torch",)),
         Peer(TORCH_COMPILE, "torch_compile_mlp", ("torch",)),
         Peer("ONNX Runtime", "onnxruntime_mlp", ("onnx", "onnxruntime")),
+    ),
+    "conv": (
+        Peer("PyTorch eager", "torch_conv", ("torch",)),
+        Peer(TORCH_COMPILE, "torch_compile_conv", ("torch",)),
+    ),
+    "transformer": (
+        Peer("PyTorch eager", "torch_transformer", ("torch",)),
+        Peer(TORCH_COMPILE, "torch_compile_transformer", ("torch",)),
     ),
 }
 
@@ -72,37 +82,76 @@ def _load(path: str) -> dict[str, np.ndarray]:
 
 def torch_mlp(weights: str, inputs: str, threads: int):
     """PyTorch in inference mode."""
-    return _torch_contestant(weights, inputs, threads, lambda model: model)
+    return _torch_contestant(_mlp, weights, inputs, threads)
 
 
 def torch_compile_mlp(weights: str, inputs: str, threads: int):
     """PyTorch in inference mode through torch.compile, tuned as far as it goes."""
+    return _torch_contestant(_mlp, weights, inputs, threads, compiled=True)
+
+
+def torch_conv(weights: str, inputs: str, threads: int):
+    """ResNet9 as `torch_mlp`."""
+    return _torch_contestant(_peer_model("resnet9"), weights, inputs, threads)
+
+
+def torch_compile_conv(weights: str, inputs: str, threads: int):
+    """ResNet9 as `torch_compile_mlp`."""
+    return _torch_contestant(_peer_model("resnet9"), weights, inputs, threads, compiled=True)
+
+
+def torch_transformer(weights: str, inputs: str, threads: int):
+    """The Transformer as `torch_mlp`."""
+    return _torch_contestant(_peer_model("Transformer"), weights, inputs, threads)
+
+
+def torch_compile_transformer(weights: str, inputs: str, threads: int):
+    """The Transformer as `torch_compile_mlp`."""
+    return _torch_contestant(_peer_model("Transformer"), weights, inputs, threads, compiled=True)
+
+
+def _peer_model(name: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
+    """A model of peer_models.py, which imports PyTorch."""
+    return load_function(f"{Path(__file__).with_name('peer_models.py')}:{name}")
+
+
+def _mlp(state: Mapping[str, np.ndarray]) -> Any:
     import torch
 
-    return _torch_contestant(
-        weights, inputs, threads, lambda model: torch.compile(model, mode="max-autotune")
-    )
-
-
-def _torch_contestant(weights: str, inputs: str, threads: int, prepare: Callable[[Any], Any]):
-    import torch
-
-    torch.set_num_threads(threads)
     modules: list[torch.nn.Module] = []
-    for weight, bias, relu in _layers(_load(weights)):
+    for weight, bias, relu in _layers(state):
         linear = torch.nn.Linear(*weight.shape)
         with torch.no_grad():
             linear.weight.copy_(torch.from_numpy(weight.T.copy()))
             linear.bias.copy_(torch.from_numpy(bias))
         modules += [linear, torch.nn.ReLU()] if relu else [linear]
-    model = prepare(torch.nn.Sequential(*modules).eval())
+    return torch.nn.Sequential(*modules)
+
+
+def _torch_contestant(
+    make: Callable[[Mapping[str, np.ndarray]], Any],
+    weights: str,
+    inputs: str,
+    threads: int,
+    compiled: bool = False,
+):
+    import torch
+
+    torch.set_num_threads(threads)
+    model = make(_load(weights)).eval()
+    if compiled:
+        model = torch.compile(model, mode="max-autotune")
     (x,) = (torch.from_numpy(array) for array in _load(inputs).values())
 
-    def call() -> torch.Tensor:
+    def call() -> Any:
         with torch.inference_mode():
             return model(x)
 
-    return call, lambda: [call().numpy()]
+    def outputs() -> list[np.ndarray]:
+        found = call()
+        return [part.numpy() for part in (found if isinstance(found, tuple) else (found,))]
+
+    return call, outputs
 
 
 def onnxruntime_mlp(weights: str, inputs: str, threads: int):

@@ -1,94 +1,103 @@
-"""Train the MLP on scikit-learn's 8x8 digits and save its weights as safetensors."""
+"""Train an MLP or a small ResNet on scikit-learn's 8x8 digits; the weights go to safetensors."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import cli
+import training
 
 HIDDEN = (128, 64)
-LEARNING_RATE = 3e-3
+LEARNING_RATE = {"mlp": 3e-3, "resnet": 4e-3}
+EPOCHS = {"mlp": 40, "resnet": 30}
+BATCH = {"mlp": 32, "resnet": 64}
 WEIGHT_DECAY = 1e-4
+SHIFT = 1  # pixels by which the ResNet's pictures are moved at most
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="train_digits.py", description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--epochs", type=cli.positive, default=40, metavar="N", help="passes (%(default)s)")
-    add("--batch", type=cli.positive, default=32, metavar="N", help="samples a step (%(default)s)")
-    add("--seed", type=cli.natural, default=0, metavar="N", help="weights, order (%(default)s)")
-    add(
-        "--out",
-        type=Path,
-        default=Path("out/digits.safetensors"),
-        metavar="FILE",
-        help="where the weights go (%(default)s)",
+    parser.add_argument(
+        "--model", choices=tuple(EPOCHS), default="mlp", help="what is trained (%(default)s)"
     )
-    add(
-        "--device",
-        choices=("cpu", "cpu_numpy", "cuda"),
-        default="cpu",
-        help="where it trains (%(default)s)",
-    )
-    add("-q", "--quiet", action="store_true", help="print errors only")
+    training.add_arguments(parser, epochs=None, batch=None, out="out/digits.safetensors")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     options = make_parser().parse_args(arguments)
+    if options.epochs is None:
+        options.epochs = EPOCHS[options.model]
+    if options.batch is None:
+        options.batch = BATCH[options.model]
     return cli.guarded("train_digits.py", lambda: run(options))
+
+
+def make_task(options: argparse.Namespace, device: Any) -> training.Task:
+    """The model, its data and how they are trained."""
+    import digits
+    import needle as ndl
+
+    resnet = options.model == "resnet"
+
+    class Digits(training.Task):
+        warmup = 0.1 if resnet else 0.0
+
+        def __init__(self) -> None:
+            self.device = device
+            self.carried = {}
+            self.settings = {
+                "model": options.model,
+                "batch": options.batch,
+                "seed": options.seed,
+                "lr": LEARNING_RATE[options.model],
+                "weight_decay": WEIGHT_DECAY,
+            }
+            if resnet:
+                from models.resnet import DigitsResNet
+
+                self.model: Any = DigitsResNet(device=device)
+                moved = [ndl.data.RandomCrop(SHIFT)]
+                data: Any = digits.DigitImages(train=True, transforms=moved)
+            else:
+                from models.mlp import MLP
+
+                self.model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
+                self.model.to(device)
+                data = ndl.data.DigitsDataset(train=True)
+            self.loader = ndl.data.DataLoader(
+                data, options.batch, shuffle=True, seed=options.seed, device=device
+            )
+            self.optimizer = ndl.optim.Adam(
+                self.model.parameters(), lr=self.settings["lr"], weight_decay=WEIGHT_DECAY
+            )
+            self.loss_of = ndl.nn.SoftmaxLoss()
+            images, self.labels = digits.test_set()
+            shape = (-1, 1, digits.SIDE, digits.SIDE) if resnet else images.shape
+            self.images = images.reshape(shape)
+
+        def loss(self, batch: Any) -> Any:
+            images, labels = batch
+            return self.loss_of(self.model(images), labels)
+
+        def evaluate(self) -> dict[str, float]:
+            found = digits.predict(self.model, self.images, len(self.images), self.device)
+            return {"test_accuracy": float((found == self.labels).mean())}
+
+    return Digits()
 
 
 def run(options: argparse.Namespace) -> int:
     """Trains, saves, and says how well the result does on the test set."""
-    import digits
-    import needle as ndl
-    from models.mlp import MLP
-
-    cli.check_writable(options.out)
-    device = getattr(ndl, options.device)()
-    if not device.enabled():
-        raise cli.UsageError(f"device {options.device!r} is not available on this machine")
-    ndl.manual_seed(options.seed)
-    model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
-    model.to(device)
-    data = ndl.data.DigitsDataset(train=True)
-    loader = ndl.data.DataLoader(data, batch_size=options.batch, shuffle=True, seed=options.seed)
-    optimizer = ndl.optim.Adam(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    loss_of = ndl.nn.SoftmaxLoss()
-
-    start = time.perf_counter()
-    model.train()
+    plan, device = training.prepare(options)
+    task = make_task(options, device)
     with cli.progress(options.quiet) as report:
-        for epoch in range(options.epochs):
-            losses = []
-            for images, labels in loader:
-                optimizer.reset_grad()
-                loss = loss_of(model(images.to(device)), labels.to(device))
-                loss.backward()
-                optimizer.step()
-                losses.append(float(loss.numpy()))
-            mean = sum(losses) / len(losses)
-            report(epoch + 1, options.epochs, f"epoch {epoch + 1:3d}  loss {mean:.4f}")
-    seconds = time.perf_counter() - start
-
-    model.eval()
-    model.to(ndl.cpu())
-    images, labels = digits.test_set()
-    accuracy = (digits.predict(model, images, len(images)) == labels).mean()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    ndl.save(options.out, model)
-    if not options.quiet:
-        sys.stdout.write(
-            f"test accuracy {accuracy:.2%} after {options.epochs} epochs in {seconds:.1f} s; "
-            f"wrote {options.out}\n"
-        )
-    return cli.OK
+        progress = training.train(task, plan, report)
+    return training.finish(task, plan, progress, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The random numbers behind init and Dropout.
+"""The random numbers behind init, Dropout, shuffling and augmentation.
 
 Until `manual_seed` is called they come from NumPy's global generator, so that np.random.seed steers
 them; afterwards from a generator of needle's own.
@@ -6,7 +6,9 @@ them; afterwards from a generator of needle's own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,14 @@ _lock = threading.Lock()
 _generator: np.random.Generator | None = None
 
 
+class _Own(threading.local):
+    # What `using` gave the calling thread.
+    generator: np.random.Generator | None = None
+
+
+_own = _Own()
+
+
 def manual_seed(seed: int) -> None:
     """Seeds needle's own generator, which is used from now on (by all threads)."""
     global _generator
@@ -24,30 +34,75 @@ def manual_seed(seed: int) -> None:
         _generator = np.random.Generator(np.random.PCG64(seed))
 
 
+@contextlib.contextmanager
+def using(generator: np.random.Generator) -> Iterator[None]:
+    """Inside, the calling thread draws from `generator`, undisturbed by other threads."""
+    before, _own.generator = _own.generator, generator
+    try:
+        yield
+    finally:
+        _own.generator = before
+
+
+def get_state() -> dict[str, Any]:
+    """Where the generator stands, as JSON values, for `set_state`."""
+    with _lock:
+        if _generator is not None:
+            return {"kind": "needle", "state": dict(_generator.bit_generator.state)}
+        state_of_numpy: Any = np.random.get_state(legacy=False)
+    inner = state_of_numpy["state"]
+    inner = {"key": inner["key"].tolist(), "pos": int(inner["pos"])}
+    return {"kind": "numpy", "state": {**state_of_numpy, "state": inner}}
+
+
+def set_state(saved: Mapping[str, Any]) -> None:
+    """Goes on from where `get_state` was called. ValueError when `saved` is no such state."""
+    global _generator
+    try:
+        kind, inner = saved["kind"], dict(saved["state"])
+        with _lock:
+            if kind == "needle":
+                bits: Any = np.random.PCG64()
+                bits.state = inner
+                _generator = np.random.Generator(bits)
+            elif kind == "numpy":
+                key = np.asarray(inner["state"]["key"], np.uint32)
+                np.random.set_state({**inner, "state": {**inner["state"], "key": key}})
+                _generator = None
+            else:
+                raise ValueError(f"unknown kind {kind!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"set_state: not the state of a generator: {error!r}") from None
+
+
 def uniform(shape: tuple[int, ...], low: float, high: float) -> np.ndarray[Any, Any]:
     """float64 values from [low, high). TraceError while tracing."""
-    _refuse("uniform")
-    with _lock:
-        values: Any = (np.random if _generator is None else _generator).uniform(low, high, shape)
-    return np.asarray(values)
+    return _draw("uniform", "uniform", low, high, shape)
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
     """float64 values, normally distributed. TraceError while tracing."""
-    _refuse("normal")
-    with _lock:
-        values: Any = (np.random if _generator is None else _generator).normal(mean, std, shape)
-    return np.asarray(values)
+    return _draw("normal", "normal", mean, std, shape)
 
 
-def _refuse(what: str) -> None:
-    if state.trace is not None:
-        state.trace.refuse_random(what)
+def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:
+    """int64 values from low..high - 1. TraceError while tracing."""
+    return _draw("integers", "randint", low, high, shape)
 
 
 def permutation(count: int) -> np.ndarray[Any, Any]:
     """0..count - 1 in random order."""
-    _refuse("permutation")
+    return _draw("permutation", "permutation", count)
+
+
+def _draw(name: str, numpy_name: str, *arguments: Any) -> np.ndarray[Any, Any]:
+    """What method `name` of a generator gives; np.random calls it `numpy_name`."""
+    if state.trace is not None:
+        state.trace.refuse_random(name)
+    if _own.generator is not None:
+        return np.asarray(getattr(_own.generator, name)(*arguments))
     with _lock:
-        values: Any = (np.random if _generator is None else _generator).permutation(count)
-    return np.asarray(values)
+        draw: Any = (
+            getattr(np.random, numpy_name) if _generator is None else getattr(_generator, name)
+        )
+        return np.asarray(draw(*arguments))

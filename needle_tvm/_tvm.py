@@ -88,12 +88,17 @@ def written_dtype(block: Any) -> str:
     return str(block.writes[0].source.dtype)
 
 
-def loads(block: Any) -> list[Any]:
-    """The buffers a block's body loads from, one entry per load."""
+def loads_in(block: Any) -> list[Any]:
+    """The loads in a block's body, each with its `source` and `indices`."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(
-        block.body, (tvm.ir.expr.TensorLoad, lambda load: found.append(load.source)), order="post"
-    )
+    tvm_ffi.structural_walk(block.body, (tvm.ir.expr.TensorLoad, found.append), order="post")
+    return found
+
+
+def variables_of(expr: Any) -> set[Any]:
+    """The variables an index expression depends on."""
+    found: set[Any] = set()
+    tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.add), order="post")
     return found
 
 
@@ -131,7 +136,7 @@ __all__ = [
     "host_cpu",
     "is_known_cpu",
     "llvm_version",
-    "loads",
+    "loads_in",
     "make_target",
     "ms",
     "relax",
@@ -144,5 +149,6 @@ __all__ = [
     "topi",
     "transform",
     "tvm",
+    "variables_of",
     "written_dtype",
 ]

@@ -17,6 +17,7 @@ from needle_tvm.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.own_outputs import own_outputs
 from needle_tvm.passes.pack_weights import pack_weights
+from needle_tvm.passes.sink_views import sink_permutes, sink_reshapes
 from needle_tvm.schedule import cpu
 
 Pass = Callable[[IRModule, Target], IRModule]
@@ -36,6 +37,9 @@ def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
 # handed out as a view of that input.
 _CLEAN = _plain(transform.CanonicalizeBindings)
 
+# What a pass left behind still counts as a reader to the next one.
+_DROP_DEAD = _plain(transform.DeadCodeElimination)
+
 _FUSE = (
     _CLEAN,
     _plain(transform.LegalizeOps),
@@ -43,7 +47,7 @@ _FUSE = (
     _plain(transform.FoldConstant),
     _plain(transform.FuseOps),
     _plain(transform.FuseTIR),
-    _plain(transform.DeadCodeElimination),
+    _DROP_DEAD,
     _CLEAN,
 )
 
@@ -70,9 +74,14 @@ PIPELINES: dict[str, Pipeline] = {
             _CLEAN,
             own_outputs,
             drop_broadcasts,
+            sink_permutes,
+            _CLEAN,
+            _DROP_DEAD,
             fold_scale,
             pack_weights,
-            _plain(transform.DeadCodeElimination),
+            sink_reshapes,
+            _CLEAN,
+            _DROP_DEAD,
             _lift_parameter_work,
             *_FUSE,
             own_outputs,

@@ -61,6 +61,11 @@ def test_sgd_is_the_courses_formula(momentum, weight_decay, device):
             lambda p: optim.Adam(p, 0.05, 0.8, 0.99, 1e-6, 0.2),
             lambda t, p: t.optim.Adam(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
         ),
+        (lambda p: optim.AdamW(p), lambda t, p: t.optim.AdamW(p)),
+        (
+            lambda p: optim.AdamW(p, 0.05, 0.8, 0.99, 1e-6, 0.2),
+            lambda t, p: t.optim.AdamW(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
+        ),
     ],
 )
 def test_twenty_steps_are_torchs(ours, theirs, dtype, device):
@@ -177,3 +182,57 @@ def test_training_finds_the_minimum(device):
             optimizer.step()
         np.testing.assert_allclose(layer.weight.numpy()[:, 0], [1, -2, 3], atol=1e-3)
         np.testing.assert_allclose(layer.bias.numpy(), 0.5, atol=1e-3)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda o: optim.StepLR(o, 4, 0.3), lambda t, o: t.StepLR(o, 4, 0.3)),
+        (lambda o: optim.ExponentialLR(o, 0.9), lambda t, o: t.ExponentialLR(o, 0.9)),
+        (lambda o: optim.LinearLR(o, 0.2, 0.9, 7), lambda t, o: t.LinearLR(o, 0.2, 0.9, 7)),
+        (
+            lambda o: optim.LambdaLR(o, lambda n: 1 / (n + 1)),
+            lambda t, o: t.LambdaLR(o, lambda n: 1 / (n + 1)),
+        ),
+        (
+            lambda o: optim.CosineLR(o, 20, end=0.1),
+            lambda t, o: t.CosineAnnealingLR(o, 20, 0.05),
+        ),
+    ],
+)
+def test_schedules_are_torchs(ours, theirs, device):
+    torch = pytest.importorskip("torch")
+    optimizer = optim.SGD(parameters(device), lr=0.5)
+    other = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    mine, twin = ours(optimizer), theirs(torch.optim.lr_scheduler, other)
+    for _ in range(20):
+        assert optimizer.lr == pytest.approx(other.param_groups[0]["lr"], rel=1e-9)
+        other.step()
+        mine.step(), twin.step()
+
+
+def test_a_cosine_schedule_warms_up_and_ends(device):
+    optimizer = optim.Adam(parameters(device), lr=1.0)
+    schedule = optim.CosineLR(optimizer, 10, warmup=4, end=0.1)
+    rates = []
+    for _ in range(14):
+        rates.append(optimizer.lr)
+        schedule.step()
+    np.testing.assert_allclose(rates[:5], [0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[4:11] == sorted(rates[4:11], reverse=True)
+    np.testing.assert_allclose(rates[10:], 0.1)
+    schedule.steps = 2
+    assert optimizer.lr == rates[2]
+
+
+def test_schedules_refuse_what_makes_no_sense(device):
+    optimizer = optim.SGD(parameters(device), lr=0.5)
+    for make, what in (
+        (lambda: optim.StepLR(optimizer, 0), "step_size"),
+        (lambda: optim.ExponentialLR(optimizer, -1), "gamma"),
+        (lambda: optim.CosineLR(optimizer, 5, warmup=5), "warmup"),
+        (lambda: optim.LinearLR(optimizer, total=0), "total"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            make()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from operator import index as as_int
+from typing import Any
 
 import numpy as np
 
@@ -12,54 +17,131 @@ from ..autograd import Tensor
 from ..backend_ndarray import Device
 from .dataset import Dataset
 
+_SEEDS = 2**63
+_AHEAD = 2  # batches each worker prepares before they are asked for
+# What is drawn from a pass's seed: the order, and the numbers within each batch.
+_ORDER, _WITHIN = 0, 1
+
+
+@dataclass
+class _Pass:
+    """One pass over the dataset: how it draws, and how many batches it has handed out."""
+
+    seed: tuple[int, ...]
+    handed_out: int = 0
+
 
 class DataLoader:
     """Iterates over `dataset` in batches: tuples of Tensors that require no gradient.
 
     With `shuffle` each pass has an order of its own; with a `seed` too the orders are the same in
-    every run. The last batch may be smaller unless `drop_last`. ValueError for a batch size
-    below 1.
+    every run, and so is what transforms draw. The last batch may be smaller unless `drop_last`.
+    `workers` threads prepare batches ahead; batches and their order are the same for any number.
+    `state_dict` and `load_state_dict` carry the position over to another run. ValueError for a
+    batch size below 1 or a negative number of workers.
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         shuffle: bool = False,
         *,
         seed: int | None = None,
         drop_last: bool = False,
+        workers: int = 0,
         device: Device | None = None,
     ) -> None:
-        if as_int(batch_size) < 1:
+        batch_size = 1 if batch_size is None else as_int(batch_size)
+        if batch_size < 1:
             raise ValueError(f"DataLoader: batch_size {batch_size} is below 1")
+        if as_int(workers) < 0:
+            raise ValueError(f"DataLoader: workers {workers} is negative")
         self.dataset = dataset
-        self.batch_size = as_int(batch_size)
+        self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
+        self.workers = as_int(workers)
         self.device = device
         self.epoch = 0  # passes begun; with the seed it decides the order of the next
+        self._pass: _Pass | None = None  # the last one begun
+        self._resumes = False  # whether the next pass goes on with that one
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        count = len(self.dataset)
-        if not self.shuffle:
-            order = np.arange(count)
-        elif self.seed is None:
-            order = rng.permutation(count)
+        if self._resumes and self._pass is not None:
+            current = self._pass
         else:
-            order = np.random.default_rng((self.seed, self.epoch)).permutation(count)
-        self.epoch += 1
-        return self._batches(order)
+            if self.seed is None:
+                seed: tuple[int, ...] = (int(rng.integers((), 0, _SEEDS)),)
+            else:
+                seed = (as_int(self.seed), self.epoch)
+            current = self._pass = _Pass(seed)
+            self.epoch += 1
+        self._resumes = False
+        return self._batches(current)
 
-    def _batches(self, order: np.ndarray) -> Iterator[tuple[Tensor, ...]]:
-        for i in range(len(self)):
-            chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
-            yield tuple(
-                Tensor(column, device=self.device, requires_grad=False)
-                for column in self.dataset.batch(chosen)
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last pass stands, as JSON values: batches handed out count as used."""
+        if self._pass is None:
+            return {"epoch": self.epoch, "pass": None}
+        now = {"seed": list(self._pass.seed), "batches": self._pass.handed_out}
+        return {"epoch": self.epoch, "pass": now}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """The next pass goes on where `state_dict` was called (a finished one is not repeated).
+
+        ValueError when `values` are no such state, or of a loader with fewer batches.
+        """
+        try:
+            epoch, now = as_int(values["epoch"]), values["pass"]
+            current = None
+            if now is not None:
+                current = _Pass(tuple(as_int(n) for n in now["seed"]), as_int(now["batches"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"DataLoader: not the state of a loader: {error!r}") from None
+        if current is not None and not 0 <= current.handed_out <= len(self):
+            raise ValueError(
+                f"DataLoader: the state is {current.handed_out} batches into a pass, which has "
+                f"{len(self)} here"
             )
+        self.epoch, self._pass = epoch, current
+        self._resumes = current is not None and current.handed_out < len(self)
+
+    def _batches(self, current: _Pass) -> Iterator[tuple[Tensor, ...]]:
+        count = len(self.dataset)
+        order = np.arange(count)
+        if self.shuffle:
+            order = np.random.default_rng((*current.seed, _ORDER)).permutation(count)
+
+        def fetch(number: int) -> tuple[Any, ...]:
+            chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
+            within = np.random.default_rng((*current.seed, _WITHIN, number))
+            with rng.using(within):
+                return self.dataset.batch(chosen)
+
+        numbers = range(current.handed_out, len(self))
+        prepared = _ahead(fetch, numbers, self.workers) if self.workers else map(fetch, numbers)
+        for columns in prepared:
+            current.handed_out += 1
+            yield tuple(
+                Tensor(column, device=self.device, requires_grad=False) for column in columns
+            )
+
+
+def _ahead(fetch: Any, numbers: range, workers: int) -> Iterator[Any]:
+    """fetch(number) for each, in order, prepared by threads."""
+    with contextlib.ExitStack() as stack:
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="needle-data")
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        waiting: deque[Future[Any]] = deque()
+        for number in numbers:
+            waiting.append(pool.submit(fetch, number))
+            if len(waiting) > workers * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

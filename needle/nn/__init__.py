@@ -1,6 +1,8 @@
 """Modules: parameters and layers."""
 
+from .attention import AttentionLayer, MultiHeadAttention, Transformer, TransformerLayer
 from .basic import (
+    GELU,
     Dropout,
     Flatten,
     Identity,
@@ -9,25 +11,48 @@ from .basic import (
     Residual,
     Sequential,
     Sigmoid,
+    SiLU,
     SoftmaxLoss,
     Tanh,
 )
+from .conv import AvgPool2d, Conv, MaxPool2d
+from .embedding import Embedding
+from .loss import CrossEntropyLoss, MSELoss
 from .module import Module, Parameter
-from .norm import BatchNorm1d, LayerNorm1d
+from .norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm1d
+from .rnn import LSTM, RNN, LSTMCell, RNNCell
 
 __all__ = [
+    "GELU",
+    "LSTM",
+    "RNN",
+    "AttentionLayer",
+    "AvgPool2d",
     "BatchNorm1d",
+    "BatchNorm2d",
+    "Conv",
+    "CrossEntropyLoss",
     "Dropout",
+    "Embedding",
     "Flatten",
+    "GroupNorm",
     "Identity",
+    "LSTMCell",
     "LayerNorm1d",
     "Linear",
+    "MSELoss",
+    "MaxPool2d",
     "Module",
+    "MultiHeadAttention",
     "Parameter",
+    "RNNCell",
     "ReLU",
     "Residual",
     "Sequential",
+    "SiLU",
     "Sigmoid",
     "SoftmaxLoss",
     "Tanh",
+    "Transformer",
+    "TransformerLayer",
 ]

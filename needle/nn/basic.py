@@ -79,6 +79,20 @@ class Sigmoid(Module):
         return ops.sigmoid(x)
 
 
+class GELU(Module):
+    """x * (1 + erf(x / sqrt(2))) / 2, elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.gelu(x)
+
+
+class SiLU(Module):
+    """x * sigmoid(x), elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.silu(x)
+
+
 class Sequential(Module):
     """Modules one after the other."""
 

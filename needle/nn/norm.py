@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from .. import init
+from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..errors import ShapeError
+from .conv import channels_first, channels_last
 from .module import Module, Parameter
 
 
@@ -27,9 +30,7 @@ class LayerNorm1d(Module):
         self.bias = Parameter(init.zeros(dim, **where))
 
     def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = (centred * centred).mean(-1, keepdims=True)
-        return centred / (variance + self.eps).sqrt() * self.weight + self.bias
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}"
@@ -62,15 +63,24 @@ class BatchNorm1d(Module):
         self.running_var = init.ones(dim, **where)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            mean = x.mean(0)
-            centred = x - mean
-            variance = (centred * centred).mean(0)
-            self._track(mean.detach(), variance.detach())
-        else:
-            centred = x - self.running_mean
-            variance = self.running_var
-        return centred / (variance + self.eps).sqrt() * self.weight + self.bias
+        self._check(x, 2, "(N, dim)")
+        return self._over_rows(x)
+
+    def _check(self, x: Tensor, ndim: int, form: str) -> None:
+        shape = x.shape
+        if len(shape) != ndim or shape[1] != self.dim:
+            name = type(self).__name__
+            raise ShapeError(f"{name}: x has shape {shape}, not {form} with dim={self.dim}")
+
+    def _over_rows(self, x: Tensor) -> Tensor:
+        """Every axis but the last is a batch."""
+        if not self.training:
+            statistics = self.running_mean, self.running_var
+            return ops.batch_norm(x, self.weight, self.bias, *statistics, self.eps)
+        axes = tuple(range(x.ndim - 1))
+        y, mean, variance = ops.standardize(x, axes, self.eps)
+        self._track(mean.detach(), variance.detach())
+        return y * self.weight + self.bias
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         m = self.momentum
@@ -79,3 +89,51 @@ class BatchNorm1d(Module):
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNorm2d(BatchNorm1d):
+    """Normalizes each of the `dim` channels of (N, dim, H, W) over all the rest, then scales and
+    shifts. Otherwise as BatchNorm1d."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x, 4, "(N, dim, H, W)")
+        return channels_first(self._over_rows(channels_last(x)))
+
+
+class GroupNorm(Module):
+    """Normalizes each of `num_groups` groups of neighbouring channels of (N, num_channels, ...),
+    then scales and shifts each channel.
+
+    weight and bias have shape (num_channels,). ValueError when the groups do not divide it.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        device: Device | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"GroupNorm: {num_groups} groups do not divide {num_channels}")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = Parameter(init.ones(num_channels, **where))
+        self.bias = Parameter(init.zeros(num_channels, **where))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        if len(shape) < 2 or shape[1] != self.num_channels:
+            raise ShapeError(f"GroupNorm: x has shape {shape}, not (N, {self.num_channels}, ...)")
+        each = self.num_channels // self.num_groups
+        grouped = ops.reshape(x, (shape[0], self.num_groups, each * prod(shape[2:])))
+        y = ops.reshape(ops.normalize(grouped, 2, self.eps), shape)
+        channel = (self.num_channels, *[1] * (len(shape) - 2))
+        return y * ops.reshape(self.weight, channel) + ops.reshape(self.bias, channel)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"

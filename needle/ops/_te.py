@@ -81,10 +81,22 @@ def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     """NaN-propagating maximum over `axes` (normalized)."""
     dtype = dtype_of(x)
     lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
-    reducer = k.te.comm_reducer(
-        lambda a, b: greater_or_nan(k, a, b, dtype), lambda _: lowest, name="max"
-    )
-    return reduce_over(k, reducer, x, axes, keepdims, lowest)
+    return _extreme(k, "max", greater_or_nan, lowest, x, axes, keepdims)
+
+
+def minimum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+    """NaN-propagating minimum over `axes` (normalized)."""
+    dtype = dtype_of(x)
+    highest = k.tirx.const(float("inf"), dtype) if is_floating(dtype) else k.tirx.max_value(dtype)
+    return _extreme(k, "min", less_or_nan, highest, x, axes, keepdims)
+
+
+def _extreme(
+    k: Any, name: str, pick: Any, start: Any, x: Any, axes: Sequence[int], keepdims: bool
+) -> Any:
+    dtype = dtype_of(x)
+    reducer = k.te.comm_reducer(lambda a, b: pick(k, a, b, dtype), lambda _: start, name=name)
+    return reduce_over(k, reducer, x, axes, keepdims, start)
 
 
 def reduce_over(
@@ -116,6 +128,25 @@ def reduce_over(
         return reducer(x[tuple(index)], axis=list(over.values()))
 
     return k.te.compute(kept, body)
+
+
+def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    """x - mean and the (biased) variance of a floating x over `axes`, which are kept as 1."""
+
+    def mean(y: Any) -> Any:
+        count = k.tirx.const(1, "int64")
+        for a in axes:
+            count = count * k.tirx.Cast("int64", x.shape[a])
+        total = reduce_over(k, k.te.sum, y, axes, True)
+        return k.topi.divide(total, k.tirx.Cast(dtype_of(x), count))
+
+    if all(is_one(x.shape[a]) for a in axes):
+        # TVM folds x - x to 0, which it is not for NaN and infinities.
+        zero, nan = full_like(k, x, 0), full_like(k, x, float("nan"))
+        centred = elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), zero, nan), x)
+    else:
+        centred = k.topi.subtract(x, mean(x))
+    return centred, mean(k.topi.multiply(centred, centred))
 
 
 def is_one(n: Any) -> bool:
@@ -154,6 +185,11 @@ def broadcast(k: Any, fn: Callable[..., Any], a: Any, b: Any) -> Any:
 def tanh(k: Any, x: Any) -> Any:
     """tanh that keeps NaN (TVM's clamps it away)."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
+
+
+def erf(k: Any, x: Any) -> Any:
+    """erf that keeps NaN."""
+    return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
 def same_number(r: Any, a: Any, b: Any) -> bool | None:

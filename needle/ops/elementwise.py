@@ -83,6 +83,10 @@ class Relu(Elementwise):
             return k.topi.identity(x)
         return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order NaN survives
 
+    def emit(self, r: Any, x: Any) -> Any:
+        dtype = str(x.ty.dtype)  # not relax.nn.relu, which has the order that loses NaN
+        return r.op.maximum(r.const(0, dtype), x) if is_floating(dtype) else None
+
 
 @register
 class Exp(_Float):

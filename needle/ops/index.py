@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..autograd import Tensor, apply
-from ..backend_ndarray.dtypes import dtype_name
+from ..backend_ndarray import zeros
+from ..backend_ndarray.dtypes import INTEGER, dtype_name, is_floating
+from ..backend_ndarray.ndarray import wrap
+from ..errors import ShapeError
 from ..op import Op, register
-from ..samples import Arg, error, sample
-from ..spec import Spec
+from ..samples import Arg, Sample, error, sample
+from ..spec import Spec, common_device, normalize_axes, normalize_axis, reduced_shape
 from . import _te
 
 
@@ -59,9 +63,280 @@ class OneHot(Op):
         return k.te.compute([*x.shape, self.num_classes], body)
 
 
+class _Index(Op):
+    """Moves along `axis` by an index of any shape."""
+
+    axis: int
+
+    infer_first = True
+    reads = frozenset({"inputs"})  # the index
+
+    def check_index(self, index: Spec) -> None:
+        if index.dtype not in INTEGER:
+            raise TypeError(f"{self.name}: the index is {index.dtype}, not int32 or int64")
+
+    def at(self, k: Any, index: Any, i: Any, n: Any) -> Any:
+        """The position index[i] names along an axis of extent n, for emit_te."""
+        value = k.tirx.Cast("int64", index(*i))
+        return k.tirx.Select(value < 0, value + n, value)
+
+
+def _indices(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
+    return Arg(shape, low, high, dtype=dtype, special=False)
+
+
+@register
+class Gather(_Index):
+    """y = the slices of x along `axis` that an integer index names: its shape is x.shape[:axis] +
+    index.shape + x.shape[axis + 1:]. Negative indices count from the end."""
+
+    axis: int = 0
+
+    samples = (
+        sample((3, 4), _indices(5)),
+        sample((3, 4), _indices(2, 3, dtype="int32"), axis=1),
+        sample((2, 3, 2), _indices(2, low=-3), axis=-2),
+        sample((3,), _indices()),
+        sample((3, 2), _indices(0)),
+        sample((3, 0), _indices(2)),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3, 4), (2,)),
+        error(TypeError, "bool", (3, 4), Arg((3,), dtype="bool")),
+        error(ShapeError, "out of range", (3, 4), _indices(2), axis=2),
+        error(ShapeError, "out of range", (), _indices(2)),
+    )
+
+    def infer(self, x: Spec, index: Spec) -> Spec:
+        self.check_index(index)
+        axis = normalize_axis(self.name, self.axis, x.ndim)
+        shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        return Spec(shape, x.dtype, common_device(self.name, x, index))
+
+    def reference(self, x: Any, index: Any) -> Any:
+        return np.take(x, index, self.axis)
+
+    def compute(self, x: Any, index: Any) -> Any:
+        axis = self.axis % x.ndim
+        return wrap(x.device, x.device.kernels.gather(x.view, index.view, axis))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        x, index = node.inputs
+        axis = self.axis % x.ndim
+        return apply(ScatterAdd(x.shape[axis], axis), (out_grad, index)), None
+
+    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
+        axis = self.axis % len(x.shape)
+        end = axis + len(index.shape)
+        n = x.shape[axis]
+
+        def body(*o: Any) -> Any:
+            place = self.at(k, index, o[axis:end], n)
+            # Memory beyond the tensor is never read.
+            place = k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
+            return x(*o[:axis], place, *o[end:])
+
+        return k.te.compute((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), body)
+
+
+@register
+class ScatterAdd(_Index):
+    """y = zeros of `extent` along `axis`, to which the slices of x are added where an integer index
+    says: gather's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
+
+    extent: int
+    axis: int = 0
+
+    samples = (
+        sample((5, 4), _indices(5), extent=3),
+        sample((3, 2, 3), _indices(2, 3, dtype="int32"), extent=4, axis=1),
+        sample((2, 2, 2), _indices(2, low=-3), extent=3, axis=1),
+        sample((), _indices(), extent=3),
+        sample((0, 2), _indices(0), extent=3),
+        sample((2, 0), _indices(2), extent=3),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3, 4), (3,), extent=3),
+        error(ShapeError, r"\(3, 4\).*\(2,\)", (3, 4), _indices(2), extent=3),
+        error(ShapeError, "axis 2", (3, 4), _indices(4), extent=3, axis=2),
+        error(ValueError, "extent -1", (3, 4), _indices(3), extent=-1),
+        error(TypeError, "bool", Arg((3,), dtype="bool"), _indices(3), extent=3),
+    )
+
+    def infer(self, x: Spec, index: Spec) -> Spec:
+        self.check_index(index)
+        if x.dtype == "bool":
+            raise TypeError(f"{self.name}: the input is bool, which does not add up")
+        if self.extent < 0:
+            raise ValueError(f"{self.name}: extent {self.extent} is negative")
+        if not 0 <= self.axis <= x.ndim - len(index.shape):
+            raise ShapeError(
+                f"{self.name}: axis {self.axis} is out of range for x {x.shape} and an index of "
+                f"shape {index.shape}"
+            )
+        end = self.axis + index.ndim
+        if x.shape[self.axis : end] != index.shape:
+            raise ShapeError(
+                f"{self.name}: x {x.shape} has at axis {self.axis} not the index's shape "
+                f"{index.shape}"
+            )
+        shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
+        return Spec(shape, x.dtype, common_device(self.name, x, index))
+
+    def reduction_length(self, x: Spec, index: Spec) -> int:
+        return prod(index.shape)
+
+    def reference(self, x: Any, index: Any) -> Any:
+        shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
+        out = np.zeros(shape, x.dtype)
+        np.add.at(out, (*[slice(None)] * self.axis, index), x)
+        return out
+
+    def compute(self, x: Any, index: Any) -> Any:
+        shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
+        out = zeros(shape, x.dtype, x.device)
+        x.device.kernels.scatter_add(out.view, index.view, x.view, self.axis)
+        return out
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(Gather(self.axis), (out_grad, node.inputs[1])), None
+
+    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
+        axis, count = self.axis, len(index.shape)
+        shape = (*x.shape[:axis], self.extent, *x.shape[axis + count :])
+        if any(_te.is_zero(n) for n in index.shape):
+            return k.te.compute(shape, lambda *_: _te.full_like(k, x, 0))
+        over = [k.te.reduce_axis((0, n), name=f"r{i}") for i, n in enumerate(index.shape)]
+
+        def body(*o: Any) -> Any:
+            hit = self.at(k, index, over, self.extent) == k.tirx.Cast("int64", o[axis])
+            value = x(*o[:axis], *over, *o[axis + 1 :])
+            value = k.tirx.if_then_else(hit, value, _te.full_like(k, x, 0))
+            return k.te.sum(value, axis=over) if over else value
+
+        return k.te.compute(shape, body)
+
+
+@register
+class Argmax(Op):
+    """y = int64 index of the first largest element along `axis` (None: of all elements in order);
+    NaN counts as the largest. Nothing flows back."""
+
+    axis: int | None = None
+    keepdims: bool = False
+
+    infer_first = True
+    samples = tuple(
+        Sample((Arg(shape),), {"axis": axis, "keepdims": keepdims})
+        for shape, axis in (
+            ((), None),
+            ((5,), 0),
+            ((3, 4), None),
+            ((3, 4), 0),
+            ((2, 3, 4), -1),
+            ((2, 3, 4), 1),
+            ((0, 2), 1),
+        )
+        for keepdims in (False, True)
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), axis=2),
+        error(ShapeError, "no elements", (2, 0), axis=1),
+        error(ShapeError, "no elements", (0,)),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        axes = normalize_axes(self.name, self.axis, x.ndim)
+        if any(x.shape[a] == 0 for a in axes):
+            raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axis}")
+        return Spec(reduced_shape(x.shape, axes, self.keepdims), "int64", x.device)
+
+    def reference(self, x: Any) -> Any:
+        return np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims), "int64")
+
+    def compute(self, x: Any) -> Any:
+        return x.argmax(self.axis, self.keepdims)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return None
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        axes = normalize_axes(self.name, self.axis, len(x.shape))
+        shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
+        shape = [n for a, n in enumerate(shape) if self.keepdims or a not in axes]
+        if not axes:
+            return k.te.compute(shape, lambda *_: k.tirx.const(0, "int64"))
+        if _te.dtype_of(x) == "bool":
+            x = _te.cast(k, x, "int32")
+        dtype = _te.dtype_of(x)
+        over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
+
+        def better(a: Any, b: Any) -> Any:
+            """Of two (place, value), whether the first stays."""
+            ahead, same = a[1] > b[1], a[1] == b[1]
+            if is_floating(dtype):
+                nan, other = k.tirx.isnan(a[1]), k.tirx.isnan(b[1])
+                ahead = k.tirx.any(k.tirx.all(nan, k.tirx.Not(other)), ahead)
+                same = k.tirx.any(same, k.tirx.all(nan, other))
+            return k.tirx.any(ahead, k.tirx.all(same, a[0] < b[0]))
+
+        def combine(a: Any, b: Any) -> Any:
+            stays = better(a, b)
+            return tuple(k.tirx.Select(stays, p, q) for p, q in zip(a, b, strict=True))
+
+        def start(_: Any, value: Any) -> Any:
+            last = k.tirx.max_value("int64")
+            if is_floating(value):
+                return last, k.tirx.const(float("-inf"), value)
+            return last, k.tirx.min_value(value)
+
+        reducer = k.te.comm_reducer(combine, start, name="argmax")
+
+        def body(*o: Any) -> Any:
+            rest = list(o)
+            index, place = [], k.tirx.const(0, "int64")
+            for a, n in enumerate(x.shape):
+                if a not in over:
+                    index.append(rest.pop(0))
+                    continue
+                index.append(over[a].var)
+                place = place * k.tirx.Cast("int64", n) + k.tirx.Cast("int64", over[a].var)
+                if self.keepdims:
+                    rest.pop(0)
+            return reducer((place, x[tuple(index)]), axis=list(over.values()))
+
+        found, _ = k.te.compute(shape, body, name="argmax")
+        return k.topi.identity(found)
+
+
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
     """Rows of the identity chosen by class numbers: shape a.shape + (num_classes,).
 
     IndexError for a class number outside 0..num_classes - 1 (not checked in compiled code).
     """
     return apply(OneHot(num_classes, dtype), (a,))
+
+
+def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """The slices of `a` along `axis` that an int32 or int64 `index` of any shape names (np.take).
+
+    Negative indices count from the end. IndexError for one out of range (compiled code takes the
+    nearest).
+    """
+    return apply(Gather(axis), (a, index))
+
+
+def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
+    """Zeros with `extent` along `axis`, to which the slices of `a` are added at `index`, whose axes
+    stand in `a` at `axis`. IndexError for an index out of range (compiled code leaves it out)."""
+    return apply(ScatterAdd(extent, axis), (a, index))
+
+
+def embedding(index: Tensor, weight: Tensor) -> Tensor:
+    """Rows of `weight` (count, dim) named by an integer index: index.shape + (dim,)."""
+    return gather(weight, index)
+
+
+def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """int64 index of the first largest element along `axis` (None: of all); NaN counts as such."""
+    return apply(Argmax(axis, keepdims), (a,))

@@ -113,13 +113,61 @@ class Mean(_Reduce):
 
 
 @register
-class Max(_Reduce):
-    """y = largest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
-    elements. The gradient of a tie is shared equally."""
+class Var(_Reduce):
+    """y = mean of (x - mean(x)) ** 2 over `axes` (None: all); divided by n - correction."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
+    correction: int = 0
 
+    reads = frozenset({"inputs"})
+    samples = (
+        *_samples(empty=False),
+        sample((3, 4), axes=1, correction=1),
+        sample((3, 1), axes=1),
+        sample(Arg((2, 5), 900, 1000), axes=1),
+    )
+    error_samples = _ERRORS
+
+    def dtype_of(self, dtype: str) -> str:
+        return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
+
+    def reduction_length(self, x: Spec) -> int:
+        return super().reduction_length(x) ** 2
+
+    def count(self, x: Any) -> int:
+        """What the sum of squares is divided by."""
+        return prod(x.shape[a] for a in self.over(x)) - self.correction
+
+    def reference(self, x: Any) -> Any:
+        x = x if is_floating(x.dtype.name) else x.astype("float64")
+        centred = x - np.mean(x, axis=self.axes, keepdims=True)
+        total = np.sum(centred * centred, axis=self.axes, keepdims=self.keepdims)
+        return (total / np.asarray(self.count(x), x.dtype)).astype(x.dtype)
+
+    def compute(self, x: Any) -> Any:
+        x = x.astype(self.dtype_of(x.dtype), copy=False)
+        centred = x - x.mean(self.axes, keepdims=True)
+        return centred.square().sum(self.axes, self.keepdims) / float(self.count(x))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        centred = x - mean(x, self.axes, keepdims=True)
+        count = self.count(x)
+        return self.expand(out_grad * (2 / count), x) * centred if count else centred * 0
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        axes = self.over(x)
+        centred, _ = _te.moments(k, x, axes)
+        squares = k.topi.multiply(centred, centred)
+        total = _te.reduce_over(k, k.te.sum, squares, axes, self.keepdims)
+        count = prod((x.shape[a] for a in axes), start=k.tirx.const(1, "int64"))
+        count = k.tirx.Cast(_te.dtype_of(x), count - self.correction)
+        return k.topi.divide(total, count)
+
+
+class _Extreme(_Reduce):
     reads = frozenset({"inputs", "output"})
     samples = _samples(empty=False)
     error_samples = (*_ERRORS, error(ShapeError, "no elements", (2, 0), axes=1))
@@ -130,23 +178,54 @@ class Max(_Reduce):
             raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axes}")
         return out
 
-    def reference(self, x: Any) -> Any:
-        return np.max(x, axis=self.axes, keepdims=self.keepdims)
-
-    def compute(self, x: Any) -> Any:
-        return x.max(self.axes, self.keepdims)
-
     def gradient(self, out_grad: Any, node: Any) -> Any:
         (x,) = node.inputs
         chosen = cast(compare("equal", x, self.expand(node, x)), x.dtype)
         count = summation(chosen, self.axes, keepdims=True)
         return self.expand(out_grad, x) * (chosen / count)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def te(self, k: Any, x: Any, over: Any) -> Any:
+        """`over` of _te, in a dtype that it can compare."""
         if _te.dtype_of(x) != "bool":
-            return _te.maximum_over(k, x, self.over(x), self.keepdims)
+            return over(k, x, self.over(x), self.keepdims)
         wide = _te.cast(k, x, "int32")
-        return _te.cast(k, _te.maximum_over(k, wide, self.over(x), self.keepdims), "bool")
+        return _te.cast(k, over(k, wide, self.over(x), self.keepdims), "bool")
+
+
+@register
+class Max(_Extreme):
+    """y = largest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    elements. The gradient of a tie is shared equally."""
+
+    axes: int | tuple[int, ...] | None = None
+    keepdims: bool = False
+
+    def reference(self, x: Any) -> Any:
+        return np.max(x, axis=self.axes, keepdims=self.keepdims)
+
+    def compute(self, x: Any) -> Any:
+        return x.max(self.axes, self.keepdims)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return self.te(k, x, _te.maximum_over)
+
+
+@register
+class Min(_Extreme):
+    """y = smallest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    elements. The gradient of a tie is shared equally."""
+
+    axes: int | tuple[int, ...] | None = None
+    keepdims: bool = False
+
+    def reference(self, x: Any) -> Any:
+        return np.min(x, axis=self.axes, keepdims=self.keepdims)
+
+    def compute(self, x: Any) -> Any:
+        return x.min(self.axes, self.keepdims)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return self.te(k, x, _te.minimum_over)
 
 
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
@@ -162,3 +241,13 @@ def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
     return apply(Max(as_axes("max", axes), keepdims), (a,))
+
+
+def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """Smallest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
+    return apply(Min(as_axes("min", axes), keepdims), (a,))
+
+
+def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
+    """Mean squared distance from the mean over `axes` (None: all); correction=1: the unbiased."""
+    return apply(Var(as_axes("var", axes), keepdims, correction), (a,))

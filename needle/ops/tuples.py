@@ -1,4 +1,4 @@
-"""Ops that make, take apart and return tuples of tensors."""
+"""Ops that make, take apart, join and return several tensors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..samples import Arg, Sample, error, sample
 from ..spec import Spec, common_device, normalize_axis
 from . import _te
 from .scalar import AddScalar
+from .slicing import get_slice
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
@@ -203,6 +204,85 @@ class Split(Op):
 
 
 @register
+class Concat(Op):
+    """Tensors joined along `axis`; their other extents are equal."""
+
+    axis: int = 0
+
+    infer_first = True
+    samples = (
+        sample((2, 3), (4, 3)),
+        sample((2, 3), (2, 1), (2, 2), axis=-1),
+        sample((2, 3, 2), (2, 1, 2), axis=1),
+        sample((3,)),
+        sample((0, 2), (2, 2)),
+        sample((2, 2), Arg((1, 2), dtype="float64")),
+    )
+    error_samples = (
+        error(ShapeError, r"\(2, 3\) and \(2, 4\)", (2, 3), (2, 4)),
+        error(ShapeError, r"\(2, 3\) and \(2,\)", (2, 3), (2,)),
+        error(ShapeError, "out of range", (2, 3), (2, 3), axis=2),
+        error(ShapeError, "out of range", ()),
+        error(ValueError, "at least one"),
+    )
+
+    def infer(self, *parts: Spec) -> Spec:
+        if not parts:
+            raise ValueError(f"{self.name}: needs at least one tensor")
+        shape, dtype = parts[0].shape, parts[0].dtype
+        axis = normalize_axis(self.name, self.axis, len(shape))
+        total = 0
+        for part in parts:
+            other = part.shape
+            rest = (*other[:axis], *other[axis + 1 :])
+            if len(other) != len(shape) or rest != (*shape[:axis], *shape[axis + 1 :]):
+                raise ShapeError(
+                    f"{self.name}: shapes {shape} and {other} differ beyond axis {self.axis}"
+                )
+            total += other[axis]
+            dtype = result_type(dtype, part.dtype)
+        new = (*shape[:axis], total, *shape[axis + 1 :])
+        return Spec(new, dtype, common_device(self.name, *parts))
+
+    def spans(self, shapes: Sequence[Any]) -> list[tuple[slice, ...]]:
+        """The key of each part."""
+        axis, start, out = self.axis % len(shapes[0]), 0, []
+        for shape in shapes:
+            out.append((*[slice(None)] * axis, slice(start, start + shape[axis])))
+            start += shape[axis]
+        return out
+
+    def reference(self, *parts: Any) -> Any:
+        return np.concatenate(parts, self.axis)
+
+    def compute(self, *parts: Any) -> Any:
+        spec = self.infer(*[Spec(x.shape, x.dtype, x.device) for x in parts])
+        out = empty(spec.shape, spec.dtype, device=parts[0].device)
+        for key, part in zip(self.spans([x.shape for x in parts]), parts, strict=True):
+            out[key] = part
+        return out
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        inputs = node.inputs
+        grads = []
+        for key, x in zip(self.spans([x.shape for x in inputs]), inputs, strict=True):
+            part = get_slice(out_grad, key)
+            grads.append(part if part.dtype == x.dtype else part.astype(x.dtype))
+        return tuple(grads)
+
+    def emit_te(self, k: Any, *parts: Any) -> Any:
+        dtype = _te.dtype_of(parts[0])
+        for part in parts:
+            dtype = result_type(dtype, _te.dtype_of(part))
+        axis = self.axis % len(parts[0].shape)
+        cast = [_te.cast(k, part, dtype) for part in parts]
+        some = [part for part in cast if not _te.is_zero(part.shape[axis])]
+        if len(some) < 2:
+            return k.topi.identity(some[0] if some else cast[0])
+        return k.topi.concatenate(some, axis)
+
+
+@register
 class FusedAddScalars(Op):
     """The tuple (x + c0, x + c1)."""
 
@@ -246,6 +326,11 @@ def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 def split(a: Tensor, axis: int) -> TensorTuple:
     """The slices of `a` along `axis`, which they no longer have."""
     return apply(Split(axis), (a,))
+
+
+def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
+    """Tensors joined along `axis`. ShapeError when other extents differ."""
+    return apply(Concat(as_int(axis)), tuple(parts))
 
 
 def fused_add_scalars(a: Tensor, c0: float, c1: float) -> TensorTuple:

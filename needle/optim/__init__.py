@@ -1,7 +1,19 @@
 """Optimizers: they change parameters in place, from the gradients that `backward` left there."""
 
-from .adam import Adam
+from .adam import Adam, AdamW
 from .optimizer import Optimizer
+from .schedules import CosineLR, ExponentialLR, LambdaLR, LinearLR, Schedule, StepLR
 from .sgd import SGD
 
-__all__ = ["SGD", "Adam", "Optimizer"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "CosineLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "Optimizer",
+    "Schedule",
+    "StepLR",
+]

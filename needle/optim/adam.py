@@ -15,6 +15,8 @@ class Adam(Optimizer):
     `bias_correction`.
     """
 
+    _decoupled = False
+
     def __init__(
         self,
         params: Iterable[Tensor],
@@ -26,10 +28,11 @@ class Adam(Optimizer):
         bias_correction: bool = True,
     ) -> None:
         super().__init__(params, lr)
-        self.beta1 = fraction("Adam", "beta1", beta1)
-        self.beta2 = fraction("Adam", "beta2", beta2)
-        self.eps = not_negative("Adam", "eps", eps)
-        self.weight_decay = not_negative("Adam", "weight_decay", weight_decay)
+        name = type(self).__name__
+        self.beta1 = fraction(name, "beta1", beta1)
+        self.beta2 = fraction(name, "beta2", beta2)
+        self.eps = not_negative(name, "eps", eps)
+        self.weight_decay = not_negative(name, "weight_decay", weight_decay)
         self.bias_correction = bias_correction
         self.t = 0
         self.m: dict[int, NDArray] = {}  # by position of the parameter
@@ -56,5 +59,24 @@ class Adam(Optimizer):
             self.weight_decay,
             1 - self.beta1**self.t if corrected else 1.0,
             1 - self.beta2**self.t if corrected else 1.0,
-            False,
+            self._decoupled,
         )
+
+
+class AdamW(Adam):
+    """Adam with weight decay that is taken from the parameter and not added to the gradient:
+    p -= lr * weight_decay * p before each step (Loshchilov and Hutter 2019)."""
+
+    _decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        bias_correction: bool = True,
+    ) -> None:
+        super().__init__(params, lr, beta1, beta2, eps, weight_decay, bias_correction)

@@ -42,10 +42,11 @@ class _Dropper(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         operands, shape = list(call.args), static_shape(call)
         for position, other in ((0, 1), (1, 0)):
             source = self._before_broadcast(operands[position])
-            shapes = [None if e is None else static_shape(e) for e in (source, operands[other])]
-            if shape is None or None in shapes:
+            before = None if source is None else static_shape(source)
+            beside = static_shape(operands[other])
+            if shape is None or before is None or beside is None:
                 continue
-            if np.broadcast_shapes(*shapes) == shape:
+            if np.broadcast_shapes(before, beside) == shape:
                 operands[position] = source
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 

@@ -66,10 +66,10 @@ class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         if not self._is_product(product):
             return None
         x, weights = product.args
-        channels = static_shape(weights)[-1]
-        if math.prod(static_shape(scale)) not in (1, channels):
+        shape, scale_shape = static_shape(weights), static_shape(scale)
+        if shape is None or scale_shape is None or math.prod(scale_shape) not in (1, shape[-1]):
             return None
-        scale = self.builder_.emit(relax.op.reshape(scale, (math.prod(static_shape(scale)),)))
+        scale = self.builder_.emit(relax.op.reshape(scale, (math.prod(scale_shape),)))
         scaled = self.builder_.emit(relax.op.multiply(weights, scale))
         result = relax.Call(product.op, [x, scaled], product.attrs, product.ty_args)
         if bias is None:
@@ -79,7 +79,7 @@ class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
 
     def _only_use(self, var: Any) -> Any:
         """What `var` is bound to, None where it is read in more than one place."""
-        if not isinstance(var, relax.Var) or self._uses[var.name] != 1:
+        if not isinstance(var, relax.Var) or self._uses[var] != 1:
             return None
         return self.lookup_binding(var)
 
@@ -105,22 +105,19 @@ class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         return is_parameter_work(expr, self._parameters, self.lookup_binding)
 
 
-def _count_uses(function: relax.Function) -> Counter[str]:
-    """How often each variable is read, by name: names are unique within a function."""
-    uses: Counter[str] = Counter()
+def _count_uses(function: relax.Function) -> Counter[Any]:
+    """How often each variable is read."""
+    uses: Counter[Any] = Counter()
 
     def visit(expr: Any) -> None:
-        operands = ()
+        operands: list[Any] = []
         if isinstance(expr, relax.Call):
-            operands = expr.args
+            operands = list(expr.args)
         elif isinstance(expr, relax.Tuple):
-            operands = expr.fields
+            operands = list(expr.fields)
         elif isinstance(expr, relax.SeqExpr):
             operands = [expr.body]
-        for operand in operands:
-            for leaf in operand.fields if isinstance(operand, relax.Tuple) else (operand,):
-                if isinstance(leaf, relax.Var):
-                    uses[leaf.name] += 1
+        uses.update(operand for operand in operands if isinstance(operand, relax.Var))
 
     relax.analysis.post_order_visit(function, visit)
     return uses

@@ -18,15 +18,16 @@ from needle_tvm._tvm import (
     Schedule,
     Target,
     cpu_features,
-    loads,
+    loads_in,
     tirx,
+    variables_of,
     written_dtype,
 )
 
 DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
 
-# Waking the pool takes a few microseconds; below this many scalar operations one core is done
-# sooner. Measured on two cores of an AMD EPYC (Zen 5).
+# Waking the pool takes a few microseconds; below about this many scalar operations one core is done
+# sooner.
 _PARALLEL_WORK = 1 << 15
 
 _REDUCTION_UNROLL = 4
@@ -68,8 +69,8 @@ def vector_registers(target: Target) -> tuple[int, int]:
     return (32, 16) if "neon" in features else (16, 16)
 
 
-def dense_tile(m: int, n: int, k: int, dtype: str, target: Target) -> Tile:
-    """Register tile for (m, k) by (k, n).
+def dense_tile(m: int, n: int, dtype: str, target: Target) -> Tile:
+    """Register tile of an (m, n) product.
 
     Two vectors wide where there are rows enough to hide the latency of the multiply-add behind
     independent accumulators, wider where there are not; as many rows as the registers hold beside
@@ -123,7 +124,10 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
-    """Schedule `passes.pack_weights.dense` with whatever elementwise ops were fused after it."""
+    """Schedule a product of `passes.pack_weights` with what was fused after it.
+
+    A convolution's pixels are its rows, and its reduction has three loops instead of one.
+    """
     rows, columns = (int(extent) for extent in sch.get(tiles).annotations[DENSE])
     inline_producers(sch, keep={sch.get(tiles).name_hint})
     *between, write_back = [
@@ -141,13 +145,15 @@ def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
     for block in reversed(between):
         sch.compute_at(block, block_loop, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")
-        row, column = sch.get_loops(block)[-2:]
+        *_, row, column = sch.get_loops(block)
         sch.unroll(row)
         sch.vectorize(column)
     sch.compute_at(tiles, block_loop, preserve_unit_loops=True)
-    i, j, k = sch.get_loops(tiles)[-3:]
+    reductions = [a for a in sch.get(tiles).iter_vars if a.iter_type == tirx.IterVar.CommReduce]
+    i, j, *ks = sch.get_loops(tiles)[-2 - len(reductions) :]
+    *k_around, k = ks
     k_outer, k_inner = sch.split(k, [None, _unroll(_extent(sch, k), knobs.unroll)])
-    sch.reorder(k_outer, k_inner, i, j)
+    sch.reorder(*k_around, k_outer, k_inner, i, j)
     # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
     # would keep loops of its own.
     sch.set_scope(tiles, 0, "local")
@@ -156,7 +162,7 @@ def dense(sch: Schedule, tiles: Any, cores: int, knobs: DenseKnobs) -> None:
     sch.vectorize(j)
     sch.unroll(m_inner)
     sch.vectorize(n_inner)
-    sch.decompose_reduction(tiles, k_outer)
+    sch.decompose_reduction(tiles, (*k_around, k_outer)[0])
 
 
 def loops(sch: Schedule, target: Target) -> None:
@@ -165,29 +171,81 @@ def loops(sch: Schedule, target: Target) -> None:
     vector_bytes = vector_registers(target)[1]
     cores = int(target.attrs["num-cores"])
     for block in _blocks(sch):
+        kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
         nest = sch.get_loops(block)
-        kinds = [var.iter_type for var in sch.get(block).iter_vars]
         if not nest or len(kinds) != len(nest):
             continue
+        parallel = cores > 1 and _work(sch, block) >= _PARALLEL_WORK
+        lanes = max(1, vector_bytes // _item_bytes(written_dtype(sch.get(block))))
         spatial = [
             loop for loop, kind in zip(nest, kinds, strict=True) if kind == tirx.IterVar.DataPar
         ]
         reduced = [loop for loop in nest if loop not in spatial]
-        if not spatial:
-            continue
-        work = _work(sch, block)
-        if reduced:
-            sch.reorder(*spatial, *reduced)
-            outer = spatial
+        if not reduced:
+            outer = _vectors_last(sch, spatial, lanes)
+        elif len(sch.get(block).writes) > 1:
+            outer = spatial  # TVM vectorises a reduction of pairs (argmax) wrongly
+        elif spatial and not _sums_along_rows(sch, block):
+            outer = _columns_last(sch, spatial, reduced, lanes)
         else:
-            lanes = vector_bytes // _item_bytes(written_dtype(sch.get(block)))
-            outer = spatial[:-1]
-            if _extent(sch, spatial[-1]) >= lanes:
-                rest, vector = sch.split(spatial[-1], [None, lanes])
-                sch.vectorize(vector)
-                outer = [*outer, rest]
-        if outer and cores > 1 and work >= _PARALLEL_WORK:
+            outer = _partial_results(sch, spatial, reduced, lanes)
+        if outer and parallel:
             sch.parallel(sch.fuse(*outer))
+
+
+def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
+    """The last axis in vectors; the loops left outside of them."""
+    *outer, last = spatial
+    if _extent(sch, last) < lanes:
+        return outer
+    rest, vector = sch.split(last, [None, lanes])
+    sch.vectorize(vector)
+    return [*outer, rest]
+
+
+def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:
+    """A reduction's neighbouring results side by side in a vector, over the same terms."""
+    *outer, last = spatial
+    if _extent(sch, last) > 2 * lanes:
+        rest, last = sch.split(last, [None, 2 * lanes])
+        outer = [*outer, rest]
+    sch.reorder(*outer, *reduced, last)
+    if _extent(sch, last) > 1:
+        sch.vectorize(last)
+    return outer
+
+
+def _partial_results(
+    sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int
+) -> list[Any]:
+    """A reduction's terms that lie side by side in memory: a vector of partial results."""
+    sch.reorder(*spatial, *reduced)
+    terms = _extent(sch, reduced[-1])
+    if terms % lanes or terms < 2 * lanes or lanes == 1:
+        return spatial
+    _, lane = sch.split(reduced[-1], [None, lanes])
+    try:
+        partial = sch.rfactor(lane, factor_axis=len(spatial))
+    except SCHEDULE_ERROR:
+        return spatial  # a reducer of its own kind: one term after the other
+    vector = sch.get_loops(partial)[-1]
+    if spatial:
+        sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)
+        # A loop per axis anew: spatial ones, the vector's among them last, then the sums.
+        vector, *sums = sch.get_loops(partial)[2 * len(spatial) :]
+        sch.reorder(*sums, vector)
+    sch.set_scope(partial, 0, "local")
+    sch.vectorize(vector)
+    return spatial
+
+
+def _sums_along_rows(sch: Schedule, block: Any) -> bool:
+    """Whether every value a reduction reads is indexed last by an axis that is summed over."""
+    details = sch.get(block)
+    result = details.writes[0].source
+    summed = {a.var for a in details.iter_vars if a.iter_type == tirx.IterVar.CommReduce}
+    sources = [load for load in loads_in(details) if not load.source.same_as(result)]
+    return all(variables_of(load.indices[-1]) & summed for load in sources if load.indices)
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
@@ -203,9 +261,9 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
         if len(consumers) != 1:
             continue
         result = sch.get(block).writes[0].source
-        reads = loads(sch.get(consumers[0]))
-        copies = sum(buffer.same_as(result) for buffer in reads)
-        if copies * len(loads(sch.get(block))) + len(reads) > _MOST_LOADS:
+        reads = loads_in(sch.get(consumers[0]))
+        copies = sum(load.source.same_as(result) for load in reads)
+        if copies * len(loads_in(sch.get(block))) + len(reads) > _MOST_LOADS:
             continue
         try:
             sch.compute_inline(block)

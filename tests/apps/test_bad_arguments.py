@@ -22,8 +22,6 @@ def refused(done, *words):
     ("arguments", "words"),
     [
         (["-m", "resnet"], ["'resnet'", "mlp, conv, transformer"]),
-        (["-m", "conv"], ["'conv' is not built yet"]),
-        (["-m", "transformer"], ["'transformer' is not built yet"]),
         (["-m", "absent.py:make"], ["no file absent.py"]),
         (["-m", "absent.py"], ["'absent.py'"]),
         (["-d", "tpu"], ["'tpu'", "cpu", "cuda"]),

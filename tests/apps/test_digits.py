@@ -2,8 +2,11 @@
 
 import json
 import re
+import time
 
 import pytest
+
+from .conftest import ROOT
 
 pytest.importorskip("sklearn")
 
@@ -27,6 +30,24 @@ def test_digits_round_trip(run_app, tmp_path):
     assert set(digits["accuracy"]) == {"needle eager", "noopt", "fused", "tuned"}
     for accuracy in digits["accuracy"].values():
         assert accuracy == pytest.approx(trained, abs=5e-5)
+
+
+def test_the_small_resnet(run_app, tmp_path):
+    weights = tmp_path / "digits.safetensors"
+    start = time.perf_counter()
+    done = run_app("train_digits.py", "--model", "resnet", "--out", weights)
+    seconds = time.perf_counter() - start
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"test accuracy ([\d.]+)%", done.stdout)[1]) >= 98
+    assert seconds < 120  # a quarter of it on two busy cores
+
+    factory = f"{ROOT / 'apps' / 'models' / 'resnet.py'}:digits"
+    done = run_app(
+        *("tvm_eval.py", "-m", factory, "--weights", weights, "--rounds", "1"),
+        *("--stages", "tuned", "--out", tmp_path, "--json", "-"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] is True
 
 
 def test_the_seed_decides_the_weights(run_app, tmp_path):

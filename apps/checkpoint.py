@@ -1,0 +1,115 @@
+"""A training run on disk, so that another process goes on with it as if nothing had happened.
+
+One safetensors file, written whole or not at all: model, optimizer and what the task carries from
+step to step are tensors; generator, loader and counters are JSON in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import needle as ndl
+from needle import rng, serialize
+from needle.backend_ndarray import NDArray
+
+_VERSION = 1
+_KEY = "training"
+
+
+def save(
+    path: Path,
+    model: Any,
+    optimizer: Any,
+    loader: Any,
+    carried: Mapping[str, Any],
+    progress: Mapping[str, Any],
+) -> None:
+    """Writes everything the next step depends on. `progress` are JSON values of the caller's."""
+    arrays, numbers = optimizer_state(optimizer)
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"optimizer.{name}": value for name, value in arrays.items()}
+    tensors |= {f"carried.{name}": value for name, value in carried.items()}
+    state = {
+        "version": _VERSION,
+        "optimizer": numbers,
+        "generator": rng.get_state(),
+        "loader": loader.state_dict(),
+        "progress": dict(progress),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    serialize.save(path, tensors, {_KEY: json.dumps(state)})
+
+
+def read_progress(path: Path) -> dict[str, Any]:
+    """The caller's JSON values. OSError, or ValueError when the file is no checkpoint."""
+    return _state(path)["progress"]
+
+
+def restore(path: Path, model: Any, optimizer: Any, loader: Any, device: Any) -> dict[str, Any]:
+    """Puts model, optimizer, loader and generator where they were; returns what was carried.
+
+    OSError, or ValueError when the file is no checkpoint of these.
+    """
+    state = _state(path)
+    tensors = ndl.load(path, device=device)
+    groups: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "carried": {}}
+    for name, value in tensors.items():
+        group, _, rest = name.partition(".")
+        if group not in groups:
+            raise ValueError(f"{path}: not a checkpoint: {name!r} has no place in it")
+        groups[group][rest] = value
+    try:
+        model.load_state_dict(groups["model"])
+        load_optimizer_state(optimizer, groups["optimizer"], state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        rng.set_state(state["generator"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: does not fit: {error}") from error
+    return groups["carried"]
+
+
+def _state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    text = serialize.load_metadata(path).get(_KEY)
+    if text is None:
+        raise ValueError(f"{path}: not a checkpoint, but weights alone")
+    state = json.loads(text)
+    if state.get("version") != _VERSION:
+        raise ValueError(f"{path}: a checkpoint of version {state.get('version')}, not {_VERSION}")
+    return state
+
+
+def optimizer_state(optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(arrays, numbers) of an optimizer whose state are numbers and dicts of arrays by position."""
+    arrays, numbers = {}, {}
+    for name, value in vars(optimizer).items():
+        if isinstance(value, (bool, int, float)):
+            numbers[name] = value
+        elif isinstance(value, dict):
+            arrays |= {f"{name}.{position}": array for position, array in value.items()}
+    return arrays, numbers
+
+
+def load_optimizer_state(
+    optimizer: Any, arrays: Mapping[str, Any], numbers: Mapping[str, Any]
+) -> None:
+    """What `optimizer_state` gave, put back. ValueError when it is another kind of optimizer's."""
+    own = vars(optimizer)
+    new: dict[str, Any] = {name: {} for name, value in own.items() if isinstance(value, dict)}
+    for name, value in numbers.items():
+        if name not in own or not isinstance(own[name], (bool, int, float)):
+            raise ValueError(f"{type(optimizer).__name__} has no number {name!r}")
+        new[name] = value
+    for name, tensor in arrays.items():
+        attribute, _, position = name.rpartition(".")
+        if not isinstance(new.get(attribute), dict) or not position.isdigit():
+            raise ValueError(f"{type(optimizer).__name__} has no array {name!r}")
+        array: NDArray = tensor.realize_cached_data()
+        number = int(position)
+        if number >= len(optimizer.params) or array.shape != optimizer.params[number].shape:
+            raise ValueError(f"{name!r} of shape {array.shape} belongs to no parameter")
+        new[attribute][number] = array
+    own.update(new)

@@ -1,0 +1,108 @@
+"""Train ResNet9 on CIFAR-10; the weights go to safetensors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cli
+import training
+
+LEARNING_RATE = 2e-3
+WEIGHT_DECAY = 5e-4
+SHIFT = 4  # pixels by which pictures are moved at most
+TEST_BATCH = 500
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.Parser(prog="train_cifar10.py", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "data", type=Path, help="folder with CIFAR-10's files, of the Python or binary version"
+    )
+    parser.add_argument(
+        "--workers",
+        type=cli.natural,
+        default=2,
+        metavar="N",
+        help="threads that prepare batches; the result is the same for any number (%(default)s)",
+    )
+    training.add_arguments(parser, epochs=10, batch=128, out="out/cifar10.safetensors")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    options = make_parser().parse_args(arguments)
+    return cli.guarded("train_cifar10.py", lambda: run(options))
+
+
+class Cifar10(training.Task):
+    """ResNet9 by Adam, on pictures that are moved and mirrored at random."""
+
+    warmup = 0.1
+
+    def __init__(self, options: argparse.Namespace, device: Any) -> None:
+        import needle as ndl
+        from models.resnet import ResNet9
+
+        self.device = device
+        self.carried = {}
+        self.settings = {
+            "batch": options.batch,
+            "seed": options.seed,
+            "lr": LEARNING_RATE,
+            "weight_decay": WEIGHT_DECAY,
+        }
+        changes = [ndl.data.RandomCrop(SHIFT), ndl.data.RandomFlipHorizontal()]
+        try:
+            train = ndl.data.CIFAR10Dataset(options.data, True, transforms=changes)
+            test = ndl.data.CIFAR10Dataset(options.data, False)
+        except (ValueError, FileNotFoundError) as error:
+            raise cli.UsageError(cli.one_line(error)) from error
+        self.loader = ndl.data.DataLoader(
+            train,
+            options.batch,
+            shuffle=True,
+            seed=options.seed,
+            workers=options.workers,
+            device=device,
+        )
+        self.test = ndl.data.DataLoader(test, TEST_BATCH, device=device)
+        self.model = ResNet9(device=device)
+        self.optimizer = ndl.optim.Adam(
+            self.model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY
+        )
+        self.loss_of = ndl.nn.SoftmaxLoss()
+
+    def loss(self, batch: Any) -> Any:
+        images, labels = batch
+        return self.loss_of(self.model(images), labels)
+
+    def evaluate(self) -> dict[str, float]:
+        import needle as ndl
+
+        right = total = 0
+        loss = 0.0
+        with ndl.no_grad():
+            for images, labels in self.test:
+                scores = self.model(images)
+                loss += self.loss_of(scores, labels).item() * len(labels)
+                right += int((scores.numpy().argmax(axis=1) == labels.numpy()).sum())
+                total += len(labels)
+        return {"test_loss": loss / total, "test_accuracy": right / total}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains, saves, and says how well the result does on the test set."""
+    plan, device = training.prepare(options)
+    task = Cifar10(options, device)
+    with cli.progress(options.quiet) as report:
+        progress = training.train(task, plan, report)
+    return training.finish(task, plan, progress, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

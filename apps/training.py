@@ -1,0 +1,327 @@
+"""The training loop that the train_*.py scripts share: steps, log, checkpoints, resuming.
+
+A resumed run ends with the same weights, bit for bit, as one that was never interrupted: every
+number that a step depends on is in the checkpoint, and the learning rate is a function of the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import checkpoint
+import cli
+import machine
+
+_QUIET_SECONDS = 5.0  # between lines of progress within an epoch
+
+
+class Task:
+    """What is trained: set the attributes, define `loss` and `evaluate`.
+
+    `loader` gives the batches of an epoch and has len, state_dict and load_state_dict. `carried`
+    are tensors that pass from one step to the next, by name. `settings` are JSON values that must
+    be the same on resuming.
+    """
+
+    model: Any
+    optimizer: Any
+    loader: Any
+    device: Any
+    settings: dict[str, Any]
+    max_norm: float | None = None  # gradients are clipped to it
+    warmup: float = 0.0  # share of the steps in which the learning rate rises
+    carried: dict[str, Any]
+
+    def loss(self, batch: Any) -> Any:
+        """The loss of one batch, a 0-d Tensor."""
+        raise NotImplementedError
+
+    def begin_epoch(self) -> None:
+        """Before the first batch of an epoch."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Figures of merit by name, with the model in eval mode."""
+        raise NotImplementedError
+
+
+@dataclass
+class Plan:
+    """How long to train and where to write. `stop_after` steps of this process; None: no limit."""
+
+    epochs: int
+    checkpoint: Path
+    log: Path
+    resume: bool = False
+    stop_after: int | None = None
+    checkpoint_every: int | None = None  # steps; None: at the end of each epoch alone
+
+
+@dataclass
+class Progress:
+    """How far a run has come; saved with it."""
+
+    settings: dict[str, Any]
+    step: int = 0
+    epoch: int = 0  # whole epochs done
+    loss_sum: float = 0.0  # of this epoch so far
+    loss_count: int = 0
+    seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, epochs: int | None, batch: int | None, out: str
+) -> None:
+    """The options that all training scripts take. `epochs`, `batch` None: the script decides."""
+    add = parser.add_argument
+
+    def default(value: int | None) -> str:
+        return "(by model)" if value is None else "(%(default)s)"
+
+    passes, samples = f"passes {default(epochs)}", f"samples a step {default(batch)}"
+    add("--epochs", type=cli.positive, default=epochs, metavar="N", help=passes)
+    add("--batch", type=cli.positive, default=batch, metavar="N", help=samples)
+    add("--seed", type=cli.natural, default=0, metavar="N", help="weights, order (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=Path(out),
+        metavar="FILE",
+        help="where the weights go; log and checkpoint stand beside it (%(default)s)",
+    )
+    add(
+        "--device",
+        choices=("cpu", "cpu_numpy", "cuda"),
+        default="cpu",
+        help="where it trains (%(default)s)",
+    )
+    add("--resume", action="store_true", help="go on from the checkpoint beside --out")
+    add("--stop-after", type=cli.positive, metavar="N", help="leave off after N steps")
+    add("--checkpoint-every", type=cli.positive, metavar="N", help="steps (once an epoch)")
+    add("-q", "--quiet", action="store_true", help="print errors only")
+
+
+def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:
+    """(plan, device) of a command line. UsageError for what cannot be met."""
+    import needle as ndl
+
+    out = options.out
+    plan = Plan(
+        options.epochs,
+        checkpoint=out.with_name(f"{out.stem}.checkpoint.safetensors"),
+        log=out.with_name(f"{out.stem}.jsonl"),
+        resume=options.resume,
+        stop_after=options.stop_after,
+        checkpoint_every=options.checkpoint_every,
+    )
+    cli.check_writable(out)
+    device = getattr(ndl, options.device)()
+    if not device.enabled():
+        raise cli.UsageError(f"device {options.device!r} is not available on this machine")
+    ndl.manual_seed(options.seed)
+    return plan, device
+
+
+def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
+    """Linear rise over a share `warmup` of the steps, then half a cosine down towards 0."""
+    rise = warmup * steps
+    if step < rise:
+        return base * (step + 1) / (rise + 1)
+    return base * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1)))
+
+
+def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
+    """Trains to the end, or to where it is told or asked to stop; a checkpoint is there either way.
+
+    Raises UsageError when there is nothing to resume or it was begun with other settings, and
+    KeyboardInterrupt or SystemExit, once the step is done, on Ctrl-C or SIGTERM.
+    """
+    settings = {**task.settings, "epochs": plan.epochs}
+    progress = _resumed(task, plan, settings) if plan.resume else Progress(settings)
+    base = settings["lr"]
+    per_epoch = len(task.loader)
+    if per_epoch == 0:
+        raise cli.UsageError("there are too few samples for a single batch")
+    steps = per_epoch * plan.epochs
+    last = steps if plan.stop_after is None else min(steps, progress.step + plan.stop_after)
+    begun = time.perf_counter() - progress.seconds
+    said, text = time.perf_counter(), _text(progress, plan)
+
+    def save() -> None:
+        progress.seconds = time.perf_counter() - begun
+        values = vars(progress)
+        checkpoint.save(
+            plan.checkpoint, task.model, task.optimizer, task.loader, task.carried, values
+        )
+
+    with _Log(plan.log, progress) as log, _signals() as stopped:
+        while progress.step < last:
+            if progress.step % per_epoch == 0:
+                task.begin_epoch()
+            task.model.train()
+            for batch in task.loader:
+                task.optimizer.lr = learning_rate(base, progress.step, steps, task.warmup)
+                task.optimizer.reset_grad()
+                loss = task.loss(batch)
+                loss.backward()
+                if task.max_norm is not None:
+                    task.optimizer.clip_grad_norm(task.max_norm)
+                task.optimizer.step()
+                value = float(loss.numpy())
+                progress.step += 1
+                progress.loss_sum += value
+                progress.loss_count += 1
+                log.write(step=progress.step, loss=value, lr=task.optimizer.lr)
+                if not math.isfinite(value):
+                    raise cli.EvaluationError(f"the loss is {value} at step {progress.step}")
+                now = time.perf_counter()
+                if now - said > _QUIET_SECONDS:
+                    said, text = now, _text(progress, plan)
+                report(progress.step, steps, text)
+                if progress.step % per_epoch == 0:
+                    break
+                if stopped or progress.step == last:
+                    break
+                if plan.checkpoint_every and progress.step % plan.checkpoint_every == 0:
+                    save()
+            if progress.step % per_epoch == 0:
+                _end_epoch(task, progress, begun, log)
+                text = _text(progress, plan)
+                report(progress.step, steps, text)
+            save()
+            if stopped:
+                raise stopped[0]
+    return progress
+
+
+def _end_epoch(task: Task, progress: Progress, begun: float, log: _Log) -> None:
+    task.model.eval()
+    progress.epoch += 1
+    progress.metrics = {
+        "train_loss": progress.loss_sum / progress.loss_count,
+        **task.evaluate(),
+    }
+    progress.loss_sum, progress.loss_count = 0.0, 0
+    progress.seconds = time.perf_counter() - begun
+    log.write(
+        step=progress.step,
+        epoch=progress.epoch,
+        seconds=round(progress.seconds, 3),
+        **progress.metrics,
+    )
+
+
+def _text(progress: Progress, plan: Plan) -> str:
+    if progress.loss_count:
+        mean = progress.loss_sum / progress.loss_count
+        return f"epoch {progress.epoch + 1:3d}  step {progress.step}  loss {mean:.4f}"
+    figures = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items())
+    return f"epoch {progress.epoch:3d} of {plan.epochs}  {figures}".rstrip()
+
+
+def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
+    if not plan.checkpoint.is_file():
+        raise cli.UsageError(f"--resume: there is no checkpoint {plan.checkpoint}")
+    try:
+        progress = Progress(**checkpoint.read_progress(plan.checkpoint))
+        before = progress.settings
+        for name in {**before, **settings}:
+            if before.get(name) != settings.get(name):
+                raise cli.UsageError(
+                    f"--resume: {name} is {settings.get(name)!r}, but {plan.checkpoint} was begun "
+                    f"with {before.get(name)!r}"
+                )
+        task.carried = checkpoint.restore(
+            plan.checkpoint, task.model, task.optimizer, task.loader, task.device
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, cli.UsageError):
+            raise
+        raise cli.UsageError(f"--resume: {cli.one_line(error)}") from error
+    return progress
+
+
+class _Log:
+    """JSON lines. On resuming, what was written after the checkpoint is taken out first."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = []
+        if progress.step and path.is_file():
+            for line in path.read_text().splitlines(keepends=True):
+                with contextlib.suppress(ValueError):  # the last line may be cut off
+                    if json.loads(line).get("step", 0) <= progress.step:
+                        kept.append(line)
+        self._file = open(path, "w", buffering=1)
+        self._file.writelines(kept)
+        if not kept:
+            self.write(started=machine.now(), settings=progress.settings)
+        elif progress.step:
+            self.write(resumed=machine.now(), step=progress.step)
+
+    def write(self, **values: Any) -> None:
+        self._file.write(json.dumps(values) + "\n")
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[BaseException]]:
+    """Ctrl-C and SIGTERM are noted, not raised, so that no step is left half done.
+
+    The list gets the exception that is due. The second Ctrl-C comes through at once.
+    """
+    due: list[BaseException] = []
+
+    def note(number: int, frame: Any) -> None:
+        if due:
+            raise due[0]
+        interrupt = number == signal.SIGINT
+        due.append(KeyboardInterrupt() if interrupt else SystemExit(128 + number))
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield due
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def finish(task: Task, plan: Plan, progress: Progress, options: argparse.Namespace) -> int:
+    """Writes the weights of a whole run and says what came out; the exit code."""
+    import needle as ndl
+
+    if progress.epoch < plan.epochs:
+        text = f"left off after step {progress.step}; --resume goes on from {plan.checkpoint}"
+    else:
+        task.model.eval()
+        ndl.save(options.out, task.model)
+        figures = [
+            f"{name.replace('_', ' ')} {value:.2%}"
+            if name.endswith("accuracy")
+            else f"{name.replace('_', ' ')} {value:.4f}"
+            for name, value in progress.metrics.items()
+            if name != "train_loss"
+        ]
+        text = (
+            f"{', '.join(figures)} after {progress.epoch} epochs in {progress.seconds:.1f} s; "
+            f"wrote {options.out}"
+        )
+    if not options.quiet:
+        sys.stdout.write(f"{text}\n")
+    return cli.OK

@@ -1,0 +1,196 @@
+"""CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html), from its Python or its binary files.
+
+The Python files are pickles, and a pickle can make Python run anything. These are read by an
+unpickler that knows four names and gives each a stand-in of ours, so that nothing is ever called
+but the code below.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .dataset import Dataset, Transform
+
+Array = np.ndarray[Any, Any]
+
+_SHAPE = (3, 32, 32)
+_PIXELS = 3072
+_CLASSES = 10
+_FOLDERS = ("", "cifar-10-batches-py", "cifar-10-batches-bin")
+_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_TEST = ("test_batch",)
+
+
+class CIFAR10Dataset(Dataset):
+    """Items (x, y): x float32 (3, 32, 32) in [0, 1], y int32 class 0..9.
+
+    `base_folder` holds data_batch_1 .. data_batch_5 and test_batch (or the same with .bin), or the
+    folder of the archive that does. Transforms get x as (H, W, C). `p` is the course's and unused.
+    A slice or an array of indices gives a batch. FileNotFoundError names what is missing,
+    ValueError the file that is damaged.
+    """
+
+    def __init__(
+        self,
+        base_folder: str | os.PathLike[str],
+        train: bool,
+        p: float | None = 0.5,
+        transforms: Sequence[Transform] | None = None,
+    ) -> None:
+        super().__init__(transforms)
+        parts = [_read(path) for path in _find(Path(base_folder), _TRAIN if train else _TEST)]
+        self.images = np.concatenate([images for images, _ in parts])  # (N, 3, 32, 32), uint8
+        self.y = np.concatenate([labels for _, labels in parts])
+
+    @property
+    def X(self) -> Array:
+        """All images as float32 in [0, 1], without transforms; made anew at each call."""
+        return _scaled(self.images)
+
+    def __getitem__(self, index: Any) -> tuple[Array, Array]:
+        x, y = _scaled(self.images[index]), self.y[index]
+        if self.transforms:
+            if x.ndim == 3:
+                x = self._transformed(x)
+            elif len(x):
+                x = np.stack([self._transformed(image) for image in x])
+        return x, y
+
+    def _transformed(self, x: Array) -> Array:
+        return np.moveaxis(self.apply_transforms(np.moveaxis(x, 0, -1)), -1, 0)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, indices: Array) -> tuple[Array, ...]:
+        return self[indices]
+
+
+def _scaled(images: Array) -> Array:
+    return images.astype(np.float32) / np.float32(255)
+
+
+def _find(base: Path, names: Sequence[str]) -> list[Path]:
+    """The files called `names`, or the same with .bin, in `base` or below it."""
+    for folder in _FOLDERS:
+        for suffix in ("", ".bin"):
+            paths = [base / folder / f"{name}{suffix}" for name in names]
+            found = [path for path in paths if path.is_file()]
+            if len(found) == len(paths):
+                return paths
+            if found:
+                (missing, *_) = [path for path in paths if path not in found]
+                raise FileNotFoundError(f"CIFAR10Dataset: {missing} is missing")
+    raise FileNotFoundError(
+        f"CIFAR10Dataset: {base} holds neither {names[0]} nor {names[0]}.bin, nor a folder "
+        f"{' or '.join(_FOLDERS[1:])} that does"
+    )
+
+
+def _read(path: Path) -> tuple[Array, Array]:
+    """(images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
+    raw = path.read_bytes()
+    images, labels = _from_binary(path, raw) if path.suffix == ".bin" else _from_pickle(path, raw)
+    wrong = [label for label in labels if not 0 <= label < _CLASSES]
+    if wrong:
+        raise _damaged(path, f"label {wrong[0]} is not in 0..{_CLASSES - 1}")
+    return images.reshape(-1, *_SHAPE), np.array(labels, np.int32)
+
+
+def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
+    """Records of one byte, the label, and 3072, the image."""
+    record = 1 + _PIXELS
+    if not raw or len(raw) % record:
+        raise _damaged(path, f"{len(raw)} bytes are no whole number of records of {record}")
+    records = np.frombuffer(raw, np.uint8).reshape(-1, record)
+    return records[:, 1:], records[:, 0].tolist()
+
+
+def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
+    """A dict that has b"data", a uint8 array (N, 3072), and b"labels", N whole numbers."""
+    try:
+        content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
+    except MemoryError:
+        raise _damaged(path, "it asks for more memory than there is") from None
+    except Exception as error:  # damaged pickles raise nearly every kind
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+    if not isinstance(content, dict):
+        raise _damaged(path, f"it holds a {type(content).__name__}, not a dict")
+    named = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in content.items()}
+    data, labels = named.get("data"), named.get("labels")
+    if not isinstance(data, _Array) or data.state is None:
+        raise _damaged(path, "its 'data' is no array")
+    if not isinstance(labels, list) or not all(type(n) is int for n in labels):
+        raise _damaged(path, "its 'labels' are no list of whole numbers")
+    try:
+        _, shape, dtype, in_columns, values = data.state
+    except (TypeError, ValueError):
+        raise _damaged(path, "its 'data' is no array") from None
+    rows = len(labels)
+    good = isinstance(dtype, _Dtype) and isinstance(values, bytes) and not in_columns
+    if not good or shape != (rows, _PIXELS) or len(values) != rows * _PIXELS:
+        raise _damaged(path, f"its 'data' is not {_PIXELS} bytes for each of {rows} labels")
+    return np.frombuffer(values, np.uint8).reshape(rows, _PIXELS), labels
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path}: not a CIFAR-10 batch: {why}")
+
+
+class _Array:
+    """Stands for a numpy.ndarray in a pickle and keeps the state that it is to get."""
+
+    state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Dtype:
+    """Stands for numpy.dtype("u1"), the only one in these files."""
+
+    def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
+        if code not in (b"u1", "u1"):
+            raise pickle.UnpicklingError(f"dtype {code!r} is not u1")
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and such, of which a byte has none."""
+
+
+def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
+    if kind is not _Array:
+        raise pickle.UnpicklingError("it reconstructs something that is no array")
+    return _Array()
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError("it encodes something else than latin1")
+    return text.encode("latin1")
+
+
+# What pickles of byte arrays name; the last one only if Python 3 wrote them.
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits numbers, strings, lists, tuples, dicts, and the names above."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _NAMES[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in it") from None

@@ -1,0 +1,94 @@
+"""MNIST, and anything else in its idx files (http://yann.lecun.com/exdb/mnist/).
+
+A file is a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
+extent of each axis as 4 bytes) and the values, which are bytes here; often all of it gzipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .dataset import Dataset, Transform
+
+Array = np.ndarray[Any, Any]
+
+_UBYTE = 8
+_GZIP = b"\x1f\x8b"
+
+
+class MNISTDataset(Dataset):
+    """Items (x, y) from a file of images and a file of labels, idx format, gzipped or not.
+
+    x is float32 in [0, 1], of shape (H, W, 1) after the transforms; y is the int32 class. A slice
+    or an array of indices gives a batch of them. FileNotFoundError, or ValueError that says
+    which file is not as it should be.
+    """
+
+    def __init__(
+        self,
+        image_filename: str | os.PathLike[str],
+        label_filename: str | os.PathLike[str],
+        transforms: Sequence[Transform] | None = None,
+    ) -> None:
+        super().__init__(transforms)
+        self.images = read_idx(image_filename, ndim=3)  # (N, H, W), uint8
+        self.labels = read_idx(label_filename, ndim=1).astype(np.int32)
+        if len(self.images) != len(self.labels):
+            raise ValueError(
+                f"{image_filename} holds {len(self.images)} images, but {label_filename} "
+                f"{len(self.labels)} labels"
+            )
+
+    def __getitem__(self, index: Any) -> tuple[Array, Array]:
+        images, labels = self.images[index], self.labels[index]
+        x = (images[..., None] / np.float32(255)).astype(np.float32)
+        if self.transforms:
+            if x.ndim == 3:
+                x = self.apply_transforms(x)
+            elif len(x):
+                x = np.stack([self.apply_transforms(image) for image in x])
+        return x, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Array) -> tuple[Array, ...]:
+        return self[indices]
+
+
+def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
+    """The bytes in an idx file as an array of `ndim` axes.
+
+    OSError when it cannot be read; ValueError that says what is wrong with it otherwise.
+    """
+    path = Path(path)
+    raw = path.read_bytes()
+    if raw.startswith(_GZIP):
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path}: damaged gzip file ({error})") from None
+    if len(raw) < 4 or raw[:2] != b"\0\0":
+        raise ValueError(f"{path}: not an idx file")
+    if raw[2] != _UBYTE or raw[3] != ndim:
+        raise ValueError(
+            f"{path}: an idx file of type {raw[2]} with {raw[3]} axes; expected {ndim} axes of "
+            f"bytes (type {_UBYTE})"
+        )
+    start = 4 + 4 * ndim
+    if len(raw) < start:
+        raise ValueError(f"{path}: truncated in the header: {len(raw)} of {start} bytes")
+    shape = tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(4, start, 4))
+    expected = start + prod(shape)
+    if len(raw) != expected:
+        kind = "truncated" if len(raw) < expected else "too long"
+        raise ValueError(f"{path}: {kind}: {len(raw)} bytes, {expected} for shape {shape}")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

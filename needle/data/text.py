@@ -1,0 +1,110 @@
+"""Text as numbers: the words of the Penn Treebank files, one sentence a line."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from operator import index as as_int
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor
+from ..backend_ndarray import Device
+
+Array = np.ndarray[Any, Any]
+
+END = "<eos>"  # stands at the end of every line
+
+
+class Dictionary:
+    """Words by number and numbers by word."""
+
+    def __init__(self) -> None:
+        self.word2idx: dict[str, int] = {}
+        self.idx2word: list[str] = []
+
+    def add_word(self, word: str) -> int:
+        """The number of `word`, which is a new one when it was not known."""
+        number = self.word2idx.setdefault(word, len(self.idx2word))
+        if number == len(self.idx2word):
+            self.idx2word.append(word)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.idx2word)
+
+
+class Corpus:
+    """The numbers of all words in the train and test files in `base_dir`, as int32 arrays.
+
+    The files are train.txt, test.txt and, where there is one, valid.txt (`valid` is None without);
+    also with "ptb." in front. `max_lines` of each are read, None: all. FileNotFoundError names what
+    is missing, ValueError the file that is no text.
+    """
+
+    def __init__(self, base_dir: str | os.PathLike[str], max_lines: int | None = None) -> None:
+        base = Path(base_dir)
+        self.dictionary = Dictionary()
+        self.train = self.tokenize(_find(base, "train.txt"), max_lines)
+        self.test = self.tokenize(_find(base, "test.txt"), max_lines)
+        valid = _find(base, "valid.txt", needed=False)
+        # Last: the numbers of words are then the same with and without it.
+        self.valid = None if valid is None else self.tokenize(valid, max_lines)
+
+    def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
+        """The numbers of the words in a file, with one for the end of each line."""
+        numbers: list[int] = []
+        add = self.dictionary.add_word
+        try:
+            with open(path, encoding="utf-8") as file:
+                for line in itertools.islice(file, max_lines):
+                    numbers += [add(word) for word in (*line.split(), END)]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not a text file: {error}") from None
+        if not numbers:
+            raise ValueError(f"{path}: holds no text")
+        return np.array(numbers, np.int32)
+
+
+def _find(base: Path, name: str, needed: bool = True) -> Path | None:
+    for path in (base / name, base / f"ptb.{name}"):
+        if path.is_file():
+            return path
+    if needed:
+        raise FileNotFoundError(f"Corpus: {base} holds neither {name} nor ptb.{name}")
+    return None
+
+
+def batchify(
+    data: Sequence[int] | Array, batch_size: int, device: Device | None = None, dtype: Any = None
+) -> Array:
+    """`data` in `batch_size` equal runs, each one column: (len(data) // batch_size, batch_size).
+
+    What is left over is dropped. An array of `dtype` (None: int32); `device` is the course's and
+    unused. ValueError when the batch size is below 1 or above the length of the data.
+    """
+    size = as_int(batch_size)
+    if not 1 <= size <= len(data):
+        raise ValueError(f"batchify: batch_size {size} is not in 1..{len(data)}, the data's length")
+    rows = len(data) // size
+    columns = np.asarray(data)[: rows * size].reshape(size, rows)
+    return np.ascontiguousarray(columns.T, dtype="int32" if dtype is None else dtype)
+
+
+def get_batch(
+    batches: Array, i: int, bptt: int, device: Device | None = None, dtype: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Rows i.. of what `batchify` gave, and what comes next at each place.
+
+    (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or what there
+    is. Tensors without gradient, of `dtype` (None: the array's). IndexError when row i has no next.
+    """
+    count = min(as_int(bptt), len(batches) - 1 - i)
+    if i < 0 or count < 1:
+        raise IndexError(f"get_batch: row {i} and {bptt} of {len(batches)} rows leave no target")
+    data, target = batches[i : i + count], batches[i + 1 : i + 1 + count].reshape(-1)
+    make: Any = {"device": device, "dtype": dtype, "requires_grad": False}
+    return Tensor(data, **make), Tensor(target, **make)

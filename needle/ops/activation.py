@@ -1,0 +1,168 @@
+"""Elementwise functions that models use between layers, and what they are made of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..op import Elementwise, register
+from ..samples import Arg, error, unary
+from . import _te
+from .elementwise import _TWO_INPUTS, _Float, _sigmoid, cast, exp, sigmoid
+
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # of the normal distribution at 0
+
+
+@register
+class Abs(Elementwise):
+    """y = |x|. The gradient at 0 is 0."""
+
+    reads = frozenset({"inputs"})
+    reference = np.absolute
+    samples = unary()
+    error_samples = (_TWO_INPUTS,)
+
+    def compute(self, x: Any) -> Any:
+        return x.abs()
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return out_grad * sign(node.inputs[0])
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return k.topi.identity(x) if _te.dtype_of(x) == "bool" else k.topi.abs(x)
+
+
+@register
+class Sign(Elementwise):
+    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. TypeError for bool."""
+
+    infer_first = True
+    reference = np.sign
+    samples = unary()
+    error_samples = (error(TypeError, "bool", Arg((2,), dtype="bool")), _TWO_INPUTS)
+
+    def dtype_of(self, dtype: str) -> str:
+        if dtype == "bool":
+            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
+        return dtype
+
+    def compute(self, x: Any) -> Any:
+        return x.sign()
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return None
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        zero, one, minus = (_te.full_like(k, x, c) for c in (0, 1, -1))
+
+        def fn(v: Any) -> Any:
+            # x itself where it is neither above nor below: NaN stays NaN.
+            other = k.tirx.Select(v < zero, minus, v)
+            return k.tirx.Select(v > zero, one, other)
+
+        return _te.elementwise(k, fn, x)
+
+
+@register
+class Erf(_Float):
+    """y = erf(x), the error function."""
+
+    reads = frozenset({"inputs"})
+    samples = unary()
+
+    @staticmethod
+    def numpy(x: Any) -> Any:
+        return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
+
+    def compute(self, x: Any) -> Any:
+        return x.erf()
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        return out_grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi)))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        return _te.erf(k, _te.as_float(k, x))
+
+
+@register
+class Gelu(_Float):
+    """y = x * P(a normally distributed number is below x), by erf and not by tanh."""
+
+    reads = frozenset({"inputs"})
+    samples = unary()
+
+    @staticmethod
+    def numpy(x: Any) -> Any:
+        return (x * (0.5 * (1 + Erf.numpy(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
+
+    def compute(self, x: Any) -> Any:
+        x = x if is_floating(x.dtype) else x.astype(FLOAT_OF_INTEGER)
+        return x * (((x * math.sqrt(0.5)).erf() + 1.0) * 0.5)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        below = (erf(x * math.sqrt(0.5)) + 1) * 0.5
+        return out_grad * (below + x * exp(x * x * -0.5) * _DENSITY)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        one, half, root = (_te.full_like(k, x, c) for c in (1, 0.5, math.sqrt(0.5)))
+        below = k.topi.multiply(k.topi.add(_te.erf(k, k.topi.multiply(x, root)), one), half)
+        return k.topi.multiply(x, below)
+
+
+@register
+class Silu(_Float):
+    """y = x * sigmoid(x)."""
+
+    reads = frozenset({"inputs"})
+    samples = unary()
+
+    @staticmethod
+    def numpy(x: Any) -> Any:
+        return x * _sigmoid(x)
+
+    def compute(self, x: Any) -> Any:
+        return x * x.sigmoid()
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        s = sigmoid(x)
+        return cast(out_grad * (s * (x * (1 - s) + 1)), x.dtype)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        return k.topi.multiply(x, k.topi.sigmoid(x))
+
+
+ABS, SIGN, ERF, GELU, SILU = Abs(), Sign(), Erf(), Gelu(), Silu()
+
+
+def abs(a: Tensor) -> Tensor:
+    """|a|, elementwise."""
+    return apply(ABS, (a,))
+
+
+def sign(a: Tensor) -> Tensor:
+    """-1, 0 or 1, elementwise; NaN for NaN. TypeError for bool."""
+    return apply(SIGN, (a,))
+
+
+def erf(a: Tensor) -> Tensor:
+    """The error function, elementwise; integers give float64."""
+    return apply(ERF, (a,))
+
+
+def gelu(a: Tensor) -> Tensor:
+    """a * (1 + erf(a / sqrt(2))) / 2, elementwise; integers give float64."""
+    return apply(GELU, (a,))
+
+
+def silu(a: Tensor) -> Tensor:
+    """a * sigmoid(a), elementwise; integers give float64."""
+    return apply(SILU, (a,))

@@ -1,0 +1,350 @@
+"""Convolution over (N, H, W, C), and the two ops that its gradient is made of.
+
+<conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g, `ConvInput` by x and
+`ConvWeight` by w, so the gradients of each are the other two, of any order.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..errors import ShapeError
+from ..op import register
+from ..samples import Arg, error, sample
+from ..spec import Spec
+from . import _conv, _te
+from .window import (
+    Pair,
+    as_window,
+    counts_te,
+    overlap,
+    pad_te,
+    windows_at,
+)
+
+
+def _output(x: Any, w: Any, attributes: dict[str, Any]) -> Any:
+    return Conv(**attributes).output(x, w)
+
+
+@register
+class Conv(_conv.ConvOp):
+    """y (N, rows, columns, O): x (N, H, W, C) convolved with w (kh, kw, C / groups, O); rows =
+    (H + 2 padding - dilation (kh - 1) - 1) // stride + 1."""
+
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    samples = tuple(sample(x, w, **attributes) for x, w, attributes in _conv.GEOMETRIES)
+    error_samples = (
+        error(ShapeError, r"3 channels.*\(2, 2, 2, 4\)", (1, 4, 4, 3), (2, 2, 2, 4)),
+        error(ShapeError, "first input .* 4 axes", (4, 4, 3), (2, 2, 3, 4)),
+        error(ShapeError, "smaller than a window of 5", (1, 4, 4, 1), (5, 5, 1, 1)),
+        error(ShapeError, "groups=2", (1, 4, 4, 4), (2, 2, 2, 3), groups=2),
+        error(ValueError, "groups 0", (1, 4, 4, 4), (2, 2, 4, 3), groups=0),
+        error(ValueError, "stride", (1, 4, 4, 4), (2, 2, 4, 3), stride=0),
+        error(TypeError, "padding", (1, 4, 4, 4), (2, 2, 4, 3), padding="same"),
+        error(TypeError, "bool", Arg((1, 2, 2, 1), dtype="bool"), Arg((1, 1, 1, 1), dtype="bool")),
+    )
+
+    def infer(self, x: Spec, w: Spec) -> Spec:
+        dtype, device = self.common(x, w)
+        return Spec(self.output(x.shape, w.shape), dtype, device)
+
+    def reduction_length(self, x: Spec, w: Spec) -> int:
+        return prod(w.shape[:3])
+
+    def reference(self, x: Any, w: Any) -> Any:
+        _, rows, columns, _ = self.output(x.shape, w.shape)
+        return _conv.reference(x, w, self.window(w.shape), (rows, columns), self.groups)
+
+    def compute(self, x: Any, w: Any) -> Any:
+        _, rows, columns, _ = self.output(x.shape, w.shape)
+        return _conv.convolve(x, w, self.window(w.shape), (rows, columns), self.groups)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        x, w = node.inputs
+        to_x = ConvInput(x.shape[1:3], **self.geometry)
+        to_w = ConvWeight(w.shape[:2], **self.geometry)
+        return (
+            _as(apply(to_x, (out_grad, w)), x) if x.requires_grad else None,
+            _as(apply(to_w, (x, out_grad)), w) if w.requires_grad else None,
+        )
+
+    def emit_te(self, k: Any, x: Any, w: Any) -> Any:
+        x, w = _te.promote(k, x, w)
+        window = self.window(w.shape)
+        n, h, width, _ = x.shape
+        kh, kw, inputs, outputs = w.shape
+        shape = (n, *counts_te(window, h, width), outputs)
+        if _te.is_zero(inputs):
+            return k.te.compute(shape, lambda *_: _te.full_like(k, x, 0))
+        (s, t), (d, e) = window.stride, window.dilation
+        each = outputs // self.groups
+        padded = pad_te(k, x, window)
+        i, j, f = _axes(k, i=kh, j=kw, f=inputs)
+
+        def body(b: Any, y: Any, z: Any, o: Any) -> Any:
+            channel = f if self.groups == 1 else k.tirx.floordiv(o, each) * inputs + f
+            seen = padded[b, y * s + i * d, z * t + j * e, channel]
+            return k.te.sum(seen * w[i, j, f, o], axis=[i, j, f])
+
+        return k.te.compute(shape, body, name="conv")
+
+    def emit(self, r: Any, x: Any, w: Any) -> Any:
+        if self.groups != 1 or not _te.same_number(r, x, w):
+            return None
+        window = self.window(w.ty.shape)
+        return r.op.nn.conv2d(
+            x,
+            w,
+            strides=list(window.stride),
+            padding=[*window.padding, *window.padding],
+            dilation=list(window.dilation),
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+        )
+
+
+@register
+class ConvInput(_conv.ConvOp):
+    """y (N, *size, C): outputs g (N, rows, columns, O) taken back through w (kh, kw, C / groups,
+    O). It is the transposed convolution, and the gradient of conv for its input."""
+
+    size: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    # Whether padding meets an infinite weight (0 * inf) depends on how it is computed.
+    samples = tuple(
+        sample(Arg(_output(x, w, attributes), special=False), w, size=x[1:3], **attributes)
+        for x, w, attributes in _conv.GEOMETRIES
+    )
+    error_samples = (
+        error(ShapeError, r"\(1, 2, 2, 3\).*\(1, 3, 3, 3\)", (1, 2, 2, 3), (2, 2, 1, 3), size=4),
+        error(ShapeError, "second input .* 4 axes", (1, 3, 3, 1), (2, 2), size=(4, 4)),
+    )
+
+    def target(self, g: Any, w: Any) -> _conv.Shape4:
+        """Shape of the input that outputs of shape `g` come from."""
+        h, width = as_window(self.name, self.size, 1, 0, 1).kernel
+        shape = g[0], h, width, w[2] * self.groups
+        expected = self.output(shape, w)
+        if expected != tuple(g):
+            raise ShapeError(
+                f"{self.name}: outputs of shape {tuple(g)} given; size {self.size} and a weight of "
+                f"shape {tuple(w)} have {expected}"
+            )
+        return shape
+
+    def infer(self, g: Spec, w: Spec) -> Spec:
+        dtype, device = self.common(g, w)
+        return Spec(self.target(g.shape, w.shape), dtype, device)
+
+    def reduction_length(self, g: Spec, w: Spec) -> int:
+        return prod(w.shape[:2]) * w.shape[3]
+
+    def reference(self, g: Any, w: Any) -> Any:
+        window, (n, h, width, c) = self.window(w.shape), self.target(g.shape, w.shape)
+        (p, q) = window.padding
+        out = np.zeros((n, h + 2 * p, width + 2 * q, c), np.result_type(g, w))
+        grouped = g.reshape((*g.shape[:3], self.groups, w.shape[3] // self.groups))
+        for i, j, key in window.keys(g.shape[1:3]):
+            tap = w[i, j].reshape((w.shape[2], self.groups, w.shape[3] // self.groups))
+            part = np.einsum("nhwgo,cgo->nhwgc", grouped, tap)
+            out[key] += part.reshape((*g.shape[:3], c))
+        return out[:, p : p + h, q : q + width]
+
+    def compute(self, g: Any, w: Any) -> Any:
+        window, (_, h, width, c) = self.window(w.shape), self.target(g.shape, w.shape)
+        groups, taps, each = self.groups, window.kernel, c // self.groups
+        reach = [d * (k - 1) - p for k, p, d in zip(taps, *window[2:], strict=True)]
+        if window.stride == (1, 1) and min(reach) >= 0:
+            # A convolution itself, which needs no sum over overlapping windows.
+            back = window._replace(padding=(reach[0], reach[1]))
+            return _conv.convolve(g, _conv.mirrored(w, groups), back, (h, width), groups)
+        seen = _conv.rows_of(g, groups) @ _conv.weights_of(w, groups).permute((0, 2, 1))
+        seen = seen.reshape((groups, *g.shape[:3], *taps, each))
+        seen = seen.permute((1, 2, 3, 4, 5, 0, 6)).reshape((*g.shape[:3], *taps, c))
+        return overlap(seen, window, (h, width))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        g, w = node.inputs
+        return (
+            _as(apply(Conv(**self.geometry), (out_grad, w)), g) if g.requires_grad else None,
+            _as(apply(ConvWeight(w.shape[:2], **self.geometry), (out_grad, g)), w)
+            if w.requires_grad
+            else None,
+        )
+
+    def emit_te(self, k: Any, g: Any, w: Any) -> Any:
+        g, w = _te.promote(k, g, w)
+        window = self.window(w.shape)
+        h, width = as_window(self.name, self.size, 1, 0, 1).kernel
+        n, rows, columns, _ = g.shape
+        kh, kw, inputs, outputs = w.shape
+        each = outputs // self.groups
+        zero = _te.full_like(k, g, 0)
+        i, j, f = _axes(k, i=kh, j=kw, f=each)
+
+        def body(b: Any, y: Any, z: Any, c: Any) -> Any:
+            row, column, hits = windows_at(k, window, y, z, i, j)
+            hit = k.tirx.all(*hits, row < rows, column < columns)
+            o, channel = f, c
+            if self.groups > 1:
+                o = k.tirx.floordiv(c, inputs) * each + f
+                channel = k.tirx.floormod(c, inputs)
+            seen = k.tirx.if_then_else(hit, g[b, row, column, o], zero)
+            return k.te.sum(seen * w[i, j, channel, o], axis=[i, j, f])
+
+        return k.te.compute((n, h, width, inputs * self.groups), body, name="conv_input")
+
+
+@register
+class ConvWeight(_conv.ConvOp):
+    """y (*kernel, C / groups, O): for each weight, the sum of what it meets in x (N, H, W, C)
+    times the outputs g (N, rows, columns, O). It is the gradient of conv for its weight."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    samples = tuple(
+        sample(x, _output(x, w, attributes), kernel=w[:2], **attributes)
+        for x, w, attributes in _conv.GEOMETRIES
+    )
+    error_samples = (
+        error(ShapeError, r"\(1, 2, 2, 3\).*\(1, 3, 3, 3\)", (1, 4, 4, 1), (1, 2, 2, 3), kernel=2),
+        error(ShapeError, "groups=2", (1, 4, 4, 3), (1, 3, 3, 2), kernel=(2, 2), groups=2),
+    )
+
+    def target(self, x: Any, g: Any) -> _conv.Shape4:
+        """Shape of the weight."""
+        if self.groups >= 1 and x[3] % self.groups:
+            raise ShapeError(f"{self.name}: {x[3]} channels do not divide by groups={self.groups}")
+        kh, kw = as_window(self.name, self.kernel, 1, 0, 1).kernel
+        shape = kh, kw, x[3] // max(self.groups, 1), g[3]
+        expected = self.output(x, shape)
+        if expected != tuple(g):
+            raise ShapeError(
+                f"{self.name}: outputs of shape {tuple(g)} given; an input of shape {tuple(x)} "
+                f"and kernel {self.kernel} have {expected}"
+            )
+        return shape
+
+    def infer(self, x: Spec, g: Spec) -> Spec:
+        dtype, device = self.common(x, g)
+        return Spec(self.target(x.shape, g.shape), dtype, device)
+
+    def reduction_length(self, x: Spec, g: Spec) -> int:
+        return prod(g.shape[:3])
+
+    def reference(self, x: Any, g: Any) -> Any:
+        shape = self.target(x.shape, g.shape)
+        window, each = self.window(shape), g.shape[3] // self.groups
+        (p, q) = window.padding
+        x = np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)))
+        out = np.zeros(shape, np.result_type(x, g))
+        grouped = g.reshape((*g.shape[:3], self.groups, each))
+        for i, j, key in window.keys(g.shape[1:3]):
+            seen = x[key].reshape((*g.shape[:3], self.groups, shape[2]))
+            out[i, j] = np.einsum("nhwgc,nhwgo->cgo", seen, grouped).reshape(shape[2:])
+        return out
+
+    def compute(self, x: Any, g: Any) -> Any:
+        shape, groups = self.target(x.shape, g.shape), self.groups
+        seen = _conv.columns_of(x, self.window(shape), g.shape[1:3], groups)
+        out = seen.permute((0, 2, 1)) @ _conv.rows_of(g, groups)
+        if groups > 1:
+            out = out.permute((1, 0, 2))
+        return out.reshape(shape)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        x, g = node.inputs
+        to_x = ConvInput(x.shape[1:3], **self.geometry)
+        return (
+            _as(apply(to_x, (g, out_grad)), x) if x.requires_grad else None,
+            _as(apply(Conv(**self.geometry), (x, out_grad)), g) if g.requires_grad else None,
+        )
+
+    def emit_te(self, k: Any, x: Any, g: Any) -> Any:
+        x, g = _te.promote(k, x, g)
+        kernel = as_window(self.name, self.kernel, 1, 0, 1).kernel
+        window = self.window(kernel)
+        n, rows, columns, outputs = g.shape
+        inputs, each = x.shape[3] // self.groups, outputs // self.groups
+        shape = (*kernel, inputs, outputs)
+        if _te.is_zero(n):
+            return k.te.compute(shape, lambda *_: _te.full_like(k, x, 0))
+        (s, t), (d, e) = window.stride, window.dilation
+        padded = pad_te(k, x, window)
+        b, y, z = _axes(k, b=n, y=rows, z=columns)
+
+        def body(i: Any, j: Any, f: Any, o: Any) -> Any:
+            channel = f if self.groups == 1 else k.tirx.floordiv(o, each) * inputs + f
+            seen = padded[b, y * s + i * d, z * t + j * e, channel]
+            return k.te.sum(seen * g[b, y, z, o], axis=[b, y, z])
+
+        return k.te.compute(shape, body, name="conv_weight")
+
+
+def _axes(k: Any, **extents: Any) -> list[Any]:
+    return [k.te.reduce_axis((0, n), name=name) for name, n in extents.items()]
+
+
+def _as(grad: Tensor, like: Tensor) -> Tensor:
+    return grad if grad.dtype == like.dtype else grad.astype(like.dtype)
+
+
+def conv(
+    a: Tensor, b: Tensor, stride: Any = 1, padding: Any = 1, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    """`a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
+
+    stride, padding (zeros on both sides) and dilation are ints or pairs (rows, columns).
+    ShapeError when shapes do not match or the kernel does not fit.
+    """
+    window = as_window("conv", 1, stride, padding, dilation)
+    return apply(Conv(*window[1:], groups), (a, b))
+
+
+def conv_input(
+    a: Tensor,
+    b: Tensor,
+    size: Any,
+    stride: Any = 1,
+    padding: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The transposed convolution: `a` (N, rows, columns, O) taken back through `b` (kh, kw,
+    C / groups, O) to (N, *size, C), whose convolution with `b` has the shape of `a`. ShapeError
+    when it has not."""
+    window = as_window("conv_input", size, stride, padding, dilation)
+    return apply(ConvInput(*window, groups), (a, b))
+
+
+def conv_weight(
+    a: Tensor,
+    b: Tensor,
+    kernel: Any,
+    stride: Any = 1,
+    padding: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """What each weight meets in `a` (N, H, W, C) times the outputs `b` (N, rows, columns, O):
+    (*kernel, C / groups, O), the gradient of conv for its weight. ShapeError when they do not
+    match."""
+    window = as_window("conv_weight", kernel, stride, padding, dilation)
+    return apply(ConvWeight(*window, groups), (a, b))

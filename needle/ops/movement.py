@@ -1,0 +1,370 @@
+"""Ops that reverse, spread and surround elements, and add or drop axes of extent 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray import zeros
+from ..backend_ndarray.dtypes import is_floating
+from ..errors import ShapeError
+from ..op import Movement, register
+from ..samples import error, sample
+from ..spec import Axes, as_axes, normalize_axes
+from . import _te
+from .shape import reshape
+from .slicing import Range, get_slice
+
+Ints = tuple[int, ...]
+
+
+@register
+class Flip(Movement):
+    """y has the order of x's elements reversed along `axes` (None: all)."""
+
+    axes: int | Ints | None = None
+
+    samples = (
+        sample((3, 4)),
+        sample((3, 4), axes=0),
+        sample((2, 3, 4), axes=(0, -1)),
+        sample((2, 3), axes=()),
+        sample(()),
+        sample((0, 3), axes=1),
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), axes=2),
+        error(ShapeError, "twice", (2, 3), axes=(1, -1)),
+    )
+
+    def shape_of(self, shape: Ints) -> Ints:
+        normalize_axes(self.name, self.axes, len(shape))
+        return shape
+
+    def reference(self, x: Any) -> Any:
+        return np.flip(x, self.axes)
+
+    def compute(self, x: Any) -> Any:
+        return x.flip(self.axes)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(self, (out_grad,))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        over = normalize_axes(self.name, self.axes, len(x.shape))
+
+        def body(*i: Any) -> Any:
+            return x(*(x.shape[a] - 1 - at if a in over else at for a, at in enumerate(i)))
+
+        return k.te.compute(x.shape, body)
+
+
+class _Spread(Movement):
+    axes: Any
+    dilation: int
+
+    def over(self, ndim: int) -> Ints:
+        """The axes that change."""
+        if self.dilation < 0:
+            raise ValueError(f"{self.name}: dilation {self.dilation} is negative")
+        return normalize_axes(self.name, self.axes, ndim)
+
+    def key(self, ndim: int) -> tuple[slice, ...]:
+        """Where elements stand among the zeros."""
+        over = self.over(ndim)
+        return tuple(slice(None, None, self.dilation + 1 if a in over else 1) for a in range(ndim))
+
+
+_SPREAD_ERRORS = (
+    error(ShapeError, "out of range", (2, 3), axes=(2,), dilation=1),
+    error(ValueError, "dilation -1", (2, 3), axes=(0,), dilation=-1),
+)
+
+
+@register
+class Dilate(_Spread):
+    """y has `dilation` zeros after each element of x along `axes`: extents grow (dilation + 1)
+    times."""
+
+    axes: int | Ints | None
+    dilation: int
+
+    infer_first = True
+    samples = (
+        sample((3, 4), axes=(0,), dilation=1),
+        sample((2, 3, 2), axes=(0, -1), dilation=2),
+        sample((3,), axes=0, dilation=0),
+        sample((2, 2), axes=None, dilation=1),
+        sample((0, 3), axes=1, dilation=1),
+    )
+    error_samples = _SPREAD_ERRORS
+
+    def shape_of(self, shape: Ints) -> Ints:
+        over = self.over(len(shape))
+        return tuple(n * (self.dilation + 1) if a in over else n for a, n in enumerate(shape))
+
+    def reference(self, x: Any) -> Any:
+        out = np.zeros(self.shape_of(x.shape), x.dtype)
+        out[self.key(x.ndim)] = x
+        return out
+
+    def compute(self, x: Any) -> Any:
+        out = zeros(self.shape_of(x.shape), x.dtype, x.device)
+        out[self.key(x.ndim)] = x
+        return out
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return apply(Undilate(self.axes, self.dilation), (out_grad,))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        over, step = self.over(len(x.shape)), self.dilation + 1
+        if step == 1 or not over:
+            return k.topi.identity(x)
+        shape = [n * step if a in over else n for a, n in enumerate(x.shape)]
+
+        def body(*i: Any) -> Any:
+            hits = [k.tirx.floormod(i[a], step) == 0 for a in over]
+            source = [k.tirx.floordiv(at, step) if a in over else at for a, at in enumerate(i)]
+            return k.tirx.if_then_else(k.tirx.all(*hits), x(*source), _te.full_like(k, x, 0))
+
+        return k.te.compute(shape, body)
+
+
+@register
+class Undilate(_Spread):
+    """y = every (dilation + 1)-th element of x along `axes`, from the first on."""
+
+    axes: int | Ints | None
+    dilation: int
+
+    infer_first = True
+    samples = (
+        sample((6, 4), axes=(0,), dilation=1),
+        sample((6, 3, 4), axes=(0, -1), dilation=2),
+        sample((3,), axes=0, dilation=0),
+        sample((0, 3), axes=1, dilation=1),
+    )
+    error_samples = _SPREAD_ERRORS
+
+    def shape_of(self, shape: Ints) -> Ints:
+        over, step = self.over(len(shape)), self.dilation + 1
+        return tuple(-(-n // step) if a in over else n for a, n in enumerate(shape))
+
+    def reference(self, x: Any) -> Any:
+        return x[self.key(x.ndim)]
+
+    def compute(self, x: Any) -> Any:
+        return x[self.key(x.ndim)]
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        spread = apply(Dilate(self.axes, self.dilation), (out_grad,))
+        shape = node.inputs[0].shape
+        return get_slice(spread, tuple(slice(0, n) for n in shape))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        over, step = self.over(len(x.shape)), self.dilation + 1
+        shape = [(n + step - 1) // step if a in over else n for a, n in enumerate(x.shape)]
+
+        def body(*i: Any) -> Any:
+            return x(*(at * step if a in over else at for a, at in enumerate(i)))
+
+        return k.te.compute(shape, body)
+
+
+@register
+class Pad(Movement):
+    """y has (low, high) elements of `value` before and after x along each axis."""
+
+    padding: tuple[tuple[int, int], ...]
+    value: float = 0
+
+    infer_first = True
+    samples = (
+        sample((3, 4), padding=((1, 2), (0, 1))),
+        sample((2, 3), padding=((0, 0), (2, 0)), value=-1.5),
+        sample((3,), padding=((0, 0),)),
+        sample((), padding=()),
+        sample((0, 2), padding=((1, 0), (0, 1)), value=1),
+    )
+    error_samples = (
+        error(ShapeError, "each of 2", (2, 3), padding=((1, 1),)),
+        error(ValueError, "negative", (2,), padding=((-1, 1),)),
+    )
+
+    def shape_of(self, shape: Ints) -> Ints:
+        if len(self.padding) != len(shape):
+            raise ShapeError(
+                f"{self.name}: padding {self.padding} does not give a pair for each of "
+                f"{len(shape)} dimensions"
+            )
+        if any(n < 0 for pair in self.padding for n in pair):
+            raise ValueError(f"{self.name}: padding {self.padding} has a negative width")
+        pairs = zip(shape, self.padding, strict=True)
+        return tuple(n + low + high for n, (low, high) in pairs)
+
+    def value_in(self, dtype: str) -> bool | int | float:
+        """`value` in x's dtype."""
+        if is_floating(dtype):
+            return self.value
+        return bool(self.value) if dtype == "bool" else int(self.value)
+
+    def reference(self, x: Any) -> Any:
+        value = np.asarray(self.value).astype(x.dtype)
+        return np.pad(x, self.padding, constant_values=value) if x.ndim else x
+
+    def compute(self, x: Any) -> Any:
+        return x.pad(self.padding, self.value_in(x.dtype))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        pairs = zip(self.padding, node.inputs[0].shape, strict=True)
+        return get_slice(out_grad, tuple(Range(low, low + n) for (low, _), n in pairs))
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        dtype = _te.dtype_of(x)
+        around = k.tirx.const(self.value_in(dtype), dtype)
+        shape = [n + low + high for n, (low, high) in zip(x.shape, self.padding, strict=True)]
+
+        def body(*i: Any) -> Any:
+            inside, source = [], []
+            for at, n, (low, high) in zip(i, x.shape, self.padding, strict=True):
+                inside += [at >= low] * bool(low) + [at < n + low] * bool(high)
+                source.append(at - low)
+            if not inside:
+                return x(*source)
+            return k.tirx.if_then_else(k.tirx.all(*inside), x(*source), around)
+
+        return k.te.compute(shape, body)
+
+
+@register
+class Squeeze(Movement):
+    """y = x without `axes`, which have extent 1 (None: all that have)."""
+
+    axes: int | Ints | None = None
+
+    samples = (
+        sample((1, 3, 1)),
+        sample((1, 3, 1), axes=0),
+        sample((1, 3, 1), axes=(0, -1)),
+        sample((3, 1, 0), axes=1),
+        sample((2, 3), axes=()),
+    )
+    error_samples = (
+        error(ShapeError, "axis 1 .* extent 3", (1, 3), axes=1),
+        error(ShapeError, "out of range", (1, 3), axes=2),
+    )
+
+    def gone(self, shape: Any) -> Ints:
+        """The axes that are dropped."""
+        if self.axes is None:
+            return tuple(a for a, n in enumerate(shape) if _te.is_one(n))
+        axes = normalize_axes(self.name, self.axes, len(shape))
+        for a in axes:
+            if not _te.is_one(shape[a]):
+                raise ShapeError(f"{self.name}: axis {a} of shape {shape} has extent {shape[a]}")
+        return axes
+
+    def shape_of(self, shape: Ints) -> Ints:
+        gone = self.gone(shape)
+        return tuple(n for a, n in enumerate(shape) if a not in gone)
+
+    def reference(self, x: Any) -> Any:
+        return np.squeeze(x, self.axes)
+
+    def compute(self, x: Any) -> Any:
+        return x.reshape(self.shape_of(x.shape))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return reshape(out_grad, node.inputs[0].shape)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        gone = self.gone(x.shape)
+        kept = [a for a in range(len(x.shape)) if a not in gone]
+
+        def body(*i: Any) -> Any:
+            return x(*(0 if a in gone else i[kept.index(a)] for a in range(len(x.shape))))
+
+        return k.te.compute([x.shape[a] for a in kept], body)
+
+
+@register
+class Unsqueeze(Movement):
+    """y = x with new axes of extent 1, which y has at `axes`."""
+
+    axes: int | Ints
+
+    samples = (
+        sample((3, 4), axes=0),
+        sample((3, 4), axes=-1),
+        sample((3,), axes=(0, 2)),
+        sample((), axes=(0, 1)),
+        sample((0, 2), axes=1),
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), axes=3),
+        error(ShapeError, "twice", (2, 3), axes=(0, 0)),
+    )
+
+    def new(self, ndim: int) -> Ints:
+        """The new axes of an output for `ndim` axes of input."""
+        count = len(self.axes) if isinstance(self.axes, tuple) else 1
+        return normalize_axes(self.name, self.axes, ndim + count)
+
+    def shape_of(self, shape: Any) -> Any:
+        new, rest = self.new(len(shape)), iter(shape)
+        return tuple(1 if a in new else next(rest) for a in range(len(shape) + len(new)))
+
+    def reference(self, x: Any) -> Any:
+        return np.expand_dims(x, self.axes)
+
+    def compute(self, x: Any) -> Any:
+        return x.reshape(self.shape_of(x.shape))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return reshape(out_grad, node.inputs[0].shape)
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        new = self.new(len(x.shape))
+        return k.te.compute(
+            self.shape_of(x.shape), lambda *i: x(*(at for a, at in enumerate(i) if a not in new))
+        )
+
+
+def flip(a: Tensor, axes: Axes = None) -> Tensor:
+    """The order of elements reversed along `axes` (None: all). ShapeError for axes out of range."""
+    return apply(Flip(as_axes("flip", axes)), (a,))
+
+
+def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
+    """`dilation` zeros after each element along `axes`: extents grow dilation + 1 times."""
+    return apply(Dilate(as_axes("dilate", axes), as_int(dilation)), (a,))
+
+
+def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
+    """Every (dilation + 1)-th element along `axes`: what `dilate` is undone by."""
+    return apply(Undilate(as_axes("undilate", axes), as_int(dilation)), (a,))
+
+
+def pad(a: Tensor, padding: Any, value: float = 0) -> Tensor:
+    """(low, high) elements of `value` added before and after each axis. ShapeError unless there is
+    a pair for each axis, ValueError for a negative width."""
+    try:
+        pairs = tuple((as_int(low), as_int(high)) for low, high in padding)
+    except (TypeError, ValueError):
+        raise TypeError(f"pad: padding {padding!r} must be pairs of integers") from None
+    return apply(Pad(pairs, value), (a,))
+
+
+def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
+    """Without `axes`, of extent 1 (None: all such). ShapeError for an axis of another extent."""
+    return apply(Squeeze(as_axes("squeeze", axes)), (a,))
+
+
+def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
+    """New axes of extent 1, at `axes` of the result. ShapeError for axes out of range or twice."""
+    new: Any = as_axes("unsqueeze", axes)
+    return apply(Unsqueeze(new), (a,))

@@ -1,0 +1,217 @@
+"""Pooling over the rows and columns of (N, H, W, C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..autograd import Tensor, apply
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..errors import ShapeError
+from ..op import Op, register
+from ..samples import Arg, ErrorSample, Sample, error, sample
+from ..spec import Spec
+from . import _te
+from .index import argmax, one_hot
+from .shape import broadcast_to, reshape, transpose
+from .window import (
+    Pair,
+    Window,
+    as_window,
+    check_rank,
+    counts_te,
+    fold,
+    lowest,
+    pad,
+    pad_te,
+    unfold,
+)
+
+_CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+    ((2, 4, 5, 3), {"kernel": (2, 3)}),
+    ((1, 5, 4, 2), {"kernel": (3, 3), "stride": (2, 1), "padding": (1, 1)}),
+    ((1, 6, 5, 2), {"kernel": (2, 2), "stride": (3, 2)}),
+    ((1, 3, 3, 1), {"kernel": (1, 1)}),
+    ((0, 3, 3, 2), {"kernel": (2, 2)}),
+)
+
+
+class _Pool(Op):
+    kernel: Any
+    stride: Any
+    padding: Any
+
+    infer_first = True
+    error_samples: ClassVar[Sequence[ErrorSample]] = (
+        error(ShapeError, r"\(3, 3\), not 4 axes", (3, 3), kernel=2),
+        error(ShapeError, "smaller than a window of 4", (1, 3, 3, 1), kernel=4),
+        error(ValueError, "stride", (1, 3, 3, 1), kernel=1, stride=0),
+        error(ValueError, "padding .* half", (1, 3, 3, 1), kernel=2, padding=2),
+    )
+
+    @property
+    def window(self) -> Window:
+        dilation = getattr(self, "dilation", 1)
+        return as_window(self.name, self.kernel, self.stride, self.padding, dilation)
+
+    def infer(self, x: Spec) -> Spec:
+        check_rank(self.name, "the input", x, 4)
+        window = self.window
+        if any(2 * p > k for p, k in zip(window.padding, window.kernel, strict=True)):
+            # Otherwise a window could lie in the padding alone.
+            raise ValueError(
+                f"{self.name}: padding {self.padding} is more than half of kernel {self.kernel}"
+            )
+        n, h, w, c = x.shape
+        return Spec((n, *window.counts(self.name, (h, w)), c), self.dtype_of(x.dtype), x.device)
+
+    def dtype_of(self, dtype: str) -> str:
+        return dtype
+
+    def taps(self, x: Any) -> list[Any]:
+        """What stands at each place of the windows of a padded array."""
+        window = self.window
+        (p, q) = window.padding
+        counts = window.counts(self.name, (x.shape[1] - 2 * p, x.shape[2] - 2 * q))
+        return [x[key] for _, _, key in window.keys(counts)]
+
+    def padded(self, x: Any, value: float) -> Any:
+        """A NumPy array with `value` around its rows and columns."""
+        (p, q) = self.window.padding
+        return np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)), constant_values=value)
+
+    def reduced(self, k: Any, x: Any, reducer: Any, around: Any) -> Any:
+        """`reducer` over the windows of a te.Tensor, padded with `around`."""
+        window = self.window
+        n, h, w, c = x.shape
+        (s, t), (d, e) = window.stride, window.dilation
+        x = pad_te(k, x, window, around)
+        i = k.te.reduce_axis((0, window.kernel[0]), name="i")
+        j = k.te.reduce_axis((0, window.kernel[1]), name="j")
+        return k.te.compute(
+            (n, *counts_te(window, h, w), c),
+            lambda b, y, z, f: reducer(x[b, y * s + i * d, z * t + j * e, f], axis=[i, j]),
+            name=self.name,
+        )
+
+
+@register
+class MaxPool(_Pool):
+    """y (N, rows, columns, C) = the largest element of each window of x (N, H, W, C); NaN where
+    there is one. The gradient goes to the first of several."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+
+    reads = frozenset({"inputs"})
+    samples = (
+        *(sample(shape, **attributes) for shape, attributes in _CASES),
+        sample((1, 6, 6, 2), kernel=(2, 2), dilation=(2, 3), padding=(1, 0)),
+        # Ties, between which no difference quotient can choose.
+        Sample((Arg((2, 4, 4, 2), 0, 2, dtype="int32"),), {"kernel": (2, 2)}),
+    )
+    error_samples = (
+        *_Pool.error_samples,
+        error(TypeError, "bool", Arg((1, 3, 3, 1), dtype="bool"), kernel=2),
+    )
+
+    def dtype_of(self, dtype: str) -> str:
+        if dtype == "bool":
+            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
+        return dtype
+
+    def reference(self, x: Any) -> Any:
+        return np.maximum.reduce(self.taps(self.padded(x, lowest(x.dtype.name))))
+
+    def compute(self, x: Any) -> Any:
+        first, *rest = self.taps(pad(x, self.window, lowest(x.dtype)))
+        if not rest:
+            return first.copy()
+        for tap in rest:
+            first = first.maximum(tap)
+        return first
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        (x,) = node.inputs
+        window = self.window
+        _, h, w, c = x.shape
+        seen = unfold(x, *window, value=lowest(x.dtype))
+        shape, taps = seen.shape, prod(window.kernel)
+        place = argmax(reshape(seen, (*shape[:3], taps, c)), 3)
+        chosen = transpose(one_hot(place, taps, x.dtype))
+        share = chosen * reshape(out_grad, (*shape[:3], 1, c))
+        return fold(reshape(share, shape), (h, w), *window[1:])
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        dtype = _te.dtype_of(x)
+        start = k.tirx.const(lowest(dtype), dtype)
+        reducer = k.te.comm_reducer(
+            lambda a, b: _te.greater_or_nan(k, a, b, dtype), lambda _: start, name="max"
+        )
+        return self.reduced(k, x, reducer, start)
+
+
+@register
+class AvgPool(_Pool):
+    """y (N, rows, columns, C) = the mean of each window of x (N, H, W, C), in which padding counts
+    as zeros; of integers in float64."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+
+    samples = tuple(sample(shape, **attributes) for shape, attributes in _CASES)
+
+    def dtype_of(self, dtype: str) -> str:
+        return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
+
+    def reduction_length(self, x: Spec) -> int:
+        return prod(self.window.kernel)
+
+    def reference(self, x: Any) -> Any:
+        taps = self.taps(self.padded(x.astype(self.dtype_of(x.dtype.name)), 0))
+        return np.add.reduce(taps) / np.asarray(len(taps), taps[0].dtype)
+
+    def compute(self, x: Any) -> Any:
+        x = x.astype(self.dtype_of(x.dtype), copy=False)
+        total, *rest = taps = self.taps(pad(x, self.window))
+        for tap in rest:
+            total = total + tap
+        return total / float(len(taps))
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        _, h, w, _ = node.inputs[0].shape
+        window = self.window
+        n, rows, columns, c = out_grad.shape
+        share = reshape(out_grad / prod(window.kernel), (n, rows, columns, 1, 1, c))
+        share = broadcast_to(share, (n, rows, columns, *window.kernel, c))
+        return fold(share, (h, w), *window[1:])
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        x = _te.as_float(k, x)
+        total = self.reduced(k, x, k.te.sum, None)
+        return k.topi.divide(total, _te.full_like(k, x, prod(self.window.kernel)))
+
+
+def max_pool(
+    a: Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
+) -> Tensor:
+    """Largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
+
+    kernel, stride (None: kernel), padding and dilation are ints or pairs (rows, columns).
+    ShapeError when no window fits, ValueError for padding of more than half a window.
+    """
+    window = as_window("max_pool", kernel, kernel if stride is None else stride, padding, dilation)
+    return apply(MaxPool(*window), (a,))
+
+
+def avg_pool(a: Tensor, kernel: Any, stride: Any = None, padding: Any = 0) -> Tensor:
+    """Mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N, rows, columns,
+    C). Arguments and errors as for `max_pool`."""
+    window = as_window("avg_pool", kernel, kernel if stride is None else stride, padding, 1)
+    return apply(AvgPool(*window[:3]), (a,))

@@ -1,0 +1,113 @@
+"""Learning rates that change from step to step. Each is a function of the number of steps alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .optimizer import Optimizer, not_negative
+
+
+class Schedule:
+    """Base of all schedules: sets the optimizer's `lr` to `base_lr * factor(steps)`.
+
+    At once for 0 steps, and again after each call of `step`. To go on after a restart, set `steps`.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.base_lr = optimizer.lr
+        self.steps = 0
+
+    @property
+    def steps(self) -> int:
+        """How often `step` was called."""
+        return self._steps
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._steps = int(not_negative(type(self).__name__, "steps", value))
+        self.optimizer.lr = self.base_lr * self.factor(self._steps)
+
+    def step(self) -> None:
+        """To be called after each step (or epoch) of the optimizer."""
+        self.steps += 1
+
+    def factor(self, steps: int) -> float:
+        """What the first learning rate is multiplied by after `steps` steps."""
+        raise NotImplementedError(f"{type(self).__name__} defines no factor")
+
+
+class LambdaLR(Schedule):
+    """factor = fn(steps)."""
+
+    def __init__(self, optimizer: Optimizer, fn: Callable[[int], float]) -> None:
+        self.fn = fn
+        super().__init__(optimizer)
+
+    def factor(self, steps: int) -> float:
+        return self.fn(steps)
+
+
+class StepLR(Schedule):
+    """factor = gamma ** (steps // step_size)."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        self.step_size = _at_least_one("StepLR", "step_size", step_size)
+        self.gamma = not_negative("StepLR", "gamma", gamma)
+        super().__init__(optimizer)
+
+    def factor(self, steps: int) -> float:
+        return self.gamma ** (steps // self.step_size)
+
+
+class ExponentialLR(Schedule):
+    """factor = gamma ** steps."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = not_negative("ExponentialLR", "gamma", gamma)
+        super().__init__(optimizer)
+
+    def factor(self, steps: int) -> float:
+        return self.gamma**steps
+
+
+class LinearLR(Schedule):
+    """factor goes in a line from `start` to `end` within `total` steps, and stays there."""
+
+    def __init__(
+        self, optimizer: Optimizer, start: float = 0.0, end: float = 1.0, total: int = 100
+    ) -> None:
+        self.start = not_negative("LinearLR", "start", start)
+        self.end = not_negative("LinearLR", "end", end)
+        self.total = _at_least_one("LinearLR", "total", total)
+        super().__init__(optimizer)
+
+    def factor(self, steps: int) -> float:
+        done = min(steps / self.total, 1.0)
+        return self.start + (self.end - self.start) * done
+
+
+class CosineLR(Schedule):
+    """factor rises in a line within `warmup` steps from 1 / (warmup + 1), then falls by half a
+    cosine until step `total` from 1 to `end`, and stays there."""
+
+    def __init__(self, optimizer: Optimizer, total: int, warmup: int = 0, end: float = 0.0) -> None:
+        self.total = _at_least_one("CosineLR", "total", total)
+        self.end = not_negative("CosineLR", "end", end)
+        self.warmup = warmup
+        if not 0 <= warmup < total:
+            raise ValueError(f"CosineLR: warmup {warmup} is not in [0, {total})")
+        super().__init__(optimizer)
+
+    def factor(self, steps: int) -> float:
+        if steps < self.warmup:
+            return (steps + 1) / (self.warmup + 1)
+        done = min((steps - self.warmup) / (self.total - self.warmup), 1.0)
+        return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _at_least_one(name: str, what: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}: {what} {value} is below 1")
+    return value

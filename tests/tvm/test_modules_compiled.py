@@ -1,0 +1,97 @@
+"""Every nn module through every stage (the recurrent ones: test_rnn_compiled.py)."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import needle as ndl
+import needle_tvm
+from needle import nn
+from needle_tvm.stages import STAGES
+
+IMAGE, ROWS, SEQUENCE, LABELS = (2, 4, 6, 5), (3, 8), (2, 5, 8), "labels"
+
+# name: (module, shapes of its inputs)
+CASES = {
+    "AttentionLayer": (lambda: nn.AttentionLayer(8, 2, 4), [SEQUENCE]),
+    "AttentionLayer, cross": (
+        lambda: nn.AttentionLayer(8, 2, 4, k_features=6, v_features=6, causal=False),
+        [SEQUENCE, (2, 7, 6), (2, 7, 6)],
+    ),
+    "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), [IMAGE]),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(8), [ROWS]),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), [IMAGE]),
+    "Conv": (lambda: nn.Conv(4, 6, 3), [IMAGE]),
+    "Conv, strided": (lambda: nn.Conv(4, 6, 3, 2, bias=False), [IMAGE]),
+    "Conv, dilated": (lambda: nn.Conv(4, 6, (3, 2), padding=(2, 0), dilation=2), [IMAGE]),
+    "Conv, grouped": (lambda: nn.Conv(4, 6, 3, groups=2), [IMAGE]),
+    "Conv, depthwise": (lambda: nn.Conv(4, 4, 3, groups=4), [IMAGE]),
+    "CrossEntropyLoss": (lambda: nn.CrossEntropyLoss(label_smoothing=0.1), [ROWS, LABELS]),
+    "Dropout": (lambda: nn.Dropout(0.3), [ROWS]),
+    "Embedding": (lambda: nn.Embedding(8, 3), [LABELS]),
+    "Flatten": (lambda: nn.Flatten(), [IMAGE]),
+    "GELU": (lambda: nn.GELU(), [ROWS]),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), [IMAGE]),
+    "Identity": (lambda: nn.Identity(), [ROWS]),
+    "LayerNorm1d": (lambda: nn.LayerNorm1d(8), [SEQUENCE]),
+    "Linear": (lambda: nn.Linear(8, 3), [SEQUENCE]),
+    "MSELoss": (lambda: nn.MSELoss(), [ROWS, ROWS]),
+    "MaxPool2d": (lambda: nn.MaxPool2d(3, 2, 1), [IMAGE]),
+    "MultiHeadAttention": (lambda: nn.MultiHeadAttention(causal=True), [(2, 3, 5, 4)] * 3),
+    "ReLU": (lambda: nn.ReLU(), [ROWS]),
+    "Residual": (lambda: nn.Residual(nn.Linear(8, 8)), [ROWS]),
+    "Sequential": (
+        lambda: nn.Sequential(nn.Conv(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+        [IMAGE],
+    ),
+    "SiLU": (lambda: nn.SiLU(), [ROWS]),
+    "Sigmoid": (lambda: nn.Sigmoid(), [ROWS]),
+    "SoftmaxLoss": (lambda: nn.SoftmaxLoss(), [ROWS, LABELS]),
+    "Tanh": (lambda: nn.Tanh(), [ROWS]),
+    "Transformer": (
+        lambda: nn.Transformer(8, 12, 2, num_head=2, dim_head=4, sequence_len=6), [(5, 2, 8)]
+    ),
+    "TransformerLayer": (lambda: nn.TransformerLayer(8, 2, 4, 12), [SEQUENCE]),
+}  # fmt: skip
+RECURRENT = {"RNN", "RNNCell", "LSTM", "LSTMCell"}
+
+
+def test_no_module_is_left_out():
+    public = {
+        name
+        for name, value in vars(nn).items()
+        if inspect.isclass(value) and issubclass(value, nn.Module) and value is not nn.Module
+    }
+    assert {case.split(",")[0] for case in CASES} | RECURRENT == public
+
+
+def draw(rng, shape):
+    if shape == LABELS:
+        return ndl.Tensor(rng.integers(0, 8, ROWS[0]), requires_grad=False)
+    values = rng.standard_normal(shape).astype("float32")
+    return ndl.Tensor(values, requires_grad=False)
+
+
+def randomized(module, rng):
+    """Parameters and statistics that are neither 0 nor 1."""
+    for _, value in module.named_tensors():
+        drawn = rng.uniform(0.2, 1, value.shape).astype(value.dtype)
+        value.data = ndl.Tensor(drawn, requires_grad=False)
+    return module.eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_module_compiles(rng, case):
+    make, shapes = CASES[case]
+    module = randomized(make(), rng)
+    inputs = [draw(rng, shape) for shape in shapes]
+    with ndl.no_grad():
+        expected = module(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for stage in STAGES:
+        found = needle_tvm.compile(module, *inputs, stage=stage)(*inputs)
+        found = found if isinstance(found, tuple) else (found,)
+        for a, b in zip(found, expected, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5, err_msg=stage)
