@@ -61,7 +61,7 @@ sanitize: build
 	  > $$($(SANITIZED)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
 	cd $(SANITIZED)/tree && \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  PYTHONPATH="$$PWD" ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  ../venv/bin/python -m pytest tests/ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
 

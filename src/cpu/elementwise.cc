@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/loop.h"
 #include "cpu/cpu.h"
@@ -25,6 +26,13 @@ bool fits(const Operand& s, DType t) {
   return t != DType::int64 || !s.big;
 }
 
+// Truncates; what is out of range, NaN included, becomes the lowest value, as on x86 and in casts.
+template <class To>
+To to_integer(double x) {
+  constexpr double limit = -static_cast<double>(std::numeric_limits<To>::min());
+  return x >= -limit && x < limit ? static_cast<To>(x) : std::numeric_limits<To>::min();
+}
+
 Element element(const Operand& s, DType t, const char* what) {
   if (!fits(s, t))
     throw std::overflow_error(std::string(what) + ": Python integer " +
@@ -40,10 +48,10 @@ Element element(const Operand& s, DType t, const char* what) {
       e.f64 = real;
       break;
     case DType::int32:
-      e.i32 = static_cast<int32_t>(s.integer);
+      e.i32 = s.kind == 2 ? to_integer<int32_t>(s.real) : static_cast<int32_t>(s.integer);
       break;
     case DType::int64:
-      e.i64 = s.integer;
+      e.i64 = s.kind == 2 ? to_integer<int64_t>(s.real) : s.integer;
       break;
     case DType::boolean:
       e.u8 = s.kind == 2 ? s.real != 0 : s.integer != 0 || s.big;

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -239,3 +240,14 @@ def test_optimizer_steps(device, dtype):
     )
     with pytest.raises(ValueError):
         k.sgd_step(p.view, g[1:].view, None, 0.1, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64", "bool"])
+@pytest.mark.parametrize("value", [1.5, -1.5, -0.5, 0, 3, True, 1e30, -1e30, float("nan")])
+def test_fill_casts_as_numpy_does(device, dtype, value):
+    array = nd.empty((3,), dtype, device=device)
+    array.fill(value)
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = np.full(3, value).astype(dtype)
+    np.testing.assert_array_equal(array.numpy(), expected)
