@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 
@@ -34,12 +33,9 @@ def test_digits_round_trip(run_app, tmp_path):
 
 def test_the_small_resnet(run_app, tmp_path):
     weights = tmp_path / "digits.safetensors"
-    start = time.perf_counter()
     done = run_app("train_digits.py", "--model", "resnet", "--out", weights)
-    seconds = time.perf_counter() - start
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"test accuracy ([\d.]+)%", done.stdout)[1]) >= 98
-    assert seconds < 120  # a quarter of it on two busy cores
 
     factory = f"{ROOT / 'apps' / 'models' / 'resnet.py'}:digits"
     done = run_app(
