@@ -11,7 +11,6 @@ from needle.graph import positional_names
 from needle_tvm import artifact, host, pipeline, trees, versions
 from needle_tvm._tvm import (
     IRModule,
-    PrimFunc,
     Target,
     check_well_formed,
     cpu_features,
@@ -89,15 +88,6 @@ def describe(
         "versions": {**versions.stamp(), "llvm": llvm_version()},
         **notes,
     }
-
-
-def kernels(module: IRModule) -> list[str]:
-    """Names of the module's PrimFuncs."""
-    return sorted(
-        variable.name_hint
-        for variable, function in module.functions_items()
-        if isinstance(function, PrimFunc)
-    )
 
 
 def _leaf(leaf: Leaf) -> dict[str, Any]:

@@ -62,7 +62,6 @@ class Pipeline:
     prefer_emit: bool
     graph: tuple[Pass, ...] = ()
     schedule: tuple[Pass, ...] = ()
-    lifts_parameters: bool = False
 
 
 PIPELINES: dict[str, Pipeline] = {
@@ -87,7 +86,6 @@ PIPELINES: dict[str, Pipeline] = {
             own_outputs,
         ),
         schedule=(cpu.schedule,),
-        lifts_parameters=True,
     ),
 }
 
