@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape, tvm
+from needle_tvm.passes.rewrite import rewrite
 
 _OPERATORS = tuple(
     tvm.ir.Op.get(f"relax.{name}")
@@ -25,12 +26,7 @@ _BROADCAST = tvm.ir.Op.get("relax.broadcast_to")
 
 def drop_broadcasts(module: IRModule, target: Target) -> IRModule:
     """Drop every broadcast that meets the preconditions, in every Relax function."""
-    for name, function in list(module.functions_items()):
-        if isinstance(function, relax.Function):
-            mutator = _Dropper(module)
-            mutator.builder_.update_func(name, mutator.visit_expr(function))
-            module = mutator.builder_.get()
-    return module
+    return rewrite(module, lambda module, _: _Dropper(module))
 
 
 @expr_functor.mutator

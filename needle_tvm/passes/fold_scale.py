@@ -19,16 +19,12 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape, tvm
 from needle_tvm.passes.dependence import is_parameter_work, parameters_of
+from needle_tvm.passes.rewrite import rewrite
 
 
 def fold_scale(module: IRModule, target: Target) -> IRModule:
     """Fold every scale that meets the preconditions, in every Relax function."""
-    for name, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and "num_input" in (function.attrs or {}):
-            mutator = _Folder(module, function)
-            mutator.builder_.update_func(name, mutator.visit_expr(function))
-            module = mutator.builder_.get()
-    return module
+    return rewrite(module, _Folder, with_parameters=True)
 
 
 def is_op(expr: Any, name: str) -> bool:

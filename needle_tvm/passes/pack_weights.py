@@ -32,6 +32,7 @@ from needle_tvm._tvm import (
     tvm,
 )
 from needle_tvm.passes.dependence import is_parameter_work, parameters_of
+from needle_tvm.passes.rewrite import rewrite
 from needle_tvm.schedule.cpu import DENSE, Tile, dense_tile
 
 _DTYPES = ("float32", "float64")
@@ -40,12 +41,11 @@ _MATMUL, _CONV2D = tvm.ir.Op.get("relax.matmul"), tvm.ir.Op.get("relax.nn.conv2d
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
     """Rewrite every product that meets the preconditions, in every Relax function."""
-    for name, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and "num_input" in (function.attrs or {}):
-            mutator = _Packer(module, target, parameters_of(function))
-            mutator.builder_.update_func(name, mutator.visit_expr(function))
-            module = mutator.builder_.get()
-    return module
+    return rewrite(
+        module,
+        lambda module, function: _Packer(module, target, parameters_of(function)),
+        with_parameters=True,
+    )
 
 
 @expr_functor.mutator

@@ -18,6 +18,7 @@ import math
 from typing import Any, Protocol
 
 from needle_tvm._tvm import Constant, IRModule, Target, expr_functor, relax, static_shape, tvm
+from needle_tvm.passes.rewrite import rewrite
 
 
 def _operators(*names: str) -> tuple[Any, ...]:
@@ -109,12 +110,7 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
 
 
 def _sink(module: IRModule, view: _View) -> IRModule:
-    for name, function in list(module.functions_items()):
-        if isinstance(function, relax.Function):
-            mutator = _Sinker(module, view)
-            mutator.builder_.update_func(name, mutator.visit_expr(function))
-            module = mutator.builder_.get()
-    return module
+    return rewrite(module, lambda module, _: _Sinker(module, view))
 
 
 @expr_functor.mutator
