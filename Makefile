@@ -20,22 +20,30 @@ export PIP_QUIET ?= 1
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm apps benchmarks tests .ci
-TYPED := needle needle_tvm
+LINT_PATHS := needle needle_tvm kernel_lab apps benchmarks tests docs .ci
+TYPED := needle needle_tvm kernel_lab
 CXX_SOURCES = $(shell find src -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run test test-all lint format sanitize bench peers gpu-test gpu-bench check clean help
+.PHONY: build run lab test test-all lint format sanitize guide bench bench-training peers gpu-test gpu-bench check clean help
 
 build: $(STAMPS)/native
 
 run: build
 	$(PY) apps/tvm_eval.py -m mlp -d cpu --out $(OUT) $(ARGS)
 
+lab: build
+	$(PY) -m kernel_lab $(ARGS)
+
+guide: build
+	$(PY) docs/guide/notebooks.py $(OUT)/guide
+
 test: build
 	$(PY) -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
 
+# More than 100,000 drawn cases over all properties; the last line says how many it were.
+test-all: export NEEDLE_CASES ?= 6000
 test-all: build
 	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
 
@@ -73,6 +81,9 @@ format: $(STAMPS)/lint
 bench: build peers
 	$(PY) -m benchmarks.mlp --out $(OUT)/bench $(ARGS)
 
+bench-training: build peers
+	$(PY) -m benchmarks.training --out $(OUT)/bench $(ARGS)
+
 peers: $(STAMPS)/peers
 
 gpu-test gpu-bench:
@@ -86,7 +97,9 @@ help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
 	@echo "run              the MLP through every stage, to out/ bench      against PyTorch, ONNX Runtime"
 	@echo "test             the default suite                    test-all   with the slow tests"
+	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
+	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
 	@echo "peers            installs PyTorch and ONNX Runtime    clean      removes .venv, build, out"
 
 # Before anything is installed: what would otherwise show at the end of a page of pip's output.

@@ -14,7 +14,6 @@ from typing import Any
 
 import needle as ndl
 from needle import rng, serialize
-from needle.backend_ndarray import NDArray
 
 _VERSION = 1
 _KEY = "training"
@@ -29,13 +28,14 @@ def save(
     progress: Mapping[str, Any],
 ) -> None:
     """Writes everything the next step depends on. `progress` are JSON values of the caller's."""
-    arrays, numbers = optimizer_state(optimizer)
+    kept = optimizer.state_dict()
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    tensors |= {f"optimizer.{name}": value for name, value in arrays.items()}
+    for i, arrays in kept["state"].items():
+        tensors |= {f"optimizer.{name}.{i}": value for name, value in arrays.items()}
     tensors |= {f"carried.{name}": value for name, value in carried.items()}
     state = {
         "version": _VERSION,
-        "optimizer": numbers,
+        "optimizer": kept["numbers"],
         "generator": rng.get_state(),
         "loader": loader.state_dict(),
         "progress": dict(progress),
@@ -64,7 +64,8 @@ def restore(path: Path, model: Any, optimizer: Any, loader: Any, device: Any) ->
         groups[group][rest] = value
     try:
         model.load_state_dict(groups["model"])
-        load_optimizer_state(optimizer, groups["optimizer"], state["optimizer"])
+        arrays = _by_position(groups["optimizer"])
+        optimizer.load_state_dict({"state": arrays, "numbers": state["optimizer"]})
         loader.load_state_dict(state["loader"])
         rng.set_state(state["generator"])
     except (KeyError, ValueError) as error:
@@ -82,34 +83,12 @@ def _state(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
-def optimizer_state(optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, numbers) of an optimizer whose state are numbers and dicts of arrays by position."""
-    arrays, numbers = {}, {}
-    for name, value in vars(optimizer).items():
-        if isinstance(value, (bool, int, float)):
-            numbers[name] = value
-        elif isinstance(value, dict):
-            arrays |= {f"{name}.{position}": array for position, array in value.items()}
-    return arrays, numbers
-
-
-def load_optimizer_state(
-    optimizer: Any, arrays: Mapping[str, Any], numbers: Mapping[str, Any]
-) -> None:
-    """What `optimizer_state` gave, put back. ValueError when it is another kind of optimizer's."""
-    own = vars(optimizer)
-    new: dict[str, Any] = {name: {} for name, value in own.items() if isinstance(value, dict)}
-    for name, value in numbers.items():
-        if name not in own or not isinstance(own[name], (bool, int, float)):
-            raise ValueError(f"{type(optimizer).__name__} has no number {name!r}")
-        new[name] = value
-    for name, tensor in arrays.items():
-        attribute, _, position = name.rpartition(".")
-        if not isinstance(new.get(attribute), dict) or not position.isdigit():
-            raise ValueError(f"{type(optimizer).__name__} has no array {name!r}")
-        array: NDArray = tensor.realize_cached_data()
-        number = int(position)
-        if number >= len(optimizer.params) or array.shape != optimizer.params[number].shape:
-            raise ValueError(f"{name!r} of shape {array.shape} belongs to no parameter")
-        new[attribute][number] = array
-    own.update(new)
+def _by_position(tensors: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """{position: {name: tensor}} of tensors called name.position; ValueError for another name."""
+    found: dict[int, dict[str, Any]] = {}
+    for key, tensor in tensors.items():
+        name, _, position = key.rpartition(".")
+        if not position.isdigit():
+            raise ValueError(f"{key!r} names no parameter by its position")
+        found.setdefault(int(position), {})[name] = tensor
+    return found

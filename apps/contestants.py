@@ -1,4 +1,5 @@
-"""What a contest's child processes run for needle itself: the eager model and a compiled artifact.
+"""What a contest's child processes run for needle itself: the eager model, a training step of it,
+and a compiled artifact.
 
 Each function is a factory of needle_tvm.timing: it returns (call, outputs). Nothing is imported
 that the contestant does not need, so that each process is the one a user would run.
@@ -59,22 +60,112 @@ def eager(
     """The needle model itself, without a gradient tape."""
     import needle as ndl
 
-    with np.load(weights, allow_pickle=False) as arrays:
-        state = {name: arrays[name] for name in arrays.files}
-    model, _ = build_model(factory, state=state, **options)
-    model.load_state_dict(state)
+    model, _, tensors = load_needle(factory, options, weights, inputs, device)
     model.eval()
-    place = getattr(ndl, device)()
-    model.to(place)
-    tensors = [
-        ndl.Tensor(array, device=place, requires_grad=False) for array in load_arrays(inputs)
-    ]
 
     def call() -> object:
         with ndl.no_grad():
             return model(*tensors)
 
     return call, lambda: flatten(call())
+
+
+def load_needle(
+    factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str = "cpu"
+) -> tuple[Any, dict[str, np.ndarray], list[Any]]:
+    """(model with the saved weights, those weights, the saved inputs) on the device."""
+    import needle as ndl
+
+    with np.load(weights, allow_pickle=False) as arrays:
+        state = {name: arrays[name] for name in arrays.files}
+    model, _ = build_model(factory, state=state, **options)
+    model.load_state_dict(state)
+    place = getattr(ndl, device)()
+    model.to(place)
+    tensors = [
+        ndl.Tensor(array, device=place, requires_grad=False) for array in load_arrays(inputs)
+    ]
+    return model, state, tensors
+
+
+# What each side of a training contest takes a step with. The first rates are for the step whose
+# results are compared (see `step_outputs` for Adam's); the last for those that are timed: thousands
+# of steps on one batch would else bring the loss to zero, and gradients to denormal numbers, which
+# are slow to compute with.
+COMPARED_RATE = {"sgd": 0.01, "adam": 1e-4}
+TIMED_RATE = 1e-6
+MOMENTUM = 0.9
+
+
+def training(
+    factory: str,
+    options: Mapping[str, Any],
+    weights: str,
+    inputs: str,
+    labels: str,
+    optimizer: str,
+) -> Contestant:
+    """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
+
+    `labels` holds a class for each row of the scores. The outputs are `step_outputs`.
+    """
+    import needle as ndl
+
+    model, state, tensors = load_needle(factory, options, weights, inputs)
+    model.train()
+    (targets,) = (ndl.Tensor(array, requires_grad=False) for array in load_arrays(labels))
+    entropy = ndl.nn.CrossEntropyLoss()
+
+    def loss() -> Any:
+        scores = model(*tensors)
+        scores = scores[0] if isinstance(scores, tuple) else scores
+        return entropy(scores.reshape((targets.shape[0], scores.shape[-1])), targets)
+
+    def make(rate: float) -> Any:
+        if optimizer == "sgd":
+            return ndl.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+        return ndl.optim.Adam(model.parameters(), lr=rate)
+
+    def step(by: Any) -> Any:
+        found = loss()
+        found.backward()
+        by.step()
+        return found
+
+    def outputs() -> list[np.ndarray]:
+        model.load_state_dict(state)
+        first = step(make(COMPARED_RATE[optimizer])).numpy()
+        grads = {name: p.grad.numpy() for name, p in model.named_parameters()}
+        values = {name: p.numpy() for name, p in model.named_parameters()}
+        timed.reset_grad()
+        return step_outputs(optimizer, first, grads, values, loss().numpy())
+
+    def call() -> None:
+        step(timed)
+        timed.reset_grad()
+
+    timed = make(TIMED_RATE)
+    return call, outputs
+
+
+def step_outputs(
+    optimizer: str,
+    loss: Any,
+    grads: Mapping[str, np.ndarray],
+    values: Mapping[str, np.ndarray],
+    next_loss: Any,
+) -> list[np.ndarray]:
+    """What is compared after one step: both losses, all gradients, and after SGD all weights.
+
+    Adam divides a gradient by its own size, so that where it is zero but for rounding the weight
+    goes either way, and says nothing; the loss after a small step still tells a wrong update.
+    """
+
+    def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])
+
+    found = [np.asarray(loss), np.asarray(next_loss), joined(grads)]
+    return [*found, joined(values)] if optimizer == "sgd" else found
 
 
 def artifact(path: str, inputs: str) -> Contestant:

@@ -30,6 +30,14 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or "unknown"
 
 
+def has_avx512() -> bool:
+    """Whether /proc/cpuinfo lists AVX-512."""
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

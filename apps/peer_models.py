@@ -1,9 +1,8 @@
-"""ResNet9 and the Transformer in PyTorch, with a needle state_dict's weights."""
+"""The apps' models in PyTorch, with a needle state_dict's weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -21,33 +20,66 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.array(array, order="C"))
 
 
-def _put(module: nn.Module, values: Mapping[str, torch.Tensor]) -> Any:
-    missing, unexpected = module.load_state_dict(values, strict=False)
-    assert not unexpected and set(missing) <= {"num_batches_tracked"}, (missing, unexpected)
-    return module
+def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.Parameter:
+    """The array at `name`, its axes permuted; without `axes` of one dimension if it is a bias.
+
+    The parameter remembers what it was, for `as_state`.
+    """
+    array = state[name]
+    if axes is None:
+        axes = tuple(range(array.ndim))
+        found = array.reshape(-1) if name.endswith("bias") else array
+    else:
+        found = array.transpose(axes)
+    parameter = nn.Parameter(_tensor(found))
+    parameter.origin = (name, axes, tuple(array.shape))
+    return parameter
+
+
+def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> dict[str, np.ndarray]:
+    """`of` each parameter (its gradient, say) under needle's names and in needle's layout."""
+    found = {}
+    for parameter in model.parameters():
+        name, axes, shape = parameter.origin
+        array = of(parameter).detach().numpy()
+        back = array.transpose(np.argsort(axes)) if array.ndim == len(axes) else array
+        found[name] = np.array(back.reshape(shape))
+    return found
 
 
 def linear(state: State, name: str) -> nn.Linear:
     """needle's Linear at `name`: weight (in, out), bias (1, out) or none."""
-    weight = state[f"{name}.weight"]
-    bias = state.get(f"{name}.bias")
-    values = {"weight": _tensor(weight.T)}
-    if bias is not None:
-        values["bias"] = _tensor(bias.reshape(-1))
-    return _put(nn.Linear(*weight.shape, bias=bias is not None), values)
+    bias = f"{name}.bias" in state
+    layer = nn.Linear(*state[f"{name}.weight"].shape, bias=bias)
+    layer.weight = learned(state, f"{name}.weight", (1, 0))
+    if bias:
+        layer.bias = learned(state, f"{name}.bias")
+    return layer
+
+
+def mlp(state: State) -> nn.Module:
+    """The model of models/mlp.py, in as many layers as there are weights."""
+    modules: list[nn.Module] = []
+    for name in state:
+        if name.endswith(".weight"):
+            layer = linear(state, name.removesuffix(".weight"))
+            modules += [layer] if name == "head.weight" else [layer, nn.ReLU()]
+    return nn.Sequential(*modules)
 
 
 def conv_bn(state: State, name: str) -> nn.Sequential:
     """needle's ConvBN at `name`: weight (k, k, in, out); a stride follows from shape and place."""
-    weight = state[f"{name}.conv.weight"]
-    size, _, inputs, outputs = weight.shape
+    weight = f"{name}.conv.weight"
+    size, _, inputs, outputs = state[weight].shape
     stride = 1 if _RESIDUAL in name else _STRIDES[size]
     conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2)
+    conv.weight = learned(state, weight, (3, 2, 0, 1))
+    conv.bias = learned(state, f"{name}.conv.bias")
     norm = nn.BatchNorm2d(outputs)
-    values = {"weight": _tensor(weight.transpose(3, 2, 0, 1))}
-    _put(conv, {**values, "bias": _tensor(state[f"{name}.conv.bias"])})
-    names = ("weight", "bias", "running_mean", "running_var")
-    _put(norm, {key: _tensor(state[f"{name}.norm.{key}"]) for key in names})
+    norm.weight, norm.bias = (learned(state, f"{name}.norm.{key}") for key in ("weight", "bias"))
+    norm.running_mean, norm.running_var = (
+        _tensor(state[f"{name}.norm.running_{key}"]) for key in ("mean", "var")
+    )
     return nn.Sequential(conv, norm, nn.ReLU())
 
 
@@ -86,8 +118,9 @@ def resnet9(state: State) -> nn.Module:
 
 def layer_norm(state: State, name: str) -> nn.LayerNorm:
     """needle's LayerNorm1d at `name`."""
-    values = {key: _tensor(state[f"{name}.{key}"]) for key in ("weight", "bias")}
-    return _put(nn.LayerNorm(len(values["weight"])), values)
+    norm = nn.LayerNorm(state[f"{name}.weight"].size)
+    norm.weight, norm.bias = (learned(state, f"{name}.{key}") for key in ("weight", "bias"))
+    return norm
 
 
 class Attention(nn.Module):
@@ -115,7 +148,7 @@ class Transformer(nn.Module):
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.register_buffer("positions", _tensor(state["positions.weight"]))
+        self.positions = learned(state, "positions.weight")
         count = sum(name.endswith("out_projection.weight") for name in state)
         layers = [f"layers.{i}" for i in range(count)]
         self.attentions = nn.ModuleList(Attention(state, f"{at}.attention") for at in layers)
@@ -135,3 +168,27 @@ class Transformer(nn.Module):
             x = x + attention(x)
             x = x + mlp(x)
         return x, torch.zeros_like(x)
+
+
+class LanguageModel(nn.Module):
+    """The LSTM language model of models/language.py, without dropout: (scores, h, c)."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        cells = "seq_model.lstm_cells"
+        count = sum(name.endswith(".W_ih") for name in state)
+        hidden = state[f"{cells}.0.W_hh"].shape[0]
+        self.embedding = nn.Embedding(*state["embedding.weight"].shape)
+        self.embedding.weight = learned(state, "embedding.weight")
+        self.lstm = nn.LSTM(self.embedding.embedding_dim, hidden, count)
+        for layer in range(count):
+            for part in ("ih", "hh"):
+                weight = learned(state, f"{cells}.{layer}.W_{part}", (1, 0))
+                setattr(self.lstm, f"weight_{part}_l{layer}", weight)
+                bias = learned(state, f"{cells}.{layer}.bias_{part}")
+                setattr(self.lstm, f"bias_{part}_l{layer}", bias)
+        self.linear = linear(state, "linear")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        words, (h, c) = self.lstm(self.embedding(x))
+        return self.linear(words.flatten(0, 1)), h, c

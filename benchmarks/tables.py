@@ -51,6 +51,19 @@ def print_conditions(result: Mapping[str, Any]) -> None:
         out.print(f"{name} left out: not installed: {', '.join(modules)}")
 
 
+def print_memory(result: Mapping[str, Any]) -> None:
+    """Peaks of memory of each case, and ours over each peer's."""
+    table = Table(title="most tensor bytes of a step above those before it", box=SIMPLE_HEAD)
+    for heading in ("", "", "MB", "ours / its"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for case in result["cases"]:
+        for number, (name, size) in enumerate(case["bytes"].items()):
+            over = case["ours_over"].get(name)
+            title = "" if number else case["case"]
+            table.add_row(title, name, f"{size / 1e6:.2f}", f"{over:.2f}" if over else "")
+    console().print(table)
+
+
 def write(result: Mapping[str, Any], folder: Path, name: str) -> None:
     """NAME.json, NAME.md and NAME.png in `folder`."""
     report.write_json(result, folder / f"{name}.json")
@@ -89,15 +102,17 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     cases = result["cases"]
-    names = [entry["name"] for entry in cases[0]["contestants"]]
     base = list(cases[0]["ratios"])[-1]
-    others = [name for name in names if name != base]
+    # In order of appearance; not every case has every contestant.
+    others = list(dict.fromkeys(name for case in cases for name in case["ratios"][base]))
     figure = Figure(figsize=(9, 1.6 + 0.32 * len(others) * len(cases)), layout="constrained")
     axes = figure.add_subplot()
     height = 0.8 / len(others)
     for index, name in enumerate(others):
-        ratios = [case["ratios"][base][name] for case in cases]
-        rows = [row + (index - (len(others) - 1) / 2) * height for row in range(len(cases))]
+        found = [(row, case["ratios"][base].get(name)) for row, case in enumerate(cases)]
+        ratios = [ratio for _, ratio in found if ratio]
+        shift = (index - (len(others) - 1) / 2) * height
+        rows = [row + shift for row, ratio in found if ratio]
         medians = [ratio["median"] for ratio in ratios]
         below = [ratio["median"] - ratio["lower"] for ratio in ratios]
         above = [ratio["upper"] - ratio["median"] for ratio in ratios]

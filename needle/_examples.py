@@ -9,7 +9,7 @@ import numpy as np
 
 from .autograd import Tensor, TensorTuple
 from .backend_ndarray import Device, NDArray
-from .backend_ndarray.dtypes import is_floating
+from .backend_ndarray.dtypes import astype, compute_dtype, is_floating, is_half
 from .ops import make_tuple
 from .samples import Sample
 from .spec import Spec
@@ -41,7 +41,7 @@ def with_specials(value: Any, pattern: int) -> Any:
     if isinstance(value, tuple):
         return tuple(with_specials(v, pattern) for v in value)
     out = value.copy()
-    if out.dtype.kind == "f" and out.size:
+    if is_floating(out.dtype.name) and out.size:
         numbers = [np.nan, np.inf, -np.inf, -0.0, 0.0]
         flat = out.reshape(-1)
         for i, number in enumerate(numbers[pattern:] + numbers[:pattern]):
@@ -117,20 +117,35 @@ def copied(value: Any) -> Any:
     return np.array(value, order="C")
 
 
+def widened(value: Any) -> Any:
+    """Halves in float32, in which they are computed; others as they are."""
+    if isinstance(value, tuple):
+        return tuple(widened(v) for v in value)
+    return astype(value, compute_dtype(value.dtype.name))
+
+
+def narrowed(value: Any, spec: Any) -> Any:
+    """float32 where `spec` says half, rounded to it; others as they are."""
+    if not isinstance(spec, Spec):
+        return tuple(narrowed(v, s) for v, s in zip(value, spec, strict=True))
+    value = np.asarray(value)
+    return astype(value, spec.dtype) if is_half(spec.dtype) and value.dtype == "f4" else value
+
+
 def identical(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         return all(identical(x, y) for x, y in zip(a, b, strict=True))
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+    return bool(np.array_equal(widened(a), widened(b), equal_nan=is_floating(a.dtype.name)))
 
 
 def has_float(value: Any) -> bool:
-    return any(a.dtype.kind == "f" for a in flat([value]))
+    return any(is_floating(a.dtype.name) for a in flat([value]))
 
 
 def largest(value: Any) -> float:
     sizes = [
         float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
-        for a in flat([value])
+        for a in map(widened, flat([value]))
         if a.dtype.kind == "f"
     ]
     return max(sizes, default=0.0)

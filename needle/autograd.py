@@ -24,7 +24,6 @@ from .node import (
     apply,
     explain,
     handle,
-    mark_changed,
     no_value,
     spec_of,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "from_dlpack",
     "handle",
     "make_const",
-    "mark_changed",
     "topological_order",
 ]
 
@@ -210,15 +208,30 @@ class Tensor(Operators, Value):
                 raise TypeError(f"grad must be a Tensor or None, not a {type(value).__name__}")
             if value.shape != self.shape:
                 raise ShapeError(f"grad of shape {value.shape} for a tensor of shape {self.shape}")
+            if value.device is not self.device:
+                raise ValueError(
+                    f"grad and tensor are on different devices: {value.device} and {self.device}"
+                )
         self.node.grad = value
 
-    def backward(self, out_grad: Tensor | None = None, create_graph: bool = False) -> None:
+    def backward(
+        self,
+        out_grad: Tensor | None = None,
+        create_graph: bool = False,
+        retain_graph: bool | None = None,
+    ) -> None:
         """Adds d(self)/d(leaf), weighted by `out_grad` (ones if None), to each leaf's `.grad`.
 
-        With `create_graph` the gradients have a graph of their own. RuntimeError when nothing
-        here requires a gradient, ShapeError for an out_grad of another shape.
+        With `create_graph` the gradients have a graph of their own. What the forward pass kept is
+        let go on the way unless `retain_graph` (if None: create_graph), so that a second pass is
+        refused. All leaves change or, on an error, none.
+
+        RuntimeError when nothing here requires a gradient, when what is needed was let go or has
+        been written in place since; ShapeError, TypeError or ValueError for an out_grad of another
+        shape, dtype or device.
         """
-        _engine.backward(self, out_grad, create_graph)
+        retain = create_graph if retain_graph is None else retain_graph
+        _engine.backward(self, out_grad, create_graph, retain)
 
     def to(self, device: Device) -> Tensor:
         """A copy on `device`, cut from the graph (self when already there)."""

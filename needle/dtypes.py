@@ -32,7 +32,7 @@ def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
     if dtype is None:
         if values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int32):
             dtype = "int32"
-        elif values.dtype == np.float16 or (values.dtype == np.float64 and not kept):
+        elif values.dtype == np.float64 and not kept:
             dtype = "float32"
         else:
             dtype = values.dtype

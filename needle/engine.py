@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import autograd
 from ._state import enable_grad, no_grad, state
+from .backend_ndarray.dtypes import ITEMSIZE
 from .errors import ShapeError
+from .node import handle
 
 
 def topological_order(
@@ -38,7 +42,9 @@ def topological_order(
     return order
 
 
-def backward(root: autograd.Tensor, out_grad: autograd.Tensor | None, create_graph: bool) -> None:
+def backward(
+    root: autograd.Tensor, out_grad: autograd.Tensor | None, create_graph: bool, retain: bool
+) -> None:
     """See Tensor.backward."""
     node = root.node
     if not node.requires_grad:
@@ -47,14 +53,36 @@ def backward(root: autograd.Tensor, out_grad: autograd.Tensor | None, create_gra
             "that do not require one)"
         )
     if out_grad is None:
-        out_grad = _ones(root)
-    elif not isinstance(out_grad, autograd.Tensor):
-        raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
-    elif out_grad.shape != root.shape:
-        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
+        grad = _ones(root)
+    else:
+        _check_out_grad(root, out_grad)
+        grad = out_grad if out_grad.dtype == root.dtype else out_grad.astype(root.dtype)
+    own = not create_graph and state.trace is None
+    if own and not grad.realize_cached_data().is_compact:
+        grad = autograd.make_const(grad.realize_cached_data().compact())
     with enable_grad() if create_graph else no_grad():
-        for leaf, grad in _gradients(node, out_grad):
-            leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+        found = _gradients(node, grad, retain)
+        if own:
+            found = _own_memory(found, grad)
+        with _accumulating:
+            for leaf, part in found:
+                leaf.grad = part if leaf.grad is None else leaf.grad + part
+
+
+# Leaves may be shared by graphs that several threads go through at once: no sum may get lost.
+_accumulating = threading.RLock()
+
+
+def _check_out_grad(root: autograd.Tensor, out_grad: Any) -> None:
+    if not isinstance(out_grad, autograd.Tensor):
+        raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
+    if out_grad.shape != root.shape:
+        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
+    if out_grad.device is not root.device:
+        raise ValueError(
+            f"backward: out_grad and tensor are on different devices: {out_grad.device} and "
+            f"{root.device}"
+        )
 
 
 def _ones(like: autograd.Tensor) -> autograd.Tensor:
@@ -63,7 +91,7 @@ def _ones(like: autograd.Tensor) -> autograd.Tensor:
 
 
 def _gradients(
-    root: autograd.Node, out_grad: autograd.Tensor
+    root: autograd.Node, out_grad: autograd.Tensor, retain: bool
 ) -> list[tuple[autograd.Node, autograd.Tensor]]:
     """(leaf, gradient) for every leaf that requires one."""
     order = topological_order((root,), requires_grad=True)
@@ -71,29 +99,88 @@ def _gradients(
     leaves = []
     while order:
         node = order.pop()  # drops our reference as well
-        grad = pending.pop(node, None)
-        if grad is None:
+        if node not in pending:
             continue
-        op = node.op
-        if op is None:
-            leaves.append((node, grad))
-            continue
-        if type(node.spec) is tuple:
-            grad = _whole(node, grad)
-        if node.saved is not None:
-            _check_unchanged(node)
-        grads = op.gradient_as_tuple(grad, node.value())
-        inputs = node.input_nodes
-        if len(grads) != len(inputs):
-            raise RuntimeError(
-                f"{op.name}: gradient gave {len(grads)} results for {len(inputs)} inputs"
-            )
-        for source, part in zip(inputs, grads, strict=True):
-            if part is not None and source.requires_grad:
-                before = pending.get(source)
-                pending[source] = part if before is None else _add(before, part)
+        if node.op is None:
+            leaves.append((node, pending.pop(node)))
+        else:
+            _pass_back(node, pending, retain)
     leaves.reverse()
     return leaves
+
+
+def _pass_back(node: autograd.Node, pending: dict[autograd.Node, Any], retain: bool) -> None:
+    """Moves the gradient of `node` on to its inputs.
+
+    A function of its own so that nothing of it is held while the next node's is computed.
+    """
+    op: Any = node.op
+    grad = pending.pop(node)
+    _check_kept(node)
+    grads: Any = NotImplemented
+    if op.backward is not None and not state.grad and state.trace is None:
+        grads = _by_arrays(node, grad)
+    if grads is NotImplemented:
+        if type(node.spec) is tuple:
+            grad = _whole(node, grad)
+        grads = op.gradient_as_tuple(grad, node.value())
+    del grad
+    if not retain:
+        node.free()
+    inputs = node.input_nodes
+    if len(grads) != len(inputs):
+        raise RuntimeError(
+            f"{op.name}: gradient gave {len(grads)} results for {len(inputs)} inputs"
+        )
+    for source, part in zip(inputs, grads, strict=True):
+        if part is not None and source.requires_grad:
+            before = pending.get(source)
+            pending[source] = part if before is None else _add(before, part)
+
+
+def _own_memory(
+    found: list[tuple[autograd.Node, autograd.Tensor]], out_grad: autograd.Tensor
+) -> list[tuple[autograd.Node, autograd.Tensor]]:
+    """The gradients, each in memory that no other and not `out_grad` has a part in.
+
+    Ops hand gradients on as views, or as they are to several inputs. Left so, a write in place to
+    one leaf's gradient would change another's.
+    """
+    starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
+    out = []
+    for leaf, grad in found:
+        data = grad.realize_cached_data()
+        first, last = _bytes(grad)
+        at = bisect.bisect(starts, first)
+        shared = (at > 0 and ends[at - 1] > first) or (at < len(starts) and starts[at] < last)
+        if not data.is_compact or shared:
+            grad = autograd.make_const(data.copy())
+        elif first < last:
+            starts.insert(at, first)
+            ends.insert(at, last)
+        out.append((leaf, grad))
+    return out
+
+
+def _bytes(x: autograd.Tensor) -> tuple[int, int]:
+    """First address of a compact tensor's memory, and that behind its last."""
+    data = x.realize_cached_data()
+    start = data.view.data_ptr
+    return start, start + data.size * ITEMSIZE[data.dtype]
+
+
+def _by_arrays(node: autograd.Node, grad: Any) -> Any:
+    """The gradients for the inputs by the op's own kernels (Op.backward), or NotImplemented."""
+    assert node.op is not None
+    if type(node.spec) is tuple:
+        parts = grad if type(grad) is tuple else tuple(grad)
+        data: Any = tuple([None if part is None else part.cached_data for part in parts])
+    else:
+        data = grad.cached_data
+    found = node.op.backward(data, node)
+    if found is NotImplemented:
+        return found
+    return tuple([None if part is None else handle(None, part) for part in found])
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -117,11 +204,17 @@ def _whole(node: autograd.Node, grad: Sequence[Any]) -> tuple[autograd.Tensor, .
     )
 
 
-def _check_unchanged(node: autograd.Node) -> None:
-    for source in node.input_nodes:
-        if source.changed > node.made and state.trace is None:
-            assert node.op is not None
-            raise RuntimeError(
-                f"backward: {node.op.name} needs a {source.spec} leaf as it was in the forward "
-                "pass, but it was changed in place since (by an optimizer step?)"
-            )
+def _check_kept(node: autograd.Node) -> None:
+    """RuntimeError when what the node's gradient reads is not there, or is not what it was."""
+    name = node.op.name if node.op else ""
+    if node.freed:
+        raise RuntimeError(
+            f"backward: what {name} kept was let go by an earlier backward; give that one "
+            "retain_graph=True to go through the same graph twice"
+        )
+    stale = node.stale()
+    if stale is not None:
+        raise RuntimeError(
+            f"backward: {name} needs a {stale.dtype}{list(stale.shape)} value as it was in the "
+            "forward pass, but its memory was changed in place since (by an optimizer step?)"
+        )

@@ -29,7 +29,7 @@ class Node:
     """What made a value. Leaves have `op` None; tuple-valued nodes have a tuple as `spec`."""
 
     __slots__ = (
-        "changed",
+        "freed",
         "grad",
         "input_nodes",
         "made",
@@ -49,8 +49,8 @@ class Node:
     scope: str | None  # module path; only known when traced
     requires_grad: bool
     grad: Tensor | None
-    made: int  # `clock` when the op ran, and when a leaf's memory was last written in place
-    changed: int
+    made: int  # writes in place that the device had seen when the op had run
+    freed: bool  # a backward pass has let go what was kept for it
 
     def __init__(self, spec: Any, requires_grad: bool, scope: str | None = None) -> None:
         self.op = None
@@ -59,7 +59,8 @@ class Node:
         self.spec = spec
         self.scope = scope
         self.requires_grad = requires_grad
-        self.made = self.changed = 0
+        self.made = 0
+        self.freed = False
 
     if sys.version_info[:2] == (3, 13):
         # Only this Python frees a chain of objects with thousands of nested C calls, more than a
@@ -89,6 +90,24 @@ class Node:
             return tuple([handle(node, None) for node in nodes])
         return tuple([handle(node, data) for node, data in zip(nodes, saved, strict=True)])
 
+    def free(self) -> None:
+        """Lets go the values that were kept for the gradient."""
+        if self.saved is not None or self.output is not None:
+            self.saved = self.output = None
+            self.freed = True
+
+    def stale(self) -> Any:
+        """The first of the kept values whose memory was written in place since, or None.
+
+        Writes are counted with the memory, so those through any view or handle of it show.
+        """
+        made = self.made
+        for data in (*(self.saved or ()), self.output):
+            for part in data if type(data) is tuple else (data,):
+                if part is not None and part.view.written > made:
+                    return part
+        return None
+
     def value(self) -> Any:
         """A Tensor (or TensorTuple) for this node, with its value if that was kept."""
         return handle(self, self.output)
@@ -96,19 +115,6 @@ class Node:
     def __repr__(self) -> str:
         what = "leaf" if self.op is None else repr(self.op)
         return f"Node({what}, {', '.join(map(str, self.specs))})"
-
-
-class _Clock:
-    """Counts writes in place to leaves, to tell a stale saved value from a good one."""
-
-    now = 1
-
-
-def mark_changed(tensor: Tensor) -> None:
-    """Says that the memory of a leaf was written in place: graphs recorded before cannot be
-    differentiated where they read it."""
-    _Clock.now += 1
-    tensor.node.changed = _Clock.now
 
 
 class Value:
@@ -220,8 +226,8 @@ def no_value(x: Value) -> Exception:
         where = f" in module {node.scope!r}" if node.scope else ""
         return TraceError(f"{x!r}{made}{where} was made while tracing and has no value")
     return RuntimeError(
-        f"the value of {x!r}{made} was released after the forward pass: no gradient declared that "
-        "it reads it (Op.reads)"
+        f"the value of {x!r}{made} was released: no gradient declared that it reads it (Op.reads), "
+        "or a backward pass without retain_graph has been here"
     )
 
 
@@ -259,12 +265,15 @@ def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:
     node.op = op
     node.input_nodes = tuple([x._node or x.node for x in inputs])
     node.saved = tuple([x._data for x in inputs]) if "inputs" in op.reads else None
-    node.output = data if "output" in op.reads else None
+    node.output = op.keep(data)
     node.spec = spec_of(data)
     node.scope = node.grad = None
     node.requires_grad = any([is_floating(s.dtype) for s in node.specs])
-    node.made = _Clock.now
-    node.changed = 0
+    node.made = 0
+    node.freed = False
+    if op.reads:
+        first = data[0] if type(data) is tuple and data else data
+        node.made = first.device.kernels.writes()
     return handle(node, data)
 
 

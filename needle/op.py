@@ -8,14 +8,15 @@ it is handed to `emit_te` and `emit`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .autograd import Tensor, TensorTuple, apply
-from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
+from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
 from .errors import ShapeError
 from .samples import ErrorSample, Sample
 from .spec import (
@@ -50,6 +51,7 @@ __all__ = [
     "Spec",
     "Tensor",
     "TensorTuple",
+    "in_float32",
     "normalize_axes",
     "normalize_axis",
     "register",
@@ -68,13 +70,16 @@ class Op:
 
     name: ClassVar[str]
     # What `gradient` reads of values (shapes and dtypes are always there): a subset of
-    # {"inputs", "output"}. The rest is released as soon as nobody else holds it.
-    reads: ClassVar[frozenset[str]] = frozenset()
+    # {"inputs", "output"}, or numbers of the parts it reads of an output that is a tuple. The rest
+    # is released as soon as nobody else holds it.
+    reads: ClassVar[frozenset[Any]] = frozenset()
     # Set where the kernels accept inputs that `infer` refuses: eager calls then infer first.
     # Elsewhere they compute at once, and `infer` is asked only to explain a kernel's error.
     infer_first: ClassVar[bool] = False
     # Only regroups values (make_tuple, tuple_get_item): a translator has nothing to compute.
     structural: ClassVar[bool] = False
+    # Moves or repeats elements and computes none: a translator need not widen halves for it.
+    moves: ClassVar[bool] = False
     # Number of inputs, read off `infer` by `register`; None for any.
     arity: ClassVar[int | None] = None
     samples: ClassVar[Sequence[Sample]] = ()
@@ -89,6 +94,14 @@ class Op:
 
     def _key(self) -> tuple[str, ...]:
         return tuple([repr(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore
+
+    def keep(self, output: Any) -> Any:
+        """What is kept of the output for `gradient`."""
+        if "output" in self.reads:
+            return output
+        if type(output) is tuple and any(i in self.reads for i in range(len(output))):
+            return tuple([part if i in self.reads else None for i, part in enumerate(output)])
+        return None
 
     def __call__(self, *inputs: Any) -> Any:
         """Applies the op to Tensors (or TensorTuples, where an input is a tuple)."""
@@ -121,8 +134,21 @@ class Op:
             return tuple(out)
         return (out,)
 
+    # An op whose gradient has kernels of its own defines
+    #     backward(self, out_grad, node)
+    # the twin of `gradient` on NDArrays, for gradients that nobody differentiates: `node` is the
+    # Node with `saved` and `output` as `reads` asks for, and out_grad of a tuple-valued op has None
+    # for parts that nothing flowed back to. It returns a tuple with one entry per input, or
+    # NotImplemented for a case it leaves to `gradient`. Where the gradient is recorded or traced,
+    # `gradient` is used; a property test holds the two to the same results.
+    backward: ClassVar[Any] = None
+
     def emit_te(self, k: Any, *inputs: Any) -> Any:
-        """te.Tensors in, a te.Tensor (or a tuple) out; `k` has te, topi and tirx."""
+        """te.Tensors in, a te.Tensor (or a tuple) out.
+
+        `k` has TVM's te, topi and tirx, and `statements`, for loops that no expression says: it
+        hands TVM's statement builder to a function and returns what te.extern takes.
+        """
         raise NotImplementedError(f"{self.name}: emit_te is not defined")
 
     # An op that graph passes should recognise defines
@@ -136,6 +162,24 @@ class Op:
 
     # NumPy twin of `compute`: a ufunc, or a method.
     reference: ClassVar[Any] = None
+
+
+def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a `compute` of several steps: of halves all steps are taken in float32, and what
+    comes out is rounded once."""
+
+    @functools.wraps(compute)
+    def wrapped(self: Op, *inputs: Any) -> Any:
+        dtypes = [x.dtype for x in inputs]
+        if not any(map(is_half, dtypes)):
+            return compute(self, *inputs)
+        wide = [x.astype("float32") if is_half(x.dtype) else x for x in inputs]
+        out, dtype = compute(self, *wide), functools.reduce(result_type, dtypes)
+        if isinstance(out, tuple):
+            return tuple(part.astype(dtype, copy=False) for part in out)
+        return out.astype(dtype, copy=False)
+
+    return wrapped
 
 
 O = TypeVar("O", bound=type[Op])  # noqa: E741
@@ -217,6 +261,8 @@ class Reduce(Op):
 
 class Movement(Op):
     """Elements are moved or repeated, none is computed: `shape_of` is all there is to infer."""
+
+    moves = True
 
     def infer(self, x: Spec) -> Spec:
         return Spec(self.shape_of(x.shape), x.dtype, x.device)

@@ -103,7 +103,7 @@ class Operators:
     # Ops as methods; needle.ops says what each does.
 
     def __getitem__(self, key: Any) -> Tensor:
-        return ops.slice(self, key)
+        return ops.getitem(self, key)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from ._examples import Array
 from ._state import no_grad
 from .autograd import Tensor, TensorTuple
 from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
-from .backend_ndarray.dtypes import is_floating
+from .backend_ndarray.dtypes import finfo, is_floating, is_half
 from .op import Op
 from .samples import Arg, ErrorSample
 from .spec import Spec
@@ -40,9 +40,13 @@ class OpCheckError(AssertionError):
 
 def tolerance(dtype: str, reduction_length: int = 1) -> float:
     """Allowed difference, relative to the largest magnitude of the result: 0 for integers and
-    bools, near 1e-5 for float32 and 2e-14 for float64, growing with the number of summed terms."""
+    bools, near 1e-5 for float32 and 2e-14 for float64, growing with the number of summed terms.
+    Halves are computed in float32: its tolerance, and the rounding of both results and of a scalar
+    to a half."""
     if not is_floating(dtype):
         return 0.0
+    if is_half(dtype):
+        return 2 * float(finfo(dtype).eps) + tolerance("float32", reduction_length)
     return _ULPS * float(np.finfo(dtype).eps) * math.sqrt(max(1, reduction_length))
 
 
@@ -64,12 +68,14 @@ def assert_close(
         raise AssertionError(f"{what}: dtype {actual.dtype}, expected {expected.dtype}")
     if not expected.size:
         return
-    if expected.dtype.kind != "f":
+    name = expected.dtype.name
+    actual, expected = examples.widened(actual), examples.widened(expected)
+    if not is_floating(name):
         allowed, wrong = 0.0, actual != expected
     else:
         finite = np.isfinite(expected)
         largest = float(np.max(np.abs(expected), where=finite, initial=0.0))
-        limit = tolerance(expected.dtype.name, reduction_length) if rtol is None else rtol
+        limit = tolerance(name, reduction_length) if rtol is None else rtol
         allowed = limit * max(largest, scale)
         with np.errstate(all="ignore"):
             near = np.abs(actual.astype("float64") - expected.astype("float64")) <= allowed
@@ -166,7 +172,9 @@ class _Case:
 
     def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
         with np.errstate(all="ignore"):
-            expected = self.op.reference(*[examples.copied(a) for a in arrays])
+            # The twin of halves is float32's, rounded once.
+            expected = self.op.reference(*[examples.widened(examples.copied(a)) for a in arrays])
+            expected = examples.narrowed(expected, inferred)
         results: list[tuple[str, Any]] = []
         for device in self.devices:
             tensors = [examples.tensor(a, device, False) for a in arrays]
@@ -254,7 +262,10 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         numeric = _central_differences(lambda v: objective(v)[0].item(), flat)
     _compare_gradients(found, numeric, f"{where}: gradient")
 
+    # By `gradient`, where the above was by `backward` if the op has it.
     along, leaves = gradients(flat, create_graph=True)
+    found = [_grad_of(leaf, where) for leaf in leaves]
+    _compare_gradients(found, numeric, f"{where}: recorded gradient")
     for leaf in leaves:
         leaf.grad = None
     if along.requires_grad:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from needle_tvm.compiler import Executable, compile, load
     from needle_tvm.errors import NeedleTVMError
+    from needle_tvm.torch_models import compile_torch
 
 _HOMES = {
     "Executable": "needle_tvm.compiler",
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler",
+    "compile_torch": "needle_tvm.torch_models",
     "load": "needle_tvm.compiler",
 }
 
-__all__ = ["Executable", "NeedleTVMError", "compile", "load"]
+__all__ = ["Executable", "NeedleTVMError", "compile", "compile_torch", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ try:
         from tvm.ir import IRModule
         from tvm.s_tir import Schedule
         from tvm.s_tir import meta_schedule as ms
+        from tvm.script import ir_builder
         from tvm.target import Target
         from tvm.target import codegen as _codegen
         from tvm.tirx import PrimFunc
@@ -44,10 +46,19 @@ OP_PATTERN = SimpleNamespace(
     elementwise=0, broadcast=1, injective=2, reduction=3, out_fusable=4, opaque=8
 )
 
+
+def statements(body: Callable[[Any], None]) -> Any:
+    """The one statement that `body` writes with TVM's statement builder: what te.extern takes."""
+    with ir_builder.IRBuilder() as builder:
+        body(ir_builder.tirx)
+        return builder.get()
+
+
 # What an op's `emit_te` is handed.
-TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx)
+TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
 
 SCHEDULE_ERROR = s_tir.ScheduleError
+INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
 
 
 def llvm_version() -> int:
@@ -119,7 +130,81 @@ def script(module: IRModule) -> str:
     return str(module.script())
 
 
+def lowered_loops(module: IRModule) -> IRModule:
+    """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
+
+    This is the beginning of TVM's own pipeline up to the flattening of buffers, so that staging,
+    software pipelining, virtual threads and barriers are where the compiled kernel has them, but
+    vectorised and unrolled loops are still loops.
+    """
+    passes = s_tir.transform
+    return sequential(
+        [
+            passes.CanonicalizeLoop(),
+            passes.LowerCrossThreadReduction(),
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.LiftThreadBinding(),
+            passes.ManifestSharedMemoryLocalStage(),
+            passes.CompactBufferAllocation(),
+            passes.LowerAutoCopy(),
+            passes.UnifyThreadBinding(),
+            passes.LowerMatchBuffer(),
+            passes.StmtSimplify(),
+            passes.InjectPermutedLayout(),
+            passes.InjectSoftwarePipeline(),
+            passes.TransformMmaBufferLayout(),
+            passes.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            passes.InjectVirtualThread(),
+            passes.InjectDoubleBuffer(),
+            passes.RewriteUnsafeSelect(),
+            passes.ThreadSync("shared"),
+            passes.ThreadSync("shared.dyn"),
+            tirx.transform.StmtSimplify(),
+        ]
+    )(module)
+
+
+def prim_funcs(module: IRModule) -> dict[str, PrimFunc]:
+    """The module's PrimFuncs by name."""
+    return {
+        variable.name_hint: function
+        for variable, function in module.functions.items()
+        if isinstance(function, PrimFunc)
+    }
+
+
+def module_of(function: PrimFunc) -> IRModule:
+    """A module of one PrimFunc, called `main`."""
+    return IRModule({"main": function})
+
+
+def from_exported_program(program: Any) -> IRModule:
+    """Relax module of a `torch.export` program, weights as parameters of `main`.
+
+    Attribute `num_input` of `main` says how many of its arguments are inputs. Imports PyTorch.
+    """
+    from tvm.relax.frontend.torch import from_exported_program as translate
+
+    module = translate(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
+    return relax.frontend.detach_params(module)[0]
+
+
+def generated_source(library: Any, form: str) -> str:
+    """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
+    return str(getattr(library, "mod", library).inspect_source(form))
+
+
+def device_source(library: Any) -> str:
+    """CUDA source of the kernels of a built module; empty where it has none."""
+    modules = getattr(library, "mod", library).imports
+    return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
+
+
 __all__ = [
+    "INTERNAL_ERROR",
     "OP_PATTERN",
     "SCHEDULE_ERROR",
     "TE_NAMESPACE",
@@ -132,13 +217,19 @@ __all__ = [
     "calls_of",
     "check_well_formed",
     "cpu_features",
+    "device_source",
     "expr_functor",
+    "from_exported_program",
+    "generated_source",
     "host_cpu",
     "is_known_cpu",
     "llvm_version",
     "loads_in",
+    "lowered_loops",
     "make_target",
+    "module_of",
     "ms",
+    "prim_funcs",
     "relax",
     "s_tir",
     "script",

@@ -31,10 +31,17 @@ TRANSFORM = f"{MAIN}_transform_params"
 
 def lower(graph: Graph, target: Target, stage: str) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
-    plan = pipeline.PIPELINES[stage]
-    module = translate(graph, prefer_emit=plan.prefer_emit)
+    module = translate(graph, prefer_emit=pipeline.PIPELINES[stage].prefer_emit)
+    return lower_module(module, target, stage)
+
+
+def lower_module(module: IRModule, target: Target, stage: str) -> IRModule:
+    """A Relax module, whatever made it, through the stage's passes over the graph.
+
+    Its function `main` takes `num_input` inputs (an attribute) and then the parameters.
+    """
     check_well_formed(module)
-    module = pipeline.run(plan.graph, module, target)
+    module = pipeline.run(pipeline.PIPELINES[stage].graph, module, target)
     check_well_formed(module)
     return module
 
@@ -59,27 +66,37 @@ def schedule(module: IRModule, target: Target, stage: str) -> IRModule:
     return pipeline.run(pipeline.PIPELINES[stage].schedule, module, target)
 
 
-def describe(
-    graph: Graph, module: IRModule, spec: TargetSpec, target: Target, notes: dict[str, Any]
-) -> dict[str, Any]:
-    """The manifest of a compiled graph, but for what is known only once the files are written."""
-    names = {variable.name_hint for variable in module.get_global_vars()}
+def signature(graph: Graph) -> dict[str, Any]:
+    """What `main` of a graph takes and gives, as a manifest holds it.
+
+    Raises TranslationError for an argument that cannot be kept in one.
+    """
     return {
-        "functions": {
-            MAIN: {
-                "inputs": [_leaf(leaf) for leaf in graph.inputs],
-                "params": [_leaf(leaf) for leaf in graph.params],
-                "outputs": [
-                    {"shape": list(spec.shape), "dtype": str(spec.dtype)}
-                    for node in graph.outputs
-                    for spec in node.specs
-                ],
-                "bare_output": len(graph.outputs) == 1,
-                "arguments": _arguments(graph),
-                "output_tree": graph.output_tree,
-                "transform": TRANSFORM if TRANSFORM in names else None,
-            }
-        },
+        "inputs": [_leaf(leaf) for leaf in graph.inputs],
+        "params": [_leaf(leaf) for leaf in graph.params],
+        "outputs": [
+            {"shape": list(spec.shape), "dtype": str(spec.dtype)}
+            for node in graph.outputs
+            for spec in node.specs
+        ],
+        "bare_output": len(graph.outputs) == 1,
+        "arguments": _arguments(graph),
+        "output_tree": graph.output_tree,
+    }
+
+
+def describe(
+    signature: dict[str, Any],
+    module: IRModule,
+    spec: TargetSpec,
+    target: Target,
+    notes: dict[str, Any],
+) -> dict[str, Any]:
+    """The manifest of a compiled module, but for what is known only once the files are written."""
+    names = {variable.name_hint for variable in module.get_global_vars()}
+    transform = TRANSFORM if TRANSFORM in names else None
+    return {
+        "functions": {MAIN: {**signature, "transform": transform}},
         "target": {
             **spec.fields,
             "mcpu": str(target.attrs["mcpu"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, runtime, stages
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.target import TargetSpec, resolve
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, Target
 
 Progress = Callable[[str], None]
 
@@ -119,19 +123,51 @@ def compile(
     stages.check(stage, trials)
     spec = resolve(target, threads)
     graph = trace(model, *inputs, training=training)
+    source = Source(
+        fingerprint=graph.fingerprint(),
+        lower=lambda target: _lower(graph, target, stage),
+        params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
+        example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
+    )
+    return compile_source(source, spec, stage, trials, seed, recompile, progress)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is compiled, whichever front end it comes from.
+
+    `fingerprint` stands for everything of it that decides the code. `lower(target)` returns the
+    module after the stage's graph passes, and the signature for the manifest; it is only called
+    where nothing is cached.
+    """
+
+    fingerprint: str
+    lower: Callable[[Target], tuple[IRModule, dict[str, Any]]]
+    params: dict[str, np.ndarray[Any, Any]]
+    example: list[np.ndarray[Any, Any]]
+
+
+def compile_source(
+    source: Source,
+    spec: TargetSpec,
+    stage: str,
+    trials: int,
+    seed: int,
+    recompile: bool,
+    progress: Progress | None,
+) -> Executable:
+    """Compile a source into the cache, or reload what is there."""
     key = cache.key(
-        graph=graph.fingerprint(), target=spec.key(), stage=stage, trials=trials, seed=seed
+        graph=source.fingerprint, target=spec.key(), stage=stage, trials=trials, seed=seed
     )
     folder = cache.entry(key)
-    params = {leaf.name: to_numpy(leaf.value) for leaf in graph.params}
-    example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     program = None if recompile else _cached(folder)
     from_cache = program is not None
     if program is None:
         _say(progress, f"{stage}: compiling")
-        _build(graph, spec, stage, trials, seed, folder, key, progress)
+        _build(source, spec, stage, trials, seed, folder, key, progress)
         program = runtime.Program(folder, artifact.verify(folder))
-    return Executable(program, from_cache=from_cache, example=example, params=params)
+    return Executable(program, from_cache=from_cache, example=source.example, params=source.params)
 
 
 def load(path: str | os.PathLike[str]) -> Executable:
@@ -156,8 +192,14 @@ def _cached(folder: Path) -> runtime.Program | None:
         return None
 
 
+def _lower(graph: Graph, target: Target, stage: str) -> tuple[IRModule, dict[str, Any]]:
+    from needle_tvm import build
+
+    return build.lower(graph, target, stage), build.signature(graph)
+
+
 def _build(
-    graph: Graph,
+    source: Source,
     spec: TargetSpec,
     stage: str,
     trials: int,
@@ -170,7 +212,7 @@ def _build(
     from needle_tvm import build
 
     target = spec.to_tvm()
-    module = build.lower(graph, target, stage)
+    module, signature = source.lower(target)
     notes: dict[str, Any] = {"stage": stage, "key": key}
     if trials:
         from needle_tvm.tune import session
@@ -181,7 +223,7 @@ def _build(
     module = build.schedule(module, target, stage)
     with artifact.writing(folder) as temporary:
         build.write_library(module, target, temporary)
-        manifest = build.describe(graph, module, spec, target, notes)
+        manifest = build.describe(signature, module, spec, target, notes)
         artifact.write_manifest(temporary, manifest)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from needle import Tensor, cpu_numpy, no_grad
 from needle.autograd import Node
-from needle.backend_ndarray import NDArray
+from needle.backend_ndarray import NDArray, is_floating
 from needle.testing import tolerance
 from needle.trace import Graph, trace
 from needle_tvm import artifact, runtime
@@ -117,7 +117,8 @@ def first_divergence(
     with tempfile.TemporaryDirectory(prefix="needle-parity-") as temporary:
         folder = Path(temporary)
         build.write_library(module, target, folder)
-        artifact.write_manifest(folder, build.describe(probe, module, spec, target, {}))
+        manifest = build.describe(build.signature(probe), module, spec, target, {})
+        artifact.write_manifest(folder, manifest)
         program = runtime.Program(folder, artifact.verify(folder))
         program.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = program.run(arrays)
@@ -136,7 +137,7 @@ def _eager(graph: Graph, model: Any, inputs: Sequence[Any]) -> list[np.ndarray[A
 
 
 def _widened(array: np.ndarray[Any, Any]) -> NDArray:
-    wide = array.astype(np.float64) if array.dtype.kind == "f" else array
+    wide = array.astype(np.float64) if is_floating(array.dtype.name) else array
     return NDArray(wide, device=cpu_numpy())
 
 

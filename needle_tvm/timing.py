@@ -249,6 +249,8 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     call, outputs = load_function(setup["factory"])(**setup["kwargs"])
     call()
     arrays = [np.asarray(array) for array in outputs()]
+    # An archive holds no bfloat16.
+    arrays = [a.astype(np.float32) if a.dtype.name == "bfloat16" else a for a in arrays]
     for array in arrays:
         if array.dtype.kind not in "biufc":
             raise TypeError(f"an output has dtype {array.dtype}: outputs must be numeric arrays")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from needle.backend_ndarray.dtypes import is_half
+from needle.ops import _te
 from needle_tvm._tvm import TE_NAMESPACE, IRModule, TensorType, relax
 from needle_tvm.errors import TranslationError
 
@@ -62,11 +64,17 @@ def _emit(
     try:
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
+        # As the eager kernels do it: halves are widened, computed in float32, and rounded once.
+        widen = _has_half(node) and not op.moves
         if prefer_emit and op.emit is not None and not _has_empty(node):
-            result = op.emit(relax, *operands)
+            wide = [_widened(builder, operand) for operand in operands] if widen else operands
+            result = op.emit(relax, *wide)
             if isinstance(result, relax.Expr):  # not every case has an equal operator
+                if widen:
+                    (spec,) = node.specs
+                    result = relax.op.astype(builder.emit(result), spec.dtype)
                 return _bind(builder, node, builder.emit(result))
-        return _emit_te(builder, node, op, operands)
+        return _emit_te(builder, node, op, operands, widen)
     except (TranslationError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a rule raises must name the op it belongs to
@@ -82,10 +90,38 @@ def _has_empty(node: Node) -> bool:
     return any(0 in spec.shape for spec in specs)
 
 
-def _emit_te(builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any]) -> Any:
+def _has_half(node: Node) -> bool:
+    """Whether float16 or bfloat16 comes in or goes out."""
+    specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
+    return any(is_half(spec.dtype) for spec in specs)
+
+
+def _widened(builder: relax.BlockBuilder, operand: Any) -> Any:
+    """A Relax value with halves in float32."""
+    if isinstance(operand, tuple):
+        return tuple(_widened(builder, part) for part in operand)
+    if is_half(str(operand.ty.dtype)):
+        return builder.emit(relax.op.astype(operand, "float32"))
+    return operand
+
+
+def _emit_te(
+    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], widen: bool
+) -> Any:
+    def wide(x: Any) -> Any:
+        if not hasattr(x, "dtype"):
+            return [wide(part) for part in x]
+        return _te.cast(TE_NAMESPACE, x, "float32") if is_half(_te.dtype_of(x)) else x
+
     def rule(*tensors: Any) -> Any:
-        result = op.emit_te(TE_NAMESPACE, *tensors)
-        return list(result) if isinstance(result, tuple) else result
+        result = op.emit_te(TE_NAMESPACE, *(map(wide, tensors) if widen else tensors))
+        parts = list(result) if isinstance(result, tuple) else [result]
+        if widen:
+            parts = [
+                _te.cast(TE_NAMESPACE, part, spec.dtype) if is_half(spec.dtype) else part
+                for part, spec in zip(parts, node.specs, strict=True)
+            ]
+        return parts if isinstance(result, tuple) else parts[0]
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
     result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name)

@@ -1,8 +1,16 @@
-"""What all tests share."""
+"""What all tests share.
 
+NEEDLE_CASES sets how many cases hypothesis draws for each property. The default makes more than
+20,000 over all properties, `make test-all` more than 100,000; the run says at its end how many
+there were.
+"""
+
+import functools
+import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import needle as ndl
 from needle import rng as needle_rng
@@ -11,6 +19,54 @@ from needle.backend_ndarray import Device
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell: the programs that tests interrupt would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile(
+    "needle",
+    max_examples=int(os.environ.get("NEEDLE_CASES", "500")),
+    deadline=None,  # the machine may be shared; time is no property of the code here
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("needle")
+
+drawn = {"cases": 0, "properties": 0}
+
+
+def counted(property_test):
+    @functools.wraps(property_test)
+    def run(*args, **kwargs):
+        drawn["cases"] += 1
+        return property_test(*args, **kwargs)
+
+    return run
+
+
+def pytest_collection_modifyitems(items):
+    """Every case of every hypothesis test is counted."""
+    for item in items:
+        handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+        if handle is not None:
+            drawn["properties"] += 1
+            handle.inner_test = counted(handle.inner_test)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # under pytest-xdist
+        session.config.workeroutput["drawn"] = drawn
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    part = getattr(node, "workeroutput", {}).get("drawn", {"cases": 0, "properties": 0})
+    drawn["cases"] += part["cases"]
+    drawn["properties"] = part["properties"]
+
+
+def pytest_terminal_summary(terminalreporter):
+    if drawn["cases"]:
+        terminalreporter.write_line(
+            f"hypothesis drew {drawn['cases']:,} cases for {drawn['properties']} properties"
+        )
+
 
 CPU_DEVICES = [device for device in (ndl.cpu(), ndl.cpu_numpy()) if device.enabled()]
 

@@ -236,3 +236,63 @@ def test_schedules_refuse_what_makes_no_sense(device):
     ):
         with pytest.raises(ValueError, match=what):
             make()
+
+
+# State
+
+KINDS = {
+    "sgd": (ndl.optim.SGD, {}),
+    "momentum": (ndl.optim.SGD, {"momentum": 0.9, "weight_decay": 0.01}),
+    "adam": (ndl.optim.Adam, {"weight_decay": 0.01}),
+    "adamw": (ndl.optim.AdamW, {"bias_correction": False}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_state_goes_on_bit_for_bit(kind, device):
+    make, options = KINDS[kind]
+
+    def new():
+        values = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
+        return [ndl.Tensor(values * k, device=device) for k in (1, 2, 3)]
+
+    def steps(optimizer, params, first, last):
+        for i in range(first, last):
+            for k, param in enumerate(params[:2]):  # the third never has a gradient
+                grad = np.random.default_rng(10 * i + k).normal(size=(3, 3)).astype("float32")
+                param.grad = ndl.Tensor(grad, device=device)
+            optimizer.step()
+
+    whole = new()
+    steps(make(whole, lr=0.1, **options), whole, 0, 7)
+    half = new()
+    before = make(half, lr=0.1, **options)
+    steps(before, half, 0, 4)
+    state = before.state_dict()
+    after = make(half, lr=0.5)  # all options come from the state
+    after.load_state_dict(state)
+    assert after.state_dict()["numbers"] == state["numbers"]
+    kept = {(i, name): x.numpy() for i, of in state["state"].items() for name, x in of.items()}
+    steps(after, half, 4, 7)
+    for mine, expected in zip(half, whole, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), expected.numpy())
+    for (i, name), array in kept.items():  # loading copied
+        np.testing.assert_array_equal(state["state"][i][name].numpy(), array)
+
+
+def test_a_state_that_does_not_fit_is_refused_whole(device):
+    params = [ndl.Tensor(np.ones(n), device=device) for n in (2, 3)]
+    for param in params:
+        param.grad = ndl.Tensor(np.ones(param.shape), device=device)
+    adam = ndl.optim.Adam(params, lr=0.1)
+    adam.step()
+    state = adam.state_dict()
+    other = ndl.optim.SGD(params, lr=0.2, momentum=0.5)
+    with pytest.raises(ValueError, match=r"missing 'momentum'.*unexpected 'beta1'.*lacks 'u'"):
+        other.load_state_dict(state)
+    assert other.lr == 0.2 and not other.u
+    swapped = {**state, "state": {0: state["state"][1], 2: {}}}
+    with pytest.raises(ValueError, match=r"'m' of parameter 0 is float64\[3\].*no parameter 2"):
+        adam.load_state_dict(swapped)
+    with pytest.raises(ValueError, match=r"'lr' is a str"):
+        adam.load_state_dict({**state, "numbers": {**state["numbers"], "lr": "0.1"}})

@@ -67,18 +67,25 @@ class LanguageModel(nn.Module):
         return scores, state
 
 
-def lstm(batch: int = 4) -> tuple[nn.Module, np.ndarray]:
-    """A small LSTM language model and 20 words, to evaluate by FILE.py:function."""
-    return _example("lstm", batch)
+def lstm(
+    batch: int = 4, words: int = 100, size: int = 64, layers: int = 2, length: int = 20
+) -> tuple[nn.Module, np.ndarray]:
+    """An LSTM language model (small unless asked for more) and `length` words, to evaluate by
+    FILE.py:function."""
+    return _example("lstm", batch, words, size, layers, length)
 
 
 def transformer(batch: int = 4) -> tuple[nn.Module, np.ndarray]:
     """A small Transformer language model and 20 words, to evaluate by FILE.py:function."""
-    return _example("transformer", batch)
+    return _example("transformer", batch, 100, 64, 2, 20)
 
 
-def _example(seq_model: str, batch: int) -> tuple[nn.Module, np.ndarray]:
+def _example(
+    seq_model: str, batch: int, words: int, size: int, layers: int, length: int
+) -> tuple[nn.Module, np.ndarray]:
     ndl.manual_seed(0)
-    model = LanguageModel(32, 100, 64, 2, seq_model, seq_len=20, num_head=4, dim_head=8)
+    model = LanguageModel(
+        size // 2, words, size, layers, seq_model, seq_len=length, num_head=4, dim_head=8
+    )
     model.eval()
-    return model, np.random.default_rng(0).integers(0, 100, (20, batch), dtype=np.int32)
+    return model, np.random.default_rng(0).integers(0, words, (length, batch), dtype=np.int32)

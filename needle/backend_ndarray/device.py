@@ -61,6 +61,28 @@ class Device:
         except (RuntimeError, ImportError):
             return False
 
+    # How much memory arrays take: PyTorch's names
+
+    def memory_allocated(self) -> int:
+        """Bytes of all arrays that are alive on this device."""
+        return self.kernels.memory_allocated()
+
+    def max_memory_allocated(self) -> int:
+        """The most bytes there have been since the start or `reset_peak_memory_stats`."""
+        return self.kernels.max_memory_allocated()
+
+    def reset_peak_memory_stats(self) -> None:
+        """Lets `max_memory_allocated` begin again from what is allocated now."""
+        self.kernels.reset_peak_memory()
+
+    def memory_cached(self) -> int:
+        """Bytes that no array uses, kept for the next arrays."""
+        return self.kernels.memory_cached()
+
+    def empty_cache(self) -> None:
+        """Hands memory that no array uses back to the system."""
+        self.kernels.empty_cache()
+
     def __repr__(self) -> str:
         return f"{self.name}()" if self.index == 0 else f"{self.name}({self.index})"
 

@@ -1,21 +1,23 @@
 """Names of the element types, and what each operation makes of them.
 
 A dtype is its name ("float32"): names compare and hash fast, need no NumPy extension for types that
-NumPy lacks, and are what `np.dtype` accepts. Promotion between arrays is NumPy's `result_type`;
-Python scalars are weak: they only change the dtype when they are of a higher kind
-(int array + float scalar -> float64, float32 array + any real scalar -> float32).
+NumPy lacks, and are what `np.dtype` accepts. The rules are written out in docs/dtypes.md.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-FLOATING = ("float32", "float64")
+# Stored in two bytes, computed and accumulated in float32. NumPy's bfloat16 is that of ml_dtypes,
+# whose import makes the name known to np.dtype.
+HALVES = ("float16", "bfloat16")
+FLOATING = ("float32", "float64", *HALVES)
 INTEGER = ("int32", "int64")
 DTYPES = (*FLOATING, *INTEGER, "bool")
-ITEMSIZE = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
+ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
 
 # Non-float input to a float-valued function (exp, true division, mean) is computed in this type.
 FLOAT_OF_INTEGER = "float64"
@@ -38,10 +40,66 @@ def dtype_name(dtype: Any) -> str:
 
 
 def result_type(a: str, b: str) -> str:
-    """The dtype of an arithmetic operation between arrays of dtypes `a` and `b` (NumPy's rule)."""
-    return a if a == b else np.result_type(a, b).name
+    """The dtype of an arithmetic operation between arrays of dtypes `a` and `b`.
+
+    NumPy's rule. bfloat16, which NumPy lacks, follows float16's; the two halves, neither of which
+    holds the other, meet in float32.
+    """
+    if a == b:
+        return a
+    if a in HALVES and b in HALVES:
+        return "float32"
+    known = ["float16" if dtype == "bfloat16" else dtype for dtype in (a, b)]
+    name = np.result_type(*known).name
+    return "bfloat16" if name == "float16" and "bfloat16" in (a, b) else name
 
 
 def is_floating(dtype: str) -> bool:
     """True for the real floating-point dtypes."""
     return dtype in FLOATING
+
+
+def is_half(dtype: str) -> bool:
+    """True for float16 and bfloat16."""
+    return dtype in HALVES
+
+
+def compute_dtype(dtype: str) -> str:
+    """What values of `dtype` are computed and accumulated in: float32 for the halves."""
+    return "float32" if dtype in HALVES else dtype
+
+
+def finfo(dtype: str) -> Any:
+    """np.finfo of a floating dtype, bfloat16 included."""
+    return ml_dtypes.finfo(dtype)
+
+
+def _odd(x: Any) -> Any:
+    """x (float64 or integers) cut off to float32, its last bit set if anything was lost.
+
+    That lies on the same side of every half and every midpoint of two as x, so that rounding it to
+    a half rounds x once (Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded
+    sums": round to odd).
+    """
+    exact = x.astype(np.longdouble)
+    out = np.atleast_1d(x.astype(np.float32))
+    back = out.astype(np.longdouble)
+    bits = out.view(np.uint32)
+    bits -= np.abs(back) > np.abs(exact)
+    bits |= (back < exact) | (back > exact)
+    return out.reshape(x.shape)
+
+
+def astype(x: Any, dtype: str) -> Any:
+    """x.astype(dtype) for NumPy arrays, rounded once from any dtype; out of range is infinite.
+
+    ml_dtypes rounds twice on the way to bfloat16, by way of float32, and does not know all types.
+    """
+    if x.dtype == np.dtype(dtype):  # not the name: bytes may be swapped
+        return x
+    name = x.dtype.name
+    if name == "bfloat16":
+        x = x.astype(np.float32)
+    elif dtype == "bfloat16" and name in ("float64", "int32", "int64"):
+        x = _odd(x)
+    return x.astype(dtype)

@@ -90,6 +90,9 @@ class Elementwise:
 
     maximum = _binary("maximum", "The larger of two elements; NaN when either is.")
     minimum = _binary("minimum", "The smaller of two elements; NaN when either is.")
+    relu_grad = _binary(
+        "relu_grad", "Self, a gradient, where relu's output (the other) is above 0."
+    )
     logical_and = _binary("logical_and", "True where both are non-zero.")
     logical_or = _binary("logical_or", "True where either is non-zero.")
     __add__ = _binary("add")

@@ -164,10 +164,14 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
 
 
 def _index_arrays(key: Any) -> list[Any]:
-    """The key's entries with lists made arrays and each mask replaced by its `nonzero` arrays."""
+    """The key's entries with ints, lists and NumPy arrays made int64 and mask arrays.
+
+    Arrays that are not NumPy's pass: they hold integers, and their values are the caller's affair.
+    """
     entries: list[Any] = []
     for entry in key if type(key) is tuple else (key,):
-        if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        foreign = hasattr(entry, "shape") and not isinstance(entry, (np.ndarray, np.generic))
+        if entry is None or entry is Ellipsis or isinstance(entry, slice) or foreign:
             entries.append(entry)
             continue
         array = np.asarray(entry)
@@ -212,33 +216,64 @@ def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
     return result
 
 
-def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
-    """Brings a key with index arrays to one index along merged axes (NumPy's placement rules)."""
-    entries = _expand(_split_masks(_index_arrays(key), shape), len(shape))
-    arrays = [e for e in entries if isinstance(e, np.ndarray)]
-    where = [i for i, e in enumerate(entries) if isinstance(e, np.ndarray)]
+class Arrangement(NamedTuple):
+    """A key with index arrays, taken apart by NumPy's rules: x[kept] permuted by `order` has the
+    axes that `arrays` index side by side from `axis` on. `shape` is that of the arrays together."""
+
+    kept: tuple[Any, ...]
+    order: Ints
+    axis: int
+    arrays: list[Any]
+    shape: Ints
+
+
+def arrange(key: Any, shape: Ints) -> Arrangement:
+    """Takes a key with index arrays for an array of `shape` apart.
+
+    Raises IndexError for what is no index, masks that do not match, too many entries, and arrays
+    that do not broadcast.
+    """
+    entries = _split_masks(_index_arrays(key), shape)
+    given = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
+    arrays = [entries[i] for i in given]
     try:
-        index_shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        together = np.broadcast_shapes(*(a.shape for a in arrays))
     except ValueError:
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise IndexError(f"index arrays of shapes {shapes} do not broadcast") from None
-    kept = tuple(slice(None) if isinstance(e, np.ndarray) else e for e in entries)
-    layout = basic_layout(kept, shape, strides, offset)
-    # Index arrays that stand apart put their axes first; adjacent ones stay in place.
-    adjacent = where[-1] - where[0] + 1 == len(where)
-    axis = where[0] if adjacent else 0
-    rest = [i for i in range(len(layout.shape)) if i not in where]
-    order = [*rest[:axis], *where, *rest[axis:]]
-    layout = Layout(
-        tuple(layout.shape[i] for i in order),
-        tuple(layout.strides[i] for i in order),
-        layout.offset,
-    )
-    extents = layout.shape[axis : axis + len(where)]
-    linear = np.zeros(index_shape, np.int64)
+    entries = _expand(entries, len(shape))
+    where = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
+    kept = tuple(slice(None) if hasattr(e, "shape") else e for e in entries)
+    # Index arrays that stand apart, be it by an Ellipsis for no axes, put their axes first;
+    # adjacent ones stay in place.
+    axis = where[0] if given[-1] - given[0] + 1 == len(given) else 0
+    rest = [i for i in range(len(entries)) if i not in where]
+    return Arrangement(kept, (*rest[:axis], *where, *rest[axis:]), axis, arrays, together)
+
+
+def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[Any, Any]:
+    """Index arrays over several axes as one over their product. IndexError when out of range,
+    but, as in NumPy, not of those that broadcasting to `shape` leaves nothing of."""
+    linear = np.zeros(shape, np.int64)
+    if not linear.size:
+        return linear
     for array, n in zip(arrays, extents, strict=True):
         bad = array[(array < -n) | (array >= n)]
         if bad.size:
             raise IndexError(f"index {bad[0]} is out of bounds for an axis of extent {n}")
         linear = linear * n + np.where(array < 0, array + n, array)
-    return Advanced(layout, axis, extents, linear)
+    return linear
+
+
+def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
+    """Brings a key with index arrays to one index along merged axes."""
+    plan = arrange(key, shape)
+    layout = basic_layout(plan.kept, shape, strides, offset)
+    layout = Layout(
+        tuple(layout.shape[i] for i in plan.order),
+        tuple(layout.strides[i] for i in plan.order),
+        layout.offset,
+    )
+    extents = layout.shape[plan.axis : plan.axis + len(plan.arrays)]
+    positions = linear_index(plan.arrays, extents, plan.shape)
+    return Advanced(layout, plan.axis, extents, positions)

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import indexing
 from .device import Device, default_device
-from .dtypes import FLOAT_OF_INTEGER, dtype_name, is_floating
+from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
 from .elementwise import Elementwise
 
 _SCALARS = (float, int, bool)
@@ -329,8 +329,10 @@ class NDArray(Elementwise):
     def mean(self, axis: Any = None, keepdims: bool = False) -> NDArray:
         """Sum over count; of integers in float64. NaN over no elements."""
         axes = indexing.normalize_axes(axis, self.ndim, "mean")
-        source = self if is_floating(self.dtype) else self.astype(FLOAT_OF_INTEGER)
-        return source.sum(axes, keepdims) / float(prod(self.shape[a] for a in axes))
+        dtype = self.dtype if is_floating(self.dtype) else FLOAT_OF_INTEGER
+        # The sum of halves need not be one: their mean is.
+        total = self.astype(compute_dtype(dtype), copy=False).sum(axes, keepdims)
+        return (total / float(prod(self.shape[a] for a in axes))).astype(dtype, copy=False)
 
     def argmax(self, axis: Any = None, keepdims: bool = False) -> NDArray:
         """int64 index of the first maximum (NaN counts as one) along one axis, or of all."""
@@ -396,8 +398,8 @@ def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArr
     if dtype is None:
         weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
         dtype = "float32" if weak else dtype_name(host.dtype)
-    if host.dtype.kind not in "biuf":
+    if host.dtype.kind not in "biuf" and host.dtype.name != "bfloat16":
         raise TypeError(f"array: cannot store {host.dtype} elements")
     with np.errstate(all="ignore"):
-        host = np.asarray(host).astype(dtype_name(dtype), copy=False)
+        host = astype(np.asarray(host), dtype_name(dtype))
     return wrap(device, device.kernels.from_numpy(host))

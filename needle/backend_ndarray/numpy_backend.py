@@ -13,9 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import FLOAT_OF_INTEGER, FLOATING, dtype_name
+from . import numpy_convolution, numpy_layers
+from .dtypes import (
+    FLOAT_OF_INTEGER,
+    FLOATING,
+    astype,
+    compute_dtype,
+    dtype_name,
+    is_half,
+    result_type,
+)
 from .indexing import compact_strides
-from .numpy_view import View, check_shape
+from .numpy_view import Buffer, Counters, View, check_shape
 
 Scalar = bool | int | float
 Shape = Sequence[int]
@@ -26,7 +35,7 @@ def _own(x: Any) -> View:
     """A view over a compact array that nothing else refers to."""
     x = np.asarray(x)
     x = np.array(x, dtype=dtype_name(x.dtype), order="C", copy=True)
-    return View(x.reshape(-1), x.shape, compact_strides(x.shape), 0)
+    return View(Buffer(x.reshape(-1)), x.shape, compact_strides(x.shape), 0)
 
 
 def empty(shape: Shape, dtype: str) -> View:
@@ -34,12 +43,12 @@ def empty(shape: Shape, dtype: str) -> View:
     shape = tuple(shape)
     check_shape(shape, np.dtype(dtype).itemsize)
     base = np.empty(math.prod(shape), dtype_name(dtype))
-    return View(base, shape, compact_strides(shape), 0)
+    return View(Buffer(base), shape, compact_strides(shape), 0)
 
 
 def as_strided(view: View, shape: Shape, strides: Shape, offset: int) -> View:
     """Another view of the same buffer (no copy)."""
-    return View(view.base, shape, strides, int(offset))
+    return View(view.buffer, shape, strides, int(offset))
 
 
 def from_numpy(x: Array) -> View:
@@ -53,23 +62,41 @@ def to_numpy(view: View) -> Array:
 def copy(src: View, dst: View) -> None:
     """dst[...] = src, broadcast and cast; right when the two overlap."""
     with np.errstate(all="ignore"):
-        dst.np[...] = np.broadcast_to(src.np, dst.shape).astype(dst.dtype)
+        dst.np[...] = astype(np.broadcast_to(src.np, dst.shape), dst.dtype)
+    dst.buffer.mark_written()
 
 
 def fill(dst: View, value: Scalar) -> None:
     with np.errstate(all="ignore"):
-        dst.np[...] = np.full((), value, dtype=dst.dtype)
+        dst.np[...] = _scalar(value, dst.dtype)
+    dst.buffer.mark_written()
 
 
 def cast(x: View, dtype: str) -> View:
     """A compact copy of another dtype (always a copy)."""
     with np.errstate(all="ignore"):
-        return _own(x.np.astype(dtype_name(dtype)))
+        return _own(astype(x.np, dtype_name(dtype)))
 
 
 def compact(x: View) -> View:
     """x itself when it is row-major, else a row-major copy."""
     return x if x.is_compact else _own(x.np)
+
+
+def _scalar(value: Scalar, dtype: str) -> Array:
+    if is_half(dtype):
+        return astype(np.asarray(float(value)), dtype)
+    return np.full((), value, dtype=dtype)
+
+
+def _wide(x: Array) -> Array:
+    """Halves in float32, in which they are computed; others as they are."""
+    return astype(x, compute_dtype(x.dtype.name))
+
+
+def _narrow(x: Any, dtype: str) -> Any:
+    """A result in float32 rounded to `dtype` if that is a half; others as they are."""
+    return astype(x, dtype) if is_half(dtype) and x.dtype == np.float32 else x
 
 
 def _floating(x: Any) -> Any:
@@ -79,9 +106,9 @@ def _floating(x: Any) -> Any:
 
 def _unary(fn: Callable[[Any], Any], floating: bool = False) -> Callable[[View], View]:
     def kernel(x: View) -> View:
-        operand = _floating(x.np) if floating else x.np
         with np.errstate(all="ignore"):
-            return _own(fn(operand))
+            operand = _wide(_floating(x.np) if floating else x.np)
+            return _own(_narrow(fn(operand), x.dtype))
 
     return kernel
 
@@ -119,15 +146,24 @@ isnan = _unary(np.isnan)
 isfinite = _unary(np.isfinite)
 
 
-def _operands(a: View | Scalar, b: View | Scalar) -> tuple[Any, Any]:
-    return a.np if isinstance(a, View) else a, b.np if isinstance(b, View) else b
+def _operands(a: View | Scalar, b: View | Scalar) -> tuple[Any, Any, str]:
+    """What NumPy takes for the two, and the dtype of the result ("" where NumPy finds it)."""
+    dtypes = [v.dtype for v in (a, b) if isinstance(v, View)]
+    if not any(map(is_half, dtypes)):
+        return a.np if isinstance(a, View) else a, b.np if isinstance(b, View) else b, ""
+    dtype = result_type(dtypes[0], dtypes[-1])
+    x, y = (
+        astype(v.np if isinstance(v, View) else _scalar(v, dtype), compute_dtype(dtype))
+        for v in (a, b)
+    )
+    return x, y, dtype
 
 
 def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[View | Scalar, View | Scalar], View]:
     def kernel(a: View | Scalar, b: View | Scalar) -> View:
-        x, y = _operands(a, b)
         with np.errstate(all="ignore"):
-            return _own(fn(x, y))
+            x, y, dtype = _operands(a, b)
+            return _own(_narrow(fn(x, y), dtype))
 
     return kernel
 
@@ -139,6 +175,7 @@ divide = _binary(np.true_divide)
 power = _binary(np.power)
 maximum = _binary(np.maximum)
 minimum = _binary(np.minimum)
+relu_grad = _binary(lambda g, y: np.where(y > 0, g, np.zeros((), np.result_type(g, y))))
 equal = _binary(np.equal)
 not_equal = _binary(np.not_equal)
 less = _binary(np.less)
@@ -151,18 +188,20 @@ logical_or = _binary(np.logical_or)
 
 def where(condition: View, a: View | Scalar, b: View | Scalar) -> View:
     """a where condition (bool, or any dtype: non-zero is true) holds, else b."""
-    x, y = _operands(a, b)
-    return _own(np.where(condition.np.astype(bool), x, y))
+    with np.errstate(all="ignore"):
+        x, y, dtype = _operands(a, b)
+        return _own(_narrow(np.where(astype(condition.np, "bool"), x, y), dtype))
 
 
 def _reduce(fn: Callable[..., Any], accumulate: bool) -> Callable[[View, Shape, bool], View]:
     def kernel(x: View, axes: Shape, keepdims: bool) -> View:
         with np.errstate(all="ignore"):
             if not accumulate:
-                return _own(fn(x.np, axis=tuple(axes), keepdims=keepdims))
+                return _own(_narrow(fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims), x.dtype))
             # Wide accumulator: float32 sums over long axes keep float32 accuracy.
             wide, narrow = ("float64", x.dtype) if x.dtype in FLOATING else ("int64", "int64")
-            return _own(fn(x.np, axis=tuple(axes), keepdims=keepdims, dtype=wide).astype(narrow))
+            total = fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims, dtype=wide)
+            return _own(astype(total, narrow))
 
     return kernel
 
@@ -175,12 +214,12 @@ min = _reduce(np.min, accumulate=False)
 
 def argmax(x: View, axis: int, keepdims: bool) -> View:
     """int64 index of the first maximum along one axis; NaN counts as the maximum."""
-    return _own(np.argmax(x.np, axis=axis, keepdims=keepdims).astype("int64"))
+    return _own(np.argmax(_wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def argmin(x: View, axis: int, keepdims: bool) -> View:
     """int64 index of the first minimum along one axis; NaN counts as the minimum."""
-    return _own(np.argmin(x.np, axis=axis, keepdims=keepdims).astype("int64"))
+    return _own(np.argmin(_wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def matmul(a: View, b: View) -> View:
@@ -188,7 +227,42 @@ def matmul(a: View, b: View) -> View:
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match (k of a, b differ)")
     with np.errstate(all="ignore"):
-        return _own(np.matmul(a.np, b.np))
+        x, y, dtype = _operands(a, b)
+        return _own(_narrow(np.matmul(x, y), dtype))
+
+
+def _convolution(fn: Callable[..., Array]) -> Callable[..., View]:
+    def kernel(a: View, b: View, *window: Shape) -> View:
+        if a.ndim != 4 or b.ndim != 4 or a.dtype != b.dtype or a.dtype not in FLOATING:
+            raise ValueError(
+                f"{fn.__name__}: {a.dtype} {a.shape} and {b.dtype} {b.shape} do not match"
+            )
+        with np.errstate(all="ignore"):
+            return _own(fn(a.np, b.np, *window))
+
+    return kernel
+
+
+conv2d = _convolution(numpy_convolution.conv2d)
+conv2d_input = _convolution(numpy_convolution.conv2d_input)
+conv2d_weight = _convolution(numpy_convolution.conv2d_weight)
+
+
+def _layer(fn: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[View, ...]]:
+    def kernel(*arguments: View | float | None) -> tuple[View, ...]:
+        given = [a.np if isinstance(a, View) else a for a in arguments]
+        with np.errstate(all="ignore"):
+            return tuple(_own(part) for part in fn(*given))
+
+    return kernel
+
+
+batch_norm = _layer(numpy_layers.batch_norm)
+batch_norm_grad = _layer(numpy_layers.batch_norm_grad)
+lstm_gates = _layer(numpy_layers.lstm_gates)
+lstm_gates_grad = _layer(numpy_layers.lstm_gates_grad)
+lstm_sequence = _layer(numpy_layers.lstm_sequence)
+lstm_sequence_grad = _layer(numpy_layers.lstm_sequence_grad)
 
 
 def _index(index: View, extent: int, what: str) -> Array:
@@ -211,29 +285,39 @@ def _at(dst: View, index: View, src: View, axis: int, what: str) -> tuple[Any, A
     if np.broadcast_shapes(src.shape, shape) != shape:
         raise ValueError(f"{what}: source {src.shape} does not broadcast to {shape}")
     with np.errstate(all="ignore"):
-        return where, np.broadcast_to(src.np, shape).astype(dst.dtype)
+        return where, astype(np.broadcast_to(src.np, shape), dst.dtype)
 
 
 def scatter(dst: View, index: View, src: View, axis: int) -> None:
     """dst[..., index, ...] = src in place; of repeated indices the last one stands."""
     where, values = _at(dst, index, src, axis, "scatter")
     dst.np[where] = values
+    dst.buffer.mark_written()
 
 
 def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
-    """dst[..., index, ...] += src in place; repeated indices accumulate."""
+    """dst[..., index, ...] += src in place; repeated indices accumulate (halves in float32)."""
     where, values = _at(dst, index, src, axis, "scatter_add")
-    np.add.at(dst.np, where, values)
+    if not is_half(dst.dtype):
+        np.add.at(dst.np, where, values)
+    else:
+        with np.errstate(all="ignore"):
+            total = _wide(dst.np).copy()
+            np.add.at(total, where, _wide(values))
+            dst.np[...] = _narrow(total, dst.dtype)
+    dst.buffer.mark_written()
 
 
-def _check_same(what: str, first: View, *rest: View | None) -> None:
-    if first.dtype not in FLOATING:
-        raise TypeError(f"{what}: parameters must be floating point, not {first.dtype}")
-    for other in rest:
-        if other is not None and (other.shape, other.dtype) != (first.shape, first.dtype):
+def _check_same(what: str, param: View, grad: View, *states: View | None) -> None:
+    if param.dtype not in FLOATING:
+        raise TypeError(f"{what}: parameters must be floating point, not {param.dtype}")
+    kept = compute_dtype(param.dtype)
+    for other, dtype in ((grad, param.dtype), *((state, kept) for state in states)):
+        if other is not None and (other.shape, other.dtype) != (param.shape, dtype):
+            takes = "" if dtype == param.dtype else f", which takes {dtype} here"
             raise ValueError(
                 f"{what}: {other.dtype} {other.shape} does not match the parameter's "
-                f"{first.dtype} {first.shape}"
+                f"{param.dtype} {param.shape}{takes}"
             )
 
 
@@ -247,14 +331,17 @@ def sgd_step(
     weight_decay: float,
 ) -> None:
     """In place: g = grad + weight_decay * param; v = momentum * v + (1 - dampening) * g;
-    param -= lr * v (v = g without a velocity buffer)."""
+    param -= lr * v (v = g without a velocity buffer). A half's velocity is float32."""
     _check_same("sgd_step", param, grad, velocity)
-    t = param.np.dtype.type
-    g = grad.np + t(weight_decay) * param.np
+    p = _wide(param.np)
+    t = p.dtype.type
+    g = _wide(grad.np) + t(weight_decay) * p
     if velocity is not None:
         velocity.np[...] = t(momentum) * velocity.np + t(1 - dampening) * g
+        velocity.buffer.mark_written()
         g = velocity.np
-    param.np[...] = param.np - t(lr) * g
+    param.np[...] = _narrow(p - t(lr) * g, param.dtype)
+    param.buffer.mark_written()
 
 
 def adam_step(
@@ -274,11 +361,12 @@ def adam_step(
     """In place: m, v moving averages of g and g * g;
     param -= lr * (m / correction1) / (sqrt(v / correction2) + eps).
 
-    Weight decay is added to the gradient, or (decoupled, AdamW) taken from the parameter.
+    Weight decay is added to the gradient, or (decoupled, AdamW) taken from the parameter. A half's
+    m and v are float32.
     """
     _check_same("adam_step", param, grad, m, v)
-    t = param.np.dtype.type
-    g, p = grad.np, param.np
+    g, p = _wide(grad.np), _wide(param.np)
+    t = p.dtype.type
     if decoupled:
         p = p * t(1 - lr * weight_decay)
     else:
@@ -286,7 +374,9 @@ def adam_step(
     m.np[...] = t(beta1) * m.np + t(1 - beta1) * g
     v.np[...] = t(beta2) * v.np + t(1 - beta2) * g * g
     update = (m.np / t(correction1)) / (np.sqrt(v.np / t(correction2)) + t(eps))
-    param.np[...] = p - t(lr) * update
+    param.np[...] = _narrow(p - t(lr) * update, param.dtype)
+    for written in (param, m, v):
+        written.buffer.mark_written()
 
 
 def to_dlpack(x: View, versioned: bool) -> Any:
@@ -313,7 +403,36 @@ def from_dlpack(capsule: Any) -> View:
     dtype_name(x.dtype)
     if not (x.flags.writeable and x.flags.c_contiguous):
         return _own(x)
-    return View(x.reshape(-1), x.shape, compact_strides(x.shape), 0)
+    return View(Buffer(x.reshape(-1), foreign=True), x.shape, compact_strides(x.shape), 0)
+
+
+def writes() -> int:
+    """Writes in place so far, to any memory."""
+    return Counters.writes
+
+
+def memory_allocated() -> int:
+    """Bytes of all arrays that are alive."""
+    return Counters.live
+
+
+def max_memory_allocated() -> int:
+    """The most there have been since the program began or the peak was reset."""
+    return Counters.peak
+
+
+def reset_peak_memory() -> None:
+    with Counters.lock:
+        Counters.peak = Counters.live
+
+
+def memory_cached() -> int:
+    """NumPy keeps nothing back."""
+    return 0
+
+
+def empty_cache() -> None:
+    pass
 
 
 def set_num_threads(_: int) -> None:

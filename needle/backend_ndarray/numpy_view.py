@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,51 @@ MAX_NDIM = 16
 MAX_BYTES = 2**63 - 1
 
 
+class Counters:
+    """Bytes of all buffers that are alive, their peak, and writes in place; under one lock."""
+
+    lock = threading.RLock()  # a buffer may die, and be counted, while another is
+    live = peak = writes = 0
+
+    @classmethod
+    def count(cls, bytes: int) -> None:
+        with cls.lock:
+            cls.live += bytes
+            cls.peak = max(cls.peak, cls.live)
+
+
+class Buffer:
+    """A one-dimensional array that views share. `written` is the number of its last write in place
+    among all of them, 0 if there was none. Foreign memory is not counted."""
+
+    __slots__ = ("_counted", "array", "written")
+
+    def __init__(self, array: Array, foreign: bool = False) -> None:
+        self.array = array
+        self.written = 0
+        self._counted = 0 if foreign else array.nbytes
+        Counters.count(self._counted)
+
+    # The function as a default: at the interpreter's end the module's names may be gone already.
+    def __del__(self, count: Callable[[int], None] = Counters.count) -> None:
+        count(-self._counted)
+
+    def mark_written(self) -> None:
+        with Counters.lock:
+            Counters.writes += 1
+            self.written = Counters.writes
+
+
 class View:
-    """Elements `base[offset + sum(i * stride)]` of a one-dimensional array; valid by construction.
+    """Elements `base[offset + sum(i * stride)]` of a buffer's array; valid by construction.
 
     Strides and offset count elements. Raises ValueError when an element lies outside the base.
     """
 
-    __slots__ = ("base", "np", "offset", "shape", "strides")
+    __slots__ = ("buffer", "np", "offset", "shape", "strides")
 
-    def __init__(self, base: Array, shape: Shape, strides: Shape, offset: int) -> None:
+    def __init__(self, buffer: Buffer, shape: Shape, strides: Shape, offset: int) -> None:
+        base = buffer.array
         shape, strides = tuple(map(int, shape)), tuple(map(int, strides))
         check_shape(shape, base.itemsize)
         if len(shape) != len(strides):
@@ -38,14 +75,25 @@ class View:
                 f"view of shape {shape}, strides {strides}, offset {offset} leaves its buffer "
                 f"of {base.size} elements"
             )
-        self.base, self.shape, self.strides, self.offset = base, shape, strides, offset
+        self.buffer, self.shape, self.strides, self.offset = buffer, shape, strides, offset
         self.np = np.lib.stride_tricks.as_strided(
             base[offset:], shape, [s * base.itemsize for s in strides]
         )
 
     @property
     def dtype(self) -> str:
-        return self.base.dtype.name
+        return self.buffer.array.dtype.name
+
+    @property
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        address: int = self.np.__array_interface__["data"][0]
+        return address
+
+    @property
+    def written(self) -> int:
+        """Number of the last write in place to this memory (see Buffer)."""
+        return self.buffer.written
 
     @property
     def size(self) -> int:

@@ -6,7 +6,7 @@ from .device import cpu
 
 
 def set_num_threads(count: int) -> None:
-    """Threads for one kernel call, the caller included. ValueError below 1.
+    """Threads for one kernel call, the caller included (256 at most). ValueError below 1.
 
     The default is the number of cores this process may use (affinity and cgroup quota), or
     NEEDLE_NUM_THREADS.
@@ -14,7 +14,7 @@ def set_num_threads(count: int) -> None:
     count = as_int(count)
     if count < 1:
         raise ValueError(f"set_num_threads: {count} is below 1")
-    cpu().kernels.set_num_threads(count)
+    cpu().kernels.set_num_threads(min(count, 2**31 - 1))  # a C int
 
 
 def get_num_threads() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import init, ops
 from ..autograd import Tensor, make_const
 from ..backend_ndarray import Device, NDArray
-from ..backend_ndarray.dtypes import is_floating
+from ..backend_ndarray.dtypes import finfo, is_floating
 from ..errors import ShapeError
 from .basic import Dropout, Linear, ReLU, Sequential
 from .embedding import Embedding
@@ -24,7 +24,7 @@ def _causal_mask(queries: int, keys: int, dtype: str, device: Device) -> NDArray
 
     The last query looks at all keys.
     """
-    lowest = float(np.finfo(dtype).min)
+    lowest = float(finfo(dtype).min)
     mask = np.triu(np.full((queries, keys), lowest), keys - queries + 1)
     return NDArray(mask, device=device, dtype=dtype)
 

@@ -64,7 +64,7 @@ class BatchNorm1d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x, 2, "(N, dim)")
-        return self._over_rows(x)
+        return self._normalize(x)
 
     def _check(self, x: Tensor, ndim: int, form: str) -> None:
         shape = x.shape
@@ -72,15 +72,14 @@ class BatchNorm1d(Module):
             name = type(self).__name__
             raise ShapeError(f"{name}: x has shape {shape}, not {form} with dim={self.dim}")
 
-    def _over_rows(self, x: Tensor) -> Tensor:
-        """Every axis but the last is a batch."""
+    def _normalize(self, x: Tensor) -> Tensor:
+        """Every axis but the second is a batch."""
         if not self.training:
             statistics = self.running_mean, self.running_var
             return ops.batch_norm(x, self.weight, self.bias, *statistics, self.eps)
-        axes = tuple(range(x.ndim - 1))
-        y, mean, variance = ops.standardize(x, axes, self.eps)
+        y, mean, variance = ops.batch_norm_train(x, self.weight, self.bias, 1, self.eps)
         self._track(mean.detach(), variance.detach())
-        return y * self.weight + self.bias
+        return y
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         m = self.momentum
@@ -97,7 +96,9 @@ class BatchNorm2d(BatchNorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x, 4, "(N, dim, H, W)")
-        return channels_first(self._over_rows(channels_last(x)))
+        if self.training:
+            return self._normalize(x)
+        return channels_first(self._normalize(channels_last(x)))
 
 
 class GroupNorm(Module):

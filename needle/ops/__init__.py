@@ -50,6 +50,7 @@ from .elementwise import (
     sqrt,
     tanh,
 )
+from .getitem import getitem
 from .index import (
     Argmax,
     Gather,
@@ -76,8 +77,17 @@ from .movement import (
     undilate,
     unsqueeze,
 )
-from .norm import Normalize, Standardize, batch_norm, layer_norm, normalize, standardize
+from .norm import (
+    BatchNormTrain,
+    LayerNorm,
+    Normalize,
+    batch_norm,
+    batch_norm_train,
+    layer_norm,
+    normalize,
+)
 from .pool import AvgPool, MaxPool, avg_pool, max_pool
+from .recurrent import LstmGates, LstmSequence, lstm_gates, lstm_sequence
 from .reduce import Max, Mean, Min, Summation, Var, max, mean, min, summation, var
 from .scalar import (
     AddScalar,
@@ -131,6 +141,7 @@ __all__ = [
     "AddScalar",
     "Argmax",
     "AvgPool",
+    "BatchNormTrain",
     "BroadcastTo",
     "Cast",
     "Compare",
@@ -149,9 +160,12 @@ __all__ = [
     "FusedAddScalars",
     "Gather",
     "Gelu",
+    "LayerNorm",
     "Log",
     "LogSoftmax",
     "LogSumExp",
+    "LstmGates",
+    "LstmSequence",
     "MakeTuple",
     "Matmul",
     "Max",
@@ -183,7 +197,6 @@ __all__ = [
     "Sqrt",
     "Squeeze",
     "Stack",
-    "Standardize",
     "Subtract",
     "Summation",
     "Tanh",
@@ -201,6 +214,7 @@ __all__ = [
     "argmax",
     "avg_pool",
     "batch_norm",
+    "batch_norm_train",
     "broadcast_to",
     "cast",
     "compare",
@@ -220,10 +234,13 @@ __all__ = [
     "fused_add_scalars",
     "gather",
     "gelu",
+    "getitem",
     "layer_norm",
     "log",
     "logsoftmax",
     "logsumexp",
+    "lstm_gates",
+    "lstm_sequence",
     "make_tuple",
     "matmul",
     "max",
@@ -255,7 +272,6 @@ __all__ = [
     "sqrt",
     "squeeze",
     "stack",
-    "standardize",
     "subtract",
     "summation",
     "tanh",

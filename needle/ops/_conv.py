@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backend_ndarray import convolution
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op
@@ -60,7 +61,13 @@ class ConvOp(Op):
         return dtype, common_device(self.name, *inputs)
 
 
-# On NDArrays. G groups are a leading axis of batched products.
+# On NDArrays. Where the device's own kernels do not serve, a convolution is a product of matrices
+# made for it; G groups are then a leading axis of batched products.
+
+
+def direct(a: Any, b: Any, groups: int) -> bool:
+    """Whether the device convolves these by itself."""
+    return groups == 1 and convolution.supported(a, b)
 
 
 def columns_of(x: Any, window: Window, counts: Pair, groups: int) -> Any:
@@ -94,6 +101,8 @@ def rows_of(g: Any, groups: int) -> Any:
 
 
 def convolve(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
+    if direct(x, w, groups):
+        return convolution.conv2d(x, w, *window[1:])
     out = columns_of(x, window, counts, groups) @ weights_of(w, groups)
     if groups > 1:
         out = out.permute((1, 0, 2))

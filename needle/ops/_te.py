@@ -1,4 +1,4 @@
-"""What several `emit_te` rules share. `k` has te, topi and tirx; nothing here imports TVM.
+"""What several `emit_te` rules share. `k` is what Op.emit_te says; nothing here imports TVM.
 
 TVM's own operators are not NumPy where NaN, bool and promotion are concerned; these are.
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autograd import Tensor, apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
-from ..op import Elementwise, register
+from ..op import Elementwise, in_float32, register
 from ..samples import Arg, error, unary
 from . import _te
 from .elementwise import _TWO_INPUTS, _Float, _sigmoid, cast, exp, sigmoid
@@ -100,6 +100,7 @@ class Gelu(_Float):
     def numpy(x: Any) -> Any:
         return (x * (0.5 * (1 + Erf.numpy(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = x if is_floating(x.dtype) else x.astype(FLOAT_OF_INTEGER)
         return x * (((x * math.sqrt(0.5)).erf() + 1.0) * 0.5)
@@ -127,6 +128,7 @@ class Silu(_Float):
     def numpy(x: Any) -> Any:
         return x * _sigmoid(x)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         return x * x.sigmoid()
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import Tensor, apply
+from ..backend_ndarray import convolution
 from ..errors import ShapeError
-from ..op import register
+from ..op import in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Spec
 from . import _conv, _te
@@ -64,6 +65,7 @@ class Conv(_conv.ConvOp):
         _, rows, columns, _ = self.output(x.shape, w.shape)
         return _conv.reference(x, w, self.window(w.shape), (rows, columns), self.groups)
 
+    @in_float32
     def compute(self, x: Any, w: Any) -> Any:
         _, rows, columns, _ = self.output(x.shape, w.shape)
         return _conv.convolve(x, w, self.window(w.shape), (rows, columns), self.groups)
@@ -75,6 +77,16 @@ class Conv(_conv.ConvOp):
         return (
             _as(apply(to_x, (out_grad, w)), x) if x.requires_grad else None,
             _as(apply(to_w, (x, out_grad)), w) if w.requires_grad else None,
+        )
+
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        (x, w), (to_x, to_w) = node.saved, [n.requires_grad for n in node.input_nodes]
+        if x.dtype != w.dtype:
+            return NotImplemented
+        given = self.geometry
+        return (
+            ConvInput(x.shape[1:3], **given).compute(out_grad, w) if to_x else None,
+            ConvWeight(w.shape[:2], **given).compute(x, out_grad) if to_w else None,
         )
 
     def emit_te(self, k: Any, x: Any, w: Any) -> Any:
@@ -163,8 +175,11 @@ class ConvInput(_conv.ConvOp):
             out[key] += part.reshape((*g.shape[:3], c))
         return out[:, p : p + h, q : q + width]
 
+    @in_float32
     def compute(self, g: Any, w: Any) -> Any:
         window, (_, h, width, c) = self.window(w.shape), self.target(g.shape, w.shape)
+        if _conv.direct(g, w, self.groups):
+            return convolution.conv2d_input(g, w, (h, width), *window[1:])
         groups, taps, each = self.groups, window.kernel, c // self.groups
         reach = [d * (k - 1) - p for k, p, d in zip(taps, *window[2:], strict=True)]
         if window.stride == (1, 1) and min(reach) >= 0:
@@ -261,8 +276,11 @@ class ConvWeight(_conv.ConvOp):
             out[i, j] = np.einsum("nhwgc,nhwgo->cgo", seen, grouped).reshape(shape[2:])
         return out
 
+    @in_float32
     def compute(self, x: Any, g: Any) -> Any:
         shape, groups = self.target(x.shape, g.shape), self.groups
+        if _conv.direct(x, g, groups):
+            return convolution.conv2d_weight(x, g, shape[:2], *self.window(shape)[1:])
         seen = _conv.columns_of(x, self.window(shape), g.shape[1:3], groups)
         out = seen.permute((0, 2, 1)) @ _conv.rows_of(g, groups)
         if groups > 1:

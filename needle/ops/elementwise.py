@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autograd import Tensor, apply
-from ..backend_ndarray.dtypes import dtype_name, is_floating
+from ..backend_ndarray.dtypes import DTYPES, dtype_name, is_floating
 from ..op import Elementwise, register
 from ..samples import Arg, Sample, error, unary
 from . import _te
@@ -77,6 +77,9 @@ class Relu(Elementwise):
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         return out_grad * (node > 0)
+
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        return (out_grad.relu_grad(node.output),)
 
     def emit_te(self, k: Any, x: Any) -> Any:
         if _te.dtype_of(x) == "bool":
@@ -206,7 +209,7 @@ class Cast(Elementwise):
     infer_first = True
     samples = tuple(
         Sample((Arg((3, 4), -3, 3, special=False),), {"dtype": dtype}, dtype == "float64")
-        for dtype in ("float32", "float64", "int32", "int64", "bool")
+        for dtype in DTYPES
     )
     error_samples = (
         error(TypeError, "cast: dtype 'complex64'", (2,), dtype="complex64"),
@@ -299,7 +302,7 @@ def rsqrt(a: Tensor) -> Tensor:
 def cast(a: Tensor, dtype: Any) -> Tensor:
     """`a` in another dtype (itself when it has that dtype). TypeError for an unknown dtype."""
     name = dtype_name(dtype)
-    return a if a.dtype == name else apply(Cast(name), (a,))
+    return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 
 
 def detach(a: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ class Gather(_Index):
 
     axis: int = 0
 
+    moves = True
     samples = (
         sample((3, 4), _indices(5)),
         sample((3, 4), _indices(2, 3, dtype="int32"), axis=1),
@@ -137,6 +139,10 @@ class Gather(_Index):
             return x(*o[:axis], place, *o[end:])
 
         return k.te.compute((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), body)
+
+
+# Neighbouring elements that one thread adds in one go: enough for vectors, few enough to share.
+_COLUMNS = 256
 
 
 @register
@@ -202,19 +208,39 @@ class ScatterAdd(_Index):
         return apply(Gather(self.axis), (out_grad, node.inputs[1])), None
 
     def emit_te(self, k: Any, x: Any, index: Any) -> Any:
-        axis, count = self.axis, len(index.shape)
-        shape = (*x.shape[:axis], self.extent, *x.shape[axis + count :])
-        if any(_te.is_zero(n) for n in index.shape):
+        """One pass over x, in the order of the index; threads share what the index does not."""
+        end = self.axis + len(index.shape)
+        shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
+        if any(_te.is_zero(n) for n in (*x.shape, self.extent)):
             return k.te.compute(shape, lambda *_: _te.full_like(k, x, 0))
-        over = [k.te.reduce_axis((0, n), name=f"r{i}") for i, n in enumerate(index.shape)]
+        outer, count, row = (
+            prod(x.shape[part], start=k.tirx.const(1, "int64"))
+            for part in (slice(self.axis), slice(self.axis, end), slice(end, None))
+        )
+        columns = k.te.min(row, _COLUMNS)
+        blocks = k.tirx.floordiv(row + columns - 1, columns)
 
-        def body(*o: Any) -> Any:
-            hit = self.at(k, index, over, self.extent) == k.tirx.Cast("int64", o[axis])
-            value = x(*o[:axis], *over, *o[axis + 1 :])
-            value = k.tirx.if_then_else(hit, value, _te.full_like(k, x, 0))
-            return k.te.sum(value, axis=over) if over else value
+        def write(s: Any, source: Any, where: Any, out: Any) -> None:
+            with s.parallel(0, outer * blocks) as task:
+                at, first = k.tirx.floordiv(task, blocks), k.tirx.floormod(task, blocks) * columns
+                width = k.te.min(columns, row - first)
+                with s.serial(0, self.extent) as i, s.serial(0, width) as j:
+                    out[(at * self.extent + i) * row + first + j] = _te.full_like(k, x, 0)
+                with s.serial(0, count) as i:
+                    place = k.tirx.Cast("int64", where[i])
+                    place = k.tirx.Select(place < 0, place + self.extent, place)
+                    with s.If(k.tirx.all(place >= 0, place < self.extent)), s.Then():
+                        with s.serial(0, width) as j:
+                            to = (at * self.extent + place) * row + first + j
+                            out[to] = out[to] + source[(at * count + i) * row + first + j]
 
-        return k.te.compute(shape, body)
+        def body(ins: Any, outs: Any) -> Any:
+            def flat(s: Any) -> None:
+                write(s, *(s.buffer_proxy(buffer) for buffer in (*ins, *outs)))
+
+            return k.statements(flat)
+
+        return k.te.extern([shape], [x, index], body, dtype=_te.dtype_of(x), name="scatter_add")
 
 
 @register
@@ -268,31 +294,13 @@ class Argmax(Op):
             return k.te.compute(shape, lambda *_: k.tirx.const(0, "int64"))
         if _te.dtype_of(x) == "bool":
             x = _te.cast(k, x, "int32")
-        dtype = _te.dtype_of(x)
+        floating = is_floating(_te.dtype_of(x))
+        top = _te.maximum_over(k, x, axes, True)
         over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
-
-        def better(a: Any, b: Any) -> Any:
-            """Of two (place, value), whether the first stays."""
-            ahead, same = a[1] > b[1], a[1] == b[1]
-            if is_floating(dtype):
-                nan, other = k.tirx.isnan(a[1]), k.tirx.isnan(b[1])
-                ahead = k.tirx.any(k.tirx.all(nan, k.tirx.Not(other)), ahead)
-                same = k.tirx.any(same, k.tirx.all(nan, other))
-            return k.tirx.any(ahead, k.tirx.all(same, a[0] < b[0]))
-
-        def combine(a: Any, b: Any) -> Any:
-            stays = better(a, b)
-            return tuple(k.tirx.Select(stays, p, q) for p, q in zip(a, b, strict=True))
-
-        def start(_: Any, value: Any) -> Any:
-            last = k.tirx.max_value("int64")
-            if is_floating(value):
-                return last, k.tirx.const(float("-inf"), value)
-            return last, k.tirx.min_value(value)
-
-        reducer = k.te.comm_reducer(combine, start, name="argmax")
+        nowhere = k.tirx.max_value("int64")
 
         def body(*o: Any) -> Any:
+            """The least place of what equals the largest; a NaN does where there is one."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")
             for a, n in enumerate(x.shape):
@@ -303,10 +311,13 @@ class Argmax(Op):
                 place = place * k.tirx.Cast("int64", n) + k.tirx.Cast("int64", over[a].var)
                 if self.keepdims:
                     rest.pop(0)
-            return reducer((place, x[tuple(index)]), axis=list(over.values()))
+            value = x[tuple(index)]
+            hit = value == top[tuple(0 if a in over else i for a, i in enumerate(index))]
+            if floating:
+                hit = k.tirx.any(hit, k.tirx.isnan(value))
+            return k.te.min(k.tirx.Select(hit, place, nowhere), axis=list(over.values()))
 
-        found, _ = k.te.compute(shape, body, name="argmax")
-        return k.topi.identity(found)
+        return k.te.compute(shape, body, name="argmax")
 
 
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
@@ -339,4 +350,4 @@ def embedding(index: Tensor, weight: Tensor) -> Tensor:
 
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """int64 index of the first largest element along `axis` (None: of all); NaN counts as such."""
-    return apply(Argmax(axis, keepdims), (a,))
+    return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))

@@ -85,6 +85,22 @@ class Matmul(Op):
             grads[1] = reshape(unbroadcast(transpose(a) @ grad, b), right)
         return tuple(grads)
 
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        (a, b), (to_a, to_b) = node.saved, [n.requires_grad for n in node.input_nodes]
+        if a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+            return NotImplemented
+        if b.ndim > 2:
+            if a.shape[:-2] != b.shape[:-2]:
+                return NotImplemented
+            rows, grad = a, out_grad
+        else:
+            rows = a.reshape((prod(a.shape[:-1]), a.shape[-1]))
+            grad = out_grad.reshape((rows.shape[0], b.shape[1]))
+        return (
+            (out_grad @ _transposed(b)) if to_a else None,
+            (_transposed(rows) @ grad) if to_b else None,
+        )
+
     def emit_te(self, k: Any, a: Any, b: Any) -> Any:
         dtype = _te.result(a, b)
         a, b = _te.without_bool(k, a, b)
@@ -114,6 +130,10 @@ class Matmul(Op):
 
     def emit(self, r: Any, a: Any, b: Any) -> Any:
         return _te.same_number(r, a, b) and r.op.matmul(a, b)
+
+
+def _transposed(x: Any) -> Any:
+    return x.permute((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 MATMUL = Matmul()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from ..autograd import Tensor, TensorTuple, apply
-from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..backend_ndarray import layers, zeros
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating, result_type
 from ..errors import ShapeError
-from ..op import Op, register
+from ..op import Op, in_float32, register, unbroadcast
 from ..samples import Arg, error, sample
-from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
+from ..spec import Axes, Spec, as_axes, common_device, normalize_axes, normalize_axis
 from . import _te
 from .elementwise import rsqrt
-from .reduce import Mean, mean, var
+from .reduce import Mean, mean, summation, var
 from .shape import reshape
 
 
@@ -64,6 +67,7 @@ class Normalize(Op):
         centred = x - np.mean(x, axis=self.axes, keepdims=True)
         return centred / np.sqrt(np.mean(centred**2, axis=self.axes, keepdims=True) + self.eps)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = _float(x)
         centred = x - x.mean(self.axes, keepdims=True)
@@ -83,81 +87,245 @@ class Normalize(Op):
 
 
 @register
-class Standardize(Op):
-    """(y, mean, variance): x normalized as by Normalize, and by what; the last two without `axes`.
+class LayerNorm(Op):
+    """y = normalize(x) * weight + bias over the last axis; weight and bias have its extent.
 
-    Its gradient needs y and the variance, and not x, which can go.
+    Its gradient reads x alone of the large values: what is normalized is computed again.
     """
 
-    axes: int | tuple[int, ...]
     eps: float = 1e-5
 
     infer_first = True
-    reads = frozenset({"output"})
-    samples = Normalize.samples
-    error_samples = Normalize.error_samples
+    reads = frozenset({"inputs"})
+    samples = (
+        sample((4, 3), (3,), (3,)),
+        sample((2, 3, 4), (4,), (4,), eps=1e-3),
+        sample(Arg((2, 5), 900, 1000), (5,), (5,)),
+        sample((0, 3), (3,), (3,)),
+    )
+    error_samples = (
+        error(ShapeError, r"weight \(4,\)", (2, 3), (4,), (3,)),
+        error(ShapeError, r"bias \(1, 3\)", (2, 3), (3,), (1, 3)),
+        error(ShapeError, "no axes", (), (1,), (1,)),
+        error(ShapeError, "no elements", (3, 0), (0,), (0,)),
+        error(ValueError, "eps", (3, 2), (2,), (2,), eps=-1.0),
+    )
 
-    @property
-    def normalize(self) -> Normalize:
-        """The op that gives y alone."""
-        return Normalize(self.axes, self.eps)
+    def infer(self, x: Spec, weight: Spec, bias: Spec) -> Spec:
+        if not x.ndim:
+            raise ShapeError(f"{self.name}: a 0-d input has no axes to normalize")
+        for what, spec in (("weight", weight), ("bias", bias)):
+            if spec.shape != x.shape[-1:]:
+                raise ShapeError(
+                    f"{self.name}: {what} {spec.shape} for an input of shape {x.shape}; it must "
+                    f"be {x.shape[-1:]}"
+                )
+        dtype = Normalize(-1, self.eps).infer(x).dtype
+        for spec in (weight, bias):
+            dtype = result_type(dtype, spec.dtype)
+        return Spec(x.shape, dtype, common_device(self.name, x, weight, bias))
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        y = self.normalize.infer(x)
-        shape = reduced_shape(x.shape, normalize_axes(self.name, self.axes, x.ndim), False)
-        return y, Spec(shape, y.dtype, x.device), Spec(shape, y.dtype, x.device)
+    def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
+        return x.shape[-1] ** 2
 
-    def reduction_length(self, x: Spec) -> int:
-        return self.normalize.reduction_length(x)
+    def reference(self, x: Any, weight: Any, bias: Any) -> Any:
+        return Normalize(-1, self.eps).reference(x) * weight + bias
 
-    def reference(self, x: Any) -> Any:
-        x = _float(x)
-        centred = x - np.mean(x, axis=self.axes, keepdims=True)
-        variance = np.mean(centred**2, axis=self.axes)
-        return self.normalize.reference(x), np.mean(x, axis=self.axes), variance
+    def compute(self, x: Any, weight: Any, bias: Any) -> Any:
+        return Normalize(-1, self.eps).compute(x) * weight + bias
 
-    def compute(self, x: Any) -> Any:
-        x = _float(x)
-        axes = normalize_axes(self.name, self.axes, x.ndim)
-        middle = x.mean(axes, keepdims=True)
-        centred = x - middle
-        variance = centred.square().mean(axes, keepdims=True)
-        shape = reduced_shape(x.shape, axes, False)
-        y = centred * (variance + self.eps).rsqrt()
-        return y, middle.reshape(shape), variance.reshape(shape)
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        x, weight, bias = node.inputs
+        y = normalize(x, -1, self.eps)
+        to_weight = unbroadcast(out_grad * y, weight) if weight.requires_grad else None
+        to_bias = unbroadcast(out_grad, bias) if bias.requires_grad else None
+        if not x.requires_grad:
+            return None, to_weight, to_bias
+        grad = out_grad * weight
+        along = y * mean(grad * y, -1, keepdims=True) + mean(grad, -1, keepdims=True)
+        scale = rsqrt(var(x, -1, keepdims=True) + self.eps)
+        return unbroadcast((grad - along) * scale, x), to_weight, to_bias
+
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        x, weight, bias = node.saved
+        if not x.dtype == weight.dtype == bias.dtype or compute_dtype(x.dtype) != x.dtype:
+            return NotImplemented
+        batch = tuple(range(x.ndim - 1))
+        to_x, to_weight, to_bias = [n.requires_grad for n in node.input_nodes]
+        centred = x - x.mean(-1, keepdims=True)
+        scale = (centred.square().mean(-1, keepdims=True) + self.eps).rsqrt()
+        y = centred * scale
+        along = out_grad * y
+        grads = [
+            None,
+            along.sum(batch) if to_weight else None,
+            out_grad.sum(batch) if to_bias else None,
+        ]
+        if to_x:
+            grad = out_grad * weight
+            y = y * (along * weight).mean(-1, keepdims=True)
+            grads[0] = (grad - y - grad.mean(-1, keepdims=True)) * scale
+        return tuple(grads)
+
+    def emit_te(self, k: Any, x: Any, weight: Any, bias: Any) -> Any:
+        y = Normalize(-1, self.eps).emit_te(k, x)
+        return k.topi.add(*_te.promote(k, k.topi.multiply(*_te.promote(k, y, weight)), bias))
+
+
+@register
+class BatchNormTrain(Op):
+    """(y, mean, variance) of x over all axes but `axis`, its channels: y = (x - mean) /
+    sqrt(variance + eps) * weight + bias, with the biased variance. weight, bias, mean and variance
+    (channels,)."""
+
+    axis: int = -1
+    eps: float = 1e-5
+
+    infer_first = True
+    reads = frozenset({"inputs", 1, 2})
+    samples = (
+        sample((4, 3), (3,), (3,)),
+        sample((3, 4), (3,), (3,), axis=0, eps=1e-3),
+        sample((2, 3, 2, 4), (3,), (3,), axis=1),
+        sample((2, 2, 2, 3), (3,), (3,), axis=-1),
+        sample(Arg((5, 2), 900, 1000), (2,), (2,)),
+        sample((3, 0), (0,), (0,)),
+        sample(Arg((4, 2), dtype="int32"), (2,), (2,)),
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), (3,), (3,), axis=2),
+        error(ShapeError, r"weight of shape \(2,\)", (2, 3), (2,), (3,)),
+        error(ShapeError, r"bias of shape \(1, 3\)", (2, 3), (3,), (1, 3)),
+        error(ShapeError, "no elements", (0, 3), (3,), (3,)),
+        error(ShapeError, "two axes", (3,), (3,), (3,)),
+        error(ValueError, "eps", (3, 2), (2,), (2,), eps=-1.0),
+    )
+
+    def infer(self, x: Spec, weight: Spec, bias: Spec) -> tuple[Spec, ...]:
+        if x.ndim < 2:
+            raise ShapeError(f"{self.name}: x of shape {x.shape} has fewer than two axes")
+        channels = (x.shape[normalize_axis(self.name, self.axis, x.ndim)],)
+        for what, given in (("weight", weight), ("bias", bias)):
+            if given.shape != channels:
+                raise ShapeError(
+                    f"{self.name}: {what} of shape {given.shape}; x {x.shape} has {channels[0]} "
+                    f"channels along axis {self.axis}"
+                )
+        if prod(x.shape[a] for a in self.over(x.ndim)) == 0:
+            raise ShapeError(f"{self.name}: shape {x.shape} has no elements for a channel")
+        if not self.eps >= 0:
+            raise ValueError(f"{self.name}: eps {self.eps} is not >= 0")
+        device = common_device(self.name, x, weight, bias)
+        dtype = x.dtype if is_floating(x.dtype) else FLOAT_OF_INTEGER
+        dtype = result_type(result_type(dtype, weight.dtype), bias.dtype)
+        return Spec(x.shape, dtype, device), *[Spec(channels, compute_dtype(dtype), device)] * 2
+
+    def over(self, ndim: int) -> tuple[int, ...]:
+        """The axes of the batch."""
+        return tuple(a for a in range(ndim) if a != self.axis % ndim)
+
+    def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of (channels,) to broadcast against x."""
+        return tuple(n if a == self.axis % len(shape) else 1 for a, n in enumerate(shape))
+
+    def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
+        return prod(x.shape[a] for a in self.over(x.ndim)) ** 2
+
+    def reference(self, x: Any, weight: Any, bias: Any) -> Any:
+        x, over, column = _float(x), self.over(x.ndim), self.column(x.shape)
+        average, variance = np.mean(x, axis=over, keepdims=True), np.var(x, axis=over)
+        y = (x - average) / np.sqrt(variance.reshape(column) + self.eps)
+        y = y * weight.reshape(column) + bias.reshape(column)
+        return y, average.reshape(-1), variance
+
+    def compute(self, x: Any, weight: Any, bias: Any) -> Any:
+        dtype = result_type(result_type(_float(x).dtype, weight.dtype), bias.dtype)
+        wide = compute_dtype(dtype)
+        parts = [part.astype(wide, copy=False) for part in (x, weight, bias)]
+        rows = parts[0].permute(_last(self.axis, x.ndim))
+        y, *rest = layers.batch_norm(rows, parts[1], parts[2], self.eps)
+        return y.permute(_back(self.axis, x.ndim)).astype(dtype, copy=False), *rest
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         grad, of_mean, of_variance = out_grad
-        y, _, variance = node
-        axes = normalize_axes(self.name, self.axes, y.ndim)
-        kept = reduced_shape(y.shape, axes, True)
-        count = prod(y.shape[a] for a in axes)
-        scale = rsqrt(reshape(variance, kept) + self.eps)
-        # x - mean = y / scale, so that each element takes two products and two sums.
-        along = mean(grad * y, axes, keepdims=True) * scale
-        along = along - reshape(of_variance, kept) * (2 / count) / scale
-        shift = reshape(of_mean, kept) / count - mean(grad, axes, keepdims=True) * scale
-        return grad * scale - y * along + shift
+        x, weight, bias = node.inputs
+        over, column = self.over(x.ndim), self.column(x.shape)
+        count = prod(x.shape[a] for a in over)
+        centred = x - reshape(node[1], column)
+        scale = rsqrt(reshape(node[2], column) + self.eps)
+        y = centred * scale
+        along = mean(grad * y, over, keepdims=True)
+        to_x = grad - mean(grad, over, keepdims=True) - y * along
+        to_x = to_x * scale * reshape(weight, column)
+        to_x = to_x + reshape(of_mean, column) / count
+        to_x = to_x + centred * reshape(of_variance, column) * (2 / count)
+        to_weight, to_bias = summation(grad * y, over), summation(grad, over)
+        return tuple(
+            part if part.dtype == like.dtype else part.astype(like.dtype)
+            for part, like in zip((to_x, to_weight, to_bias), (x, weight, bias), strict=True)
+        )
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        (grad, of_mean, of_variance), (x, weight, bias) = out_grad, node.saved
+        _, average, variance = node.output
+        dtype, axes = average.dtype, _last(self.axis, x.ndim)
+        rows = x.astype(dtype, copy=False).permute(axes)
+        if grad is None:
+            grad = zeros(x.shape, dtype=dtype, device=x.device)
+        to_x, *rest = layers.batch_norm_grad(
+            grad.astype(dtype, copy=False).permute(axes),
+            rows,
+            weight.astype(dtype, copy=False),
+            average,
+            variance,
+            self.eps,
+        )
+        count = rows.size // rows.shape[-1] if rows.shape[-1] else 1
+        if of_mean is not None:
+            to_x = to_x + of_mean / count
+        if of_variance is not None:
+            to_x = to_x + (rows - average) * (of_variance * (2 / count))
+        grads = to_x.permute(_back(self.axis, x.ndim)), *rest
+        return tuple(
+            part.astype(like.dtype, copy=False)
+            for part, like in zip(grads, (x, weight, bias), strict=True)
+        )
+
+    def emit_te(self, k: Any, x: Any, weight: Any, bias: Any) -> Any:
         x = _te.as_float(k, x)
-        axes = normalize_axes(self.name, self.axes, len(x.shape))
-        middle = Mean(axes).emit_te(k, x)
-        _, variance = _te.moments(k, x, axes)
-        y = self.normalize.emit_te(k, x)
-        shape = [n for a, n in enumerate(x.shape) if a not in axes]
-        return y, middle, k.topi.reshape(variance, shape)
+        dtype = result_type(result_type(_te.dtype_of(x), _te.dtype_of(weight)), _te.dtype_of(bias))
+        x, weight, bias = (_te.cast(k, part, dtype) for part in (x, weight, bias))
+        over = self.over(len(x.shape))
+        middle = Mean(over).emit_te(k, x)
+        centred, variance = _te.moments(k, x, over)
+        scale = k.topi.sqrt(k.topi.add(variance, _te.full_like(k, x, self.eps)))
+        shape = [1 if a in over else n for a, n in enumerate(x.shape)]
+        y = k.topi.multiply(k.topi.divide(centred, scale), k.topi.reshape(weight, shape))
+        y = k.topi.add(y, k.topi.reshape(bias, shape))
+        return y, middle, k.topi.reshape(variance, middle.shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _last(axis: int, ndim: int) -> tuple[int, ...]:
+    """The permutation that puts `axis` last."""
+    return (*(a for a in range(ndim) if a != axis % ndim), axis % ndim)
+
+
+@functools.lru_cache(maxsize=256)
+def _back(axis: int, ndim: int) -> tuple[int, ...]:
+    """The permutation that undoes `_last`."""
+    return tuple(int(a) for a in np.argsort(_last(axis, ndim)))
 
 
 def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
     """(a - mean) / sqrt(variance + eps) over `axes`. ShapeError over no elements."""
     over: Any = as_axes("normalize", axes)
-    return apply(Normalize(tuple(range(a.ndim)) if over is None else over, eps), (a,))
+    return apply(Normalize(tuple(range(a.ndim)) if over is None else over, float(eps)), (a,))
 
 
 def layer_norm(a: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """`a` normalized over its last axis, times `weight` plus `bias` (of that axis's extent)."""
-    return normalize(a, -1, eps) * weight + bias
+    return apply(LayerNorm(float(eps)), (a, weight, bias))
 
 
 def batch_norm(
@@ -169,7 +337,9 @@ def batch_norm(
     return a * scale + (bias - mean * scale)
 
 
-def standardize(a: Tensor, axes: Axes, eps: float = 1e-5) -> TensorTuple:
-    """(normalize(a, axes, eps), mean(a, axes), var(a, axes))."""
-    over: Any = as_axes("standardize", axes)
-    return apply(Standardize(tuple(range(a.ndim)) if over is None else over, eps), (a,))
+def batch_norm_train(
+    a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
+) -> TensorTuple:
+    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and (biased)
+    variance there, times weight plus bias. ShapeError over no elements."""
+    return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

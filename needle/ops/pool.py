@@ -11,7 +11,7 @@ import numpy as np
 from ..autograd import Tensor, apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..errors import ShapeError
-from ..op import Op, register
+from ..op import Op, in_float32, register
 from ..samples import Arg, ErrorSample, Sample, error, sample
 from ..spec import Spec
 from . import _te
@@ -177,6 +177,7 @@ class AvgPool(_Pool):
         taps = self.taps(self.padded(x.astype(self.dtype_of(x.dtype.name)), 0))
         return np.add.reduce(taps) / np.asarray(len(taps), taps[0].dtype)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = x.astype(self.dtype_of(x.dtype), copy=False)
         total, *rest = taps = self.taps(pad(x, self.window))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import Tensor, apply
-from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..errors import ShapeError
-from ..op import Reduce, register
+from ..op import Reduce, in_float32, register
 from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes
 from . import _te
@@ -145,6 +145,7 @@ class Var(_Reduce):
         total = np.sum(centred * centred, axis=self.axes, keepdims=self.keepdims)
         return (total / np.asarray(self.count(x), x.dtype)).astype(x.dtype)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = x.astype(self.dtype_of(x.dtype), copy=False)
         centred = x - x.mean(self.axes, keepdims=True)
@@ -152,9 +153,11 @@ class Var(_Reduce):
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         (x,) = node.inputs
-        centred = x - mean(x, self.axes, keepdims=True)
+        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to a half would show
+        centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
-        return self.expand(out_grad * (2 / count), x) * centred if count else centred * 0
+        grad = self.expand(out_grad * (2 / count), x) * centred if count else centred * 0
+        return cast(grad, x.dtype)
 
     def emit_te(self, k: Any, x: Any) -> Any:
         x = _te.as_float(k, x)
@@ -250,4 +253,6 @@ def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
     """Mean squared distance from the mean over `axes` (None: all); correction=1: the unbiased."""
+    if not isinstance(correction, (int, float)):
+        raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
     return apply(Var(as_axes("var", axes), keepdims, correction), (a,))

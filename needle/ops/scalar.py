@@ -35,10 +35,14 @@ class WithScalar(Elementwise):
 
     error_samples: ClassVar[Sequence[ErrorSample]] = (_STRING, _TWO_INPUTS)
 
-    def dtype_of(self, dtype: str) -> str:
-        if not isinstance(self.scalar, (bool, int, float)):
-            kind = type(self.scalar).__name__
+    def __post_init__(self) -> None:
+        scalar = self.scalar.item() if isinstance(self.scalar, np.generic) else self.scalar
+        if not isinstance(scalar, (bool, int, float)):
+            kind = type(scalar).__name__
             raise TypeError(f"{self.name}: scalar is a {kind}, not a Python number")
+        object.__setattr__(self, "scalar", scalar)
+
+    def dtype_of(self, dtype: str) -> str:
         return scalar_dtype(dtype, self.scalar)
 
     def both(self, k: Any, x: Any) -> tuple[Any, Any]:

@@ -229,7 +229,7 @@ def transpose(a: Tensor, axes: Any = None) -> Tensor:
 
 def reshape(a: Tensor, shape: Any) -> Tensor:
     """The same elements under another shape; one extent may be -1. ShapeError if it cannot be."""
-    if type(shape) is tuple and shape == a.shape:
+    if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
     new: Any = as_shape("reshape", shape, open_extent=True)
     return apply(Reshape(new), (a,))
@@ -237,6 +237,6 @@ def reshape(a: Tensor, shape: Any) -> Tensor:
 
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
-    if type(shape) is tuple and shape == a.shape:
+    if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
     return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

@@ -168,6 +168,7 @@ class Unslice(Op):
     shape: tuple[int, ...]
 
     infer_first = True
+    moves = True
     samples = tuple(
         sample(sliced_shape("unslice", as_key(key), shape), key=as_key(key), shape=shape)
         for shape, key in _CASES

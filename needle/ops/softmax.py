@@ -8,13 +8,13 @@ import numpy as np
 
 from ..autograd import Tensor, apply
 from ..backend_ndarray import where as nd_where
-from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
-from ..op import Op, Reduce, register
+from ..op import Op, Reduce, in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
 from . import _te
-from .elementwise import exp
+from .elementwise import cast, exp
 from .reduce import _ERRORS, _samples, summation
 
 
@@ -58,6 +58,7 @@ class LogSumExp(Reduce):
         out = np.log(np.sum(np.exp(x - top), axis=self.axes, keepdims=True)) + top
         return out.reshape(np.sum(x, axis=self.axes, keepdims=self.keepdims).shape)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = _float(x)
         top = x.max(self.axes, keepdims=True)
@@ -70,7 +71,12 @@ class LogSumExp(Reduce):
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         (x,) = node.inputs
-        return self.expand(out_grad, x) * exp(x - self.expand(node, x))
+        dtype, y = x.dtype, node
+        if is_half(dtype):
+            # Rounding the output to a half would show in its exponential.
+            x, out_grad = cast(x, "float32"), cast(out_grad, "float32")
+            y = apply(self, (x,))
+        return cast(self.expand(out_grad, x) * exp(x - self.expand(y, x)), dtype)
 
     def emit_te(self, k: Any, x: Any) -> Any:
         x = _te.as_float(k, x)
@@ -109,6 +115,7 @@ _AXIS_SAMPLES = (
     sample((2, 3, 4), axis=1),
     sample(Arg((2, 3), 900, 1000)),
     sample((0, 3)),
+    sample((3, 0)),
 )
 _AXIS_ERRORS = (
     error(ShapeError, "out of range", (2, 3), axis=2),
@@ -129,11 +136,16 @@ class Softmax(_AlongAxis):
 
     def reference(self, x: Any) -> Any:
         x = _float(x)
+        if not x.size:
+            return x
         e = np.exp(x - np.max(x, axis=self.axis, keepdims=True))
         return e / np.sum(e, axis=self.axis, keepdims=True)
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = _float(x)
+        if not x.size:  # there is no maximum
+            return x
         e = (x - x.max(self.axis, keepdims=True)).exp()
         return e / e.sum(self.axis, keepdims=True)
 
@@ -164,11 +176,16 @@ class LogSoftmax(_AlongAxis):
 
     def reference(self, x: Any) -> Any:
         x = _float(x)
+        if not x.size:
+            return x
         shifted = x - np.max(x, axis=self.axis, keepdims=True)
         return shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         x = _float(x)
+        if not x.size:
+            return x
         shifted = x - x.max(self.axis, keepdims=True)
         return shifted - shifted.exp().sum(self.axis, keepdims=True).log()
 

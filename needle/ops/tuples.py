@@ -104,6 +104,7 @@ class Stack(Op):
     axis: int = 0
 
     infer_first = True
+    moves = True
     samples = (
         sample((3, 4), (3, 4), axis=0),
         sample((3, 4), (3, 4), (3, 4), axis=1),
@@ -166,6 +167,7 @@ class Split(Op):
     axis: int
 
     infer_first = True
+    moves = True
     samples = (
         sample((3, 4), axis=0),
         sample((3, 4), axis=-1),
@@ -210,6 +212,7 @@ class Concat(Op):
     axis: int = 0
 
     infer_first = True
+    moves = True
     samples = (
         sample((2, 3), (4, 3)),
         sample((2, 3), (2, 1), (2, 2), axis=-1),
@@ -290,7 +293,12 @@ class FusedAddScalars(Op):
     c1: float
 
     samples = (sample((3, 4), c0=1.5, c1=-2.0), sample((), c0=1.0, c1=2.0))
-    error_samples = (error(TypeError, "takes 1 input", (2,), (2,), c0=1.0, c1=2.0),)
+    error_samples = (
+        error(TypeError, "takes 1 input", (2,), (2,), c0=1.0, c1=2.0),
+        error(TypeError, "scalar is a str", (2,), c0=1.0, c1="2"),
+    )
+
+    infer_first = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return tuple(AddScalar(c).infer(x) for c in (self.c0, self.c1))

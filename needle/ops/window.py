@@ -18,7 +18,7 @@ from ..autograd import Tensor, apply
 from ..backend_ndarray import zeros
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
-from ..op import Op, register
+from ..op import Op, in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Spec
 from . import _te
@@ -194,6 +194,7 @@ class Unfold(_Sliding):
     value: float = 0
 
     infer_first = True
+    moves = True
     samples = (
         *(sample(Arg(shape), **attributes) for shape, attributes in _CASES),
         sample((1, 3, 3, 1), kernel=(2, 2), padding=(1, 0), value=1),
@@ -288,6 +289,7 @@ class Fold(Op):
             out[key] += x[:, :, :, i, j]
         return out[:, p : p + self.size[0], q : q + self.size[1]]
 
+    @in_float32
     def compute(self, x: Any) -> Any:
         return overlap(x, self.window_of(x.shape), self.size)
 
@@ -322,6 +324,8 @@ def unfold(
     The others are ints or pairs (rows, columns). ShapeError when no window fits.
     """
     window = as_window("unfold", kernel, stride, padding, dilation)
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"unfold: value is a {type(value).__name__}, not a Python number")
     return apply(Unfold(*window, value), (a,))
 
 

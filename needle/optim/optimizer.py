@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from .._state import state
-from ..autograd import Tensor, mark_changed
-from ..backend_ndarray import NDArray, zeros
-from ..backend_ndarray.dtypes import is_floating
+from ..autograd import Tensor
+from ..backend_ndarray import Device, NDArray, zeros
+from ..backend_ndarray.dtypes import compute_dtype, is_floating
 
 
 class Optimizer:
@@ -43,7 +44,6 @@ class Optimizer:
                 data = data.compact()  # writing to repeated elements would be wrong
                 param._replace(data)
             self._update(i, data, grad.realize_cached_data())
-            mark_changed(param)
 
     def _update(self, i: int, param: NDArray, grad: NDArray) -> None:
         raise NotImplementedError(f"{type(self).__name__} defines no update")
@@ -70,6 +70,69 @@ class Optimizer:
                 param.grad = Tensor(grad * scale, requires_grad=False)
         return total
 
+    # State: a subclass keeps its options and counters as numbers, and what it remembers of each
+    # parameter in dicts of NDArrays by the parameter's position.
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on besides parameters and gradients.
+
+        {"state": {position: {name: Tensor}}, "numbers": {name: number}}; the tensors share memory
+        with the optimizer, so that a later step shows in them.
+        """
+        kept: dict[int, dict[str, Tensor]] = {}
+        for name, arrays in self._arrays().items():
+            for i, array in arrays.items():
+                kept.setdefault(i, {})[name] = Tensor(array, requires_grad=False)
+        return {"state": dict(sorted(kept.items())), "numbers": self._numbers()}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Copies what `state_dict` gave, of an optimizer of this kind for parameters like these.
+
+        ValueError lists everything that is missing, unexpected or does not fit; then nothing has
+        been changed.
+        """
+        state, numbers = values["state"], values["numbers"]
+        own, names = self._numbers(), self._arrays()
+        wrong = [f"missing {name!r}" for name in own if name not in numbers]
+        for name, number in numbers.items():
+            if name not in own:
+                wrong.append(f"unexpected {name!r}")
+            elif not isinstance(number, _NUMBERS):
+                wrong.append(f"{name!r} is a {type(number).__name__}, not a number")
+        for i, arrays in state.items():
+            if not (isinstance(i, int) and 0 <= i < len(self.params)):
+                wrong.append(f"there is no parameter {i!r}")
+                continue
+            wrong += [f"parameter {i} lacks {name!r}" for name in names if name not in arrays]
+            for name, array in arrays.items():
+                param = self.params[i]
+                if name not in names:
+                    wrong.append(f"parameter {i} has an unexpected {name!r}")
+                elif (array.shape, array.dtype) != (param.shape, param.dtype):
+                    found = f"{array.dtype}{list(array.shape)}"
+                    wrong.append(f"{name!r} of parameter {i} is {found}, not {param.spec}")
+        if wrong:
+            raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
+        for name in names:
+            arrays = {i: _copied(of[name], self.params[i].device) for i, of in state.items()}
+            setattr(self, name, arrays)
+        for name, number in numbers.items():
+            setattr(self, name, number)
+
+    def _numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, _NUMBERS)}
+
+    def _arrays(self) -> dict[str, dict[int, NDArray]]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, dict)}
+
+
+_NUMBERS = (bool, int, float)
+
+
+def _copied(value: Tensor, device: Device) -> NDArray:
+    data = value.realize_cached_data()
+    return data.copy() if data.device is device else data.to(device)
+
 
 def not_negative(name: str, what: str, value: float) -> float:
     """`value`, or ValueError when it is negative or no number."""
@@ -86,5 +149,6 @@ def fraction(name: str, what: str, value: float) -> float:
 
 
 def zeros_of(param: NDArray) -> NDArray:
-    """State of the parameter's shape, dtype and device."""
-    return zeros(param.shape, param.dtype, param.device)
+    """State of the parameter's shape and device, and of its dtype: float32 for halves, in which
+    small squares would vanish."""
+    return zeros(param.shape, compute_dtype(param.dtype), param.device)

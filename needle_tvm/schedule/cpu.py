@@ -272,7 +272,12 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
 
 
 def _blocks(sch: Schedule) -> list[Any]:
-    return list(sch.get_child_blocks(sch.get_sblock("root")))
+    """The blocks there are to schedule: none in a statement that an op wrote itself."""
+    try:
+        root = sch.get_sblock("root")
+    except SCHEDULE_ERROR:
+        return []
+    return list(sch.get_child_blocks(root))
 
 
 def _extent(sch: Schedule, loop: Any) -> int:

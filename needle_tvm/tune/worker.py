@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from needle_tvm import bfloat16
 from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target, make_target, ms, tvm
 from needle_tvm.child import Messages, die_with_parent
 from needle_tvm.runtime import aligned_copy
@@ -195,7 +196,7 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     speedup = None
     if difference <= tolerance:
         arguments = next(iter(_test_arguments(function, setup["seed"])))
-        tensors = [tvm.runtime.from_dlpack(argument) for argument in arguments]
+        tensors = [bfloat16.to_tensor(tvm.runtime, argument) for argument in arguments]
         speedup = _speedup(lambda: run["rule"](*tensors), lambda: run["candidate"](*tensors))
     yield {"difference": difference, "tolerance": tolerance, "speedup": speedup}
 
@@ -218,7 +219,7 @@ def _test_arguments(function: PrimFunc, seed: int) -> Iterator[list[np.ndarray[A
         for buffer in _buffers(function):
             shape = tuple(int(extent) for extent in buffer.shape)
             dtype = np.dtype(str(buffer.dtype))
-            if dtype.kind == "f":
+            if dtype.kind == "f" or dtype.name == "bfloat16":
                 array = rng.standard_normal(shape).astype(dtype)
                 for value in special:
                     array[rng.random(shape) < 1e-3] = value
@@ -236,7 +237,7 @@ def _difference(
     results = []
     for run in (plain, candidate):
         output = aligned_copy(np.zeros_like(arguments[-1]))
-        run(*(tvm.runtime.from_dlpack(array) for array in (*arguments[:-1], output)))
+        run(*(bfloat16.to_tensor(tvm.runtime, array) for array in (*arguments[:-1], output)))
         results.append(output)
     expected, found = (result.astype(np.float64) for result in results)
     finite = np.isfinite(expected)

@@ -1,5 +1,6 @@
-// Element types: one row each. A type that is stored narrower than it is computed in (float16) gets
-// its own storage struct and an Io specialisation in src/cpu/isa/scalar.h.
+// Element types: one row each. A type that is stored narrower than it is computed in (the halves:
+// float16 and bfloat16, computed in float32) has its own storage struct and an Io specialisation in
+// src/cpu/isa/scalar.h.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,14 @@
 namespace needle {
 
 // X(name, storage type, kind, DLPack code, bits); kind orders the scalar kinds for promotion.
-#define NEEDLE_DTYPES(X)       \
-  X(float32, float, 2, 2, 32)  \
-  X(float64, double, 2, 2, 64) \
-  X(int32, int32_t, 1, 0, 32)  \
-  X(int64, int64_t, 1, 0, 64)  \
-  X(boolean, uint8_t, 0, 6, 8)
+#define NEEDLE_DTYPES(X)         \
+  X(float32, float, 2, 2, 32)    \
+  X(float64, double, 2, 2, 64)   \
+  X(int32, int32_t, 1, 0, 32)    \
+  X(int64, int64_t, 1, 0, 64)    \
+  X(boolean, uint8_t, 0, 6, 8)   \
+  X(float16, uint16_t, 2, 2, 16) \
+  X(bfloat16, uint16_t, 2, 4, 16)
 
 enum class DType : uint8_t {
 #define NEEDLE_ROW(name, type, kind, code, bits) name,
@@ -22,7 +25,7 @@ enum class DType : uint8_t {
 #undef NEEDLE_ROW
 };
 
-constexpr int kDTypes = 5;
+constexpr int kDTypes = 7;
 
 struct DTypeInfo {
   const char* name;
@@ -44,19 +47,26 @@ inline const DTypeInfo& info(DType t) {
 inline int64_t itemsize(DType t) { return info(t).itemsize; }
 inline const char* name(DType t) { return t == DType::boolean ? "bool" : info(t).name; }
 inline bool is_floating(DType t) { return info(t).kind == 2; }
+inline bool is_half(DType t) { return is_floating(t) && itemsize(t) == 2; }
+// What values of a dtype are computed and accumulated in.
+inline DType compute_type(DType t) { return is_half(t) ? DType::float32 : t; }
 
 // Integers and bools are computed in float64 by float-valued functions.
 inline DType floating_of(DType t) { return is_floating(t) ? t : DType::float64; }
 // Sums and products of integers and bools are int64.
 inline DType sum_type(DType t) { return is_floating(t) ? t : DType::int64; }
 
-// NumPy's result_type for two arrays.
+// NumPy's result_type for two arrays; bfloat16, which NumPy lacks, follows float16's rules, and the
+// two halves, neither of which holds the other, meet in float32.
 inline DType promote(DType a, DType b) {
   if (a == b) return a;
   const DTypeInfo &x = info(a), &y = info(b);
-  if (x.kind == y.kind) return x.itemsize > y.itemsize ? a : b;
+  if (x.kind == y.kind) {
+    if (x.itemsize == y.itemsize) return DType::float32;
+    return x.itemsize > y.itemsize ? a : b;
+  }
   DType high = x.kind > y.kind ? a : b, low = x.kind > y.kind ? b : a;
-  // float32 cannot hold every int32 or int64.
+  // float32 and less cannot hold every int32 or int64.
   if (info(high).kind == 2 && info(low).kind == 1) return DType::float64;
   return high;
 }

@@ -1,7 +1,8 @@
 #include "common/view.h"
 
 #include <cstdlib>
-#include <new>
+
+#include "common/blocks.h"
 
 namespace needle {
 
@@ -10,16 +11,29 @@ namespace {
 bool multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
 bool add(int64_t a, int64_t b, int64_t* out) { return !__builtin_add_overflow(a, b, out); }
 
+// Counters that no other memory access is ordered by.
+std::atomic<int64_t> g_live{0}, g_peak{0}, g_writes{0};
+
+void count(int64_t bytes) {
+  const int64_t now = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (now > peak && !g_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
-Buffer::Buffer(int64_t bytes) : bytes_(bytes) {
-  // A size of zero still gets an address: consumers of DLPack dislike null.
-  int64_t rounded = bytes <= 0 ? kAlignment : bytes;
-  if (rounded > INT64_MAX - kAlignment) throw std::bad_alloc();
-  rounded = (rounded + kAlignment - 1) / kAlignment * kAlignment;
-  data_ = static_cast<char*>(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded)));
-  if (data_ == nullptr) throw std::bad_alloc();
+int64_t writes() { return g_writes.load(std::memory_order_relaxed); }
+int64_t memory_allocated() { return g_live.load(std::memory_order_relaxed); }
+int64_t max_memory_allocated() { return g_peak.load(std::memory_order_relaxed); }
+void reset_peak_memory() { g_peak.store(memory_allocated(), std::memory_order_relaxed); }
+
+void Buffer::mark_written() {
+  written_.store(g_writes.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
+
+// A size of zero still gets an address: consumers of DLPack dislike null.
+Buffer::Buffer(int64_t bytes) : data_(acquire_block(bytes)), bytes_(bytes) { count(bytes_); }
 
 Buffer::Buffer(void* data, int64_t bytes, std::function<void()> release)
     : data_(static_cast<char*>(data)), bytes_(bytes), release_(std::move(release)) {}
@@ -28,7 +42,8 @@ Buffer::~Buffer() {
   if (release_) {
     release_();
   } else {
-    std::free(data_);
+    release_block(data_, bytes_);
+    count(-bytes_);
   }
 }
 
@@ -75,6 +90,24 @@ Dims compact_strides(const Dims& shape) {
   return strides;
 }
 
+Dims memory_order(const Dims& shape, const Dims& strides) {
+  Dims order;
+  for (int i = 0; i < shape.ndim; ++i) {
+    int at = order.ndim++;
+    // An axis of extent 1 stays where it is.
+    for (; at > 0 && shape[i] != 1 && strides[static_cast<int>(order[at - 1])] < strides[i]; --at)
+      order[at] = order[at - 1];
+    order[at] = i;
+  }
+  return order;
+}
+
+Dims permuted(const Dims& d, const Dims& order) {
+  Dims out;
+  for (int i = 0; i < order.ndim; ++i) out.push(d[static_cast<int>(order[i])]);
+  return out;
+}
+
 View::View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
            int64_t offset)
     : buffer_(std::move(buffer)), dtype_(dtype), shape_(shape), strides_(strides), offset_(offset) {
@@ -96,7 +129,9 @@ View::View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const
              (span < 0 ? add(low_, span, &low_) : add(high_, span, &high_));
   }
   if (size_ == 0) {
-    high_ = low_ - 1;
+    low_ = 0;
+    high_ = -1;
+    strides_ = compact_strides(shape);  // kernels multiply strides, and these may be anything
   } else {
     inside = inside && low_ >= 0 && high_ < capacity;
   }
@@ -114,7 +149,29 @@ View View::empty(DType dtype, const Dims& shape) {
   v.strides_ = compact_strides(shape);
   v.compact_ = true;
   v.high_ = v.size_ - 1;
-  v.buffer_ = std::make_shared<Buffer>(v.size_ * itemsize(dtype));
+  const int64_t bytes = v.size_ * itemsize(dtype);
+  try {
+    v.buffer_ = std::make_shared<Buffer>(bytes);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory("a " + std::string(name(dtype)) + " array of shape " + shape.str() +
+                      " needs " + std::to_string(bytes) + " bytes, which cannot be had");
+  }
+  return v;
+}
+
+View View::empty(DType dtype, const Dims& shape, const Dims& order) {
+  View v = empty(dtype, shape);
+  int64_t step = 1;
+  v.compact_ = true;
+  int64_t row_major = 1;
+  for (int i = shape.ndim - 1; i >= 0; --i) {
+    v.strides_[static_cast<int>(order[i])] = step;
+    step *= shape[static_cast<int>(order[i])];
+  }
+  for (int i = shape.ndim - 1; i >= 0; --i) {
+    v.compact_ = v.compact_ && (shape[i] == 1 || v.strides_[i] == row_major);
+    row_major *= shape[i];
+  }
   return v;
 }
 

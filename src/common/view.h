@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "common/dtype.h"
@@ -14,6 +16,17 @@ namespace needle {
 
 constexpr int kMaxDims = 16;
 constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register; what TVM asks of inputs
+
+// Becomes Python's MemoryError, with these words.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string what)
+      : what_(std::make_shared<const std::string>(std::move(what))) {}
+  const char* what() const noexcept override { return what_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> what_;  // an exception's copy must not throw
+};
 
 class Buffer {
  public:
@@ -28,11 +41,26 @@ class Buffer {
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
+  // Writes in place are counted over all buffers, so that one number tells whether a buffer was
+  // written after a certain moment: `written` is the count at its last write, 0 if there was none.
+  int64_t written() const { return written_.load(std::memory_order_relaxed); }
+  void mark_written();
+
  private:
   char* data_;
   int64_t bytes_;
   std::function<void()> release_;
+  std::atomic<int64_t> written_{0};
 };
+
+// Writes in place so far, to any buffer.
+int64_t writes();
+
+// Bytes of all buffers that are alive (foreign memory is not ours and does not count), and the most
+// there have been since the program began or the peak was reset.
+int64_t memory_allocated();
+int64_t max_memory_allocated();
+void reset_peak_memory();
 
 struct Dims {
   int ndim = 0;
@@ -58,8 +86,10 @@ class View {
   // Throws std::invalid_argument when the layout leaves the buffer or is no layout.
   View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
        int64_t offset);
-  // New uninitialised row-major memory. std::invalid_argument for a bad shape, std::bad_alloc.
+  // New uninitialised row-major memory. std::invalid_argument for a bad shape, OutOfMemory.
   static View empty(DType dtype, const Dims& shape);
+  // The same with its axes in memory as `order` names them, the slowest first.
+  static View empty(DType dtype, const Dims& shape, const Dims& order);
 
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
   DType dtype() const { return dtype_; }
@@ -88,6 +118,9 @@ class View {
 };
 
 Dims compact_strides(const Dims& shape);
+// The axes by falling strides: as they follow one another in memory.
+Dims memory_order(const Dims& shape, const Dims& strides);
+Dims permuted(const Dims& d, const Dims& order);
 // Elements in a shape; std::invalid_argument for negative extents or more bytes than 2^63 - 1.
 int64_t checked_size(const Dims& shape, int64_t itemsize);
 // NumPy broadcasting; std::invalid_argument naming `what` and both shapes.

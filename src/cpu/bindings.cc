@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "common/blocks.h"
 #include "cpu/bind_dlpack.h"
 #include "cpu/blas.h"
 #include "cpu/cpu.h"
@@ -113,6 +114,7 @@ Operand operand(py::handle h, const char* what) {
     o.integer = PyLong_AsLongLongAndOverflow(p, &overflow);
     o.big = overflow != 0;
     if (o.big) {
+      o.integer = 0;  // where Python put -1, whatever the sign
       o.real = PyLong_AsDouble(p);
       if (o.real == -1.0 && PyErr_Occurred()) throw py::error_already_set();
     }
@@ -137,11 +139,28 @@ View as_strided(const View& v, py::handle shape, py::handle strides, py::handle 
               integer(offset.ptr(), "as_strided"));
 }
 
+// NumPy has no bfloat16 of its own (ml_dtypes brings it), and cannot put it into a buffer: there
+// its elements pass as integers of their size.
+constexpr const char* kRawHalf = "uint16";
+
+bool is_bfloat16(py::handle array) {
+  py::object dtype = py::getattr(array, "dtype", py::none());
+  return std::string(py::str(dtype)) == name(DType::bfloat16);
+}
+
 // Reads any buffer of native byte order; misaligned elements go through a copy by NumPy.
 View from_numpy(py::handle source) {
   Py_buffer b;
-  if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0)
-    throw py::error_already_set();
+  py::object raw;
+  if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    py::error_already_set refusal;
+    if (!is_bfloat16(source) || !py::hasattr(source, "view")) throw refusal;
+    raw = source.attr("view")(kRawHalf);
+    source = raw;
+    if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0)
+      throw py::error_already_set();
+  }
+  const bool bfloat16 = static_cast<bool>(raw);
   struct Release {
     Py_buffer* b;
     ~Release() { PyBuffer_Release(b); }
@@ -152,6 +171,8 @@ View from_numpy(py::handle source) {
   const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
   if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
   const char c = std::strlen(format) == 1 ? format[0] : '\0';
+  if (bfloat16 && b.itemsize == 2) dtype = DType::bfloat16;
+  if (c == 'e' && b.itemsize == 2) dtype = DType::float16;
   if (c == 'f' && b.itemsize == 4) dtype = DType::float32;
   if (c == 'd' && b.itemsize == 8) dtype = DType::float64;
   if (c == '?' && b.itemsize == 1) dtype = DType::boolean;
@@ -171,8 +192,10 @@ View from_numpy(py::handle source) {
     strides.push(b.strides[i] / b.itemsize);
     (strides[i] < 0 ? low : high) += (b.shape[i] - 1) * strides[i];
   }
-  if (!aligned)  // a fresh array is aligned, so this ends
-    return from_numpy(py::module_::import("numpy").attr("array")(source));
+  if (!aligned) {  // a fresh array is aligned, so this ends
+    py::object fresh = py::module_::import("numpy").attr("array")(source);
+    return from_numpy(bfloat16 ? fresh.attr("view")(name(DType::bfloat16)) : fresh);
+  }
   View out = View::empty(*dtype, shape);
   if (out.size() == 0) return out;
   auto foreign = std::make_shared<Buffer>(static_cast<char*>(b.buf) + low * b.itemsize,
@@ -206,10 +229,12 @@ PyObject* g_numpy_empty = nullptr;
 py::object to_numpy(const View& v) {
   if (g_numpy_empty == nullptr)
     g_numpy_empty = py::object(py::module_::import("numpy").attr("empty")).release().ptr();
+  const bool bfloat16 = v.dtype() == DType::bfloat16;
+  py::object name = py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
   py::object out = py::reinterpret_borrow<py::object>(g_numpy_empty)(
-      tuple_of(v.shape()), py::handle(g_dtype_names[static_cast<int>(v.dtype())]));
+      tuple_of(v.shape()), bfloat16 ? py::str(kRawHalf) : name);
   to_buffer(v, out);
-  return out;
+  return bfloat16 ? out.attr("view")(name) : out;
 }
 
 View unary(Unary op, const View& x) {
@@ -234,6 +259,59 @@ View reduce(Reduction op, const View& x, py::handle axes, bool keepdims) {
   Dims d = dims(axes, kReductionNames[static_cast<int>(op)]);
   MaybeReleaseGil gil(large(x.size()));
   return cpu::reduce(op, x, d, keepdims);
+}
+
+ConvWindow conv_window(py::handle stride, py::handle padding, py::handle dilation) {
+  ConvWindow at;
+  const std::pair<py::handle, int64_t*> pairs[] = {
+      {stride, at.stride}, {padding, at.padding}, {dilation, at.dilation}};
+  for (const auto& [pair, to] : pairs) {
+    Dims d = dims(pair, "conv2d");
+    if (d.ndim != 2) throw std::invalid_argument("conv2d: a window has two axes");
+    to[0] = d[0];
+    to[1] = d[1];
+  }
+  return at;
+}
+
+View conv2d(const View& x, const View& w, py::handle stride, py::handle padding,
+            py::handle dilation) {
+  const ConvWindow at = conv_window(stride, padding, dilation);
+  MaybeReleaseGil gil(large(x.size(), w.size()));
+  return cpu::conv2d(x, w, at);
+}
+
+View conv2d_input(const View& g, const View& w, py::handle size, py::handle stride,
+                  py::handle padding, py::handle dilation) {
+  const ConvWindow at = conv_window(stride, padding, dilation);
+  Dims d = dims(size, "conv2d_input");
+  if (d.ndim != 2) throw std::invalid_argument("conv2d_input: an image has two axes");
+  MaybeReleaseGil gil(large(g.size(), w.size()));
+  return cpu::conv2d_input(g, w, d[0], d[1], at);
+}
+
+View conv2d_weight(const View& x, const View& g, py::handle kernel, py::handle stride,
+                   py::handle padding, py::handle dilation) {
+  const ConvWindow at = conv_window(stride, padding, dilation);
+  Dims d = dims(kernel, "conv2d_weight");
+  if (d.ndim != 2) throw std::invalid_argument("conv2d_weight: a kernel has two axes");
+  MaybeReleaseGil gil(large(x.size(), g.size()));
+  return cpu::conv2d_weight(x, g, d[0], d[1], at);
+}
+
+py::tuple tuple_of(Normalized&& found) {
+  return py::make_tuple(std::move(found.y), std::move(found.mean), std::move(found.variance));
+}
+
+py::tuple tuple_of(std::pair<View, View>&& found) {
+  return py::make_tuple(std::move(found.first), std::move(found.second));
+}
+
+// The call with other Python threads running, if it is worth it.
+template <class F>
+auto released(int64_t size, F&& call) {
+  MaybeReleaseGil gil(large(size));
+  return call();
 }
 
 void translate(std::exception_ptr p) {
@@ -263,6 +341,7 @@ PYBIND11_MODULE(_cpu, m) {
       .def_property_readonly("size", &View::size)
       .def_property_readonly("ndim", &View::ndim)
       .def_property_readonly("is_compact", &View::is_compact)
+      .def_property_readonly("written", [](const View& v) { return v.buffer()->written(); })
       .def_property_readonly("data_ptr",
                              [](const View& v) { return reinterpret_cast<uintptr_t>(v.data()); })
       .def_property_readonly("dtype", [](const View& v) {
@@ -284,12 +363,14 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("copy", [](const View& src, const View& dst) {
     MaybeReleaseGil gil(large(dst.size()));
     cpu::copy(src, dst);
+    dst.buffer()->mark_written();
   });
   m.def("fill", [](const View& dst, py::handle value) {
     Operand v = operand(value, "fill");
     if (v.view) throw TypeError("fill: expected a Python number");
     MaybeReleaseGil gil(large(dst.size()));
     cpu::fill(dst, v);
+    dst.buffer()->mark_written();
   });
   m.def("cast", [](const View& x, py::handle dtype) {
     DType t = dtype_of(dtype);
@@ -332,6 +413,37 @@ PYBIND11_MODULE(_cpu, m) {
     MaybeReleaseGil gil(large(a.size(), b.size()));
     return cpu::matmul(a, b);
   });
+  m.def("conv2d", &needle::conv2d);
+  m.def("conv2d_input", &needle::conv2d_input);
+  m.def("conv2d_weight", &needle::conv2d_weight);
+  m.def("batch_norm", [](const View& x, const View& weight, const View& bias, double eps) {
+    return tuple_of(released(x.size(), [&] { return cpu::batch_norm(x, weight, bias, eps); }));
+  });
+  m.def("batch_norm_grad", [](const View& grad, const View& x, const View& weight, const View& mean,
+                              const View& variance, double eps) {
+    return tuple_of(released(
+        x.size(), [&] { return cpu::batch_norm_grad(grad, x, weight, mean, variance, eps); }));
+  });
+  m.def("lstm_gates", [](const View& sums, const View& cell) {
+    return tuple_of(released(sums.size(), [&] { return cpu::lstm_gates(sums, cell); }));
+  });
+  m.def("lstm_gates_grad", [](const View& sums, const View& cell, const View& next,
+                              const View* grad_h, const View* grad_c) {
+    return tuple_of(released(
+        sums.size(), [&] { return cpu::lstm_gates_grad(sums, cell, next, grad_h, grad_c); }));
+  });
+  m.def("lstm_sequence", [](const View& projected, const View& h, const View& c, const View& w) {
+    auto found = released(projected.size(), [&] { return cpu::lstm_sequence(projected, h, c, w); });
+    return py::make_tuple(found.hidden, found.cells, found.sums);
+  });
+  m.def("lstm_sequence_grad",
+        [](const View& h, const View& c, const View& w, const View& hidden, const View& cells,
+           const View& sums, const View* grad_hidden, const View* grad_cells) {
+          auto found = released(sums.size(), [&] {
+            return cpu::lstm_sequence_grad(h, c, w, {hidden, cells, sums}, grad_hidden, grad_cells);
+          });
+          return py::make_tuple(found.projected, found.h, found.c, found.w);
+        });
   m.def("gather", [](const View& x, const View& index, int64_t axis) {
     MaybeReleaseGil gil(large(x.size(), index.size()));
     return cpu::gather(x, index, axis);
@@ -339,15 +451,19 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("scatter", [](const View& dst, const View& index, const View& src, int64_t axis) {
     MaybeReleaseGil gil(large(dst.size(), src.size()));
     cpu::scatter(dst, index, src, axis, false);
+    dst.buffer()->mark_written();
   });
   m.def("scatter_add", [](const View& dst, const View& index, const View& src, int64_t axis) {
     MaybeReleaseGil gil(large(dst.size(), src.size()));
     cpu::scatter(dst, index, src, axis, true);
+    dst.buffer()->mark_written();
   });
   m.def("sgd_step", [](const View& param, const View& grad, const View* velocity, double lr,
                        double momentum, double dampening, double weight_decay) {
     MaybeReleaseGil gil(large(param.size()));
     cpu::sgd_step(param, grad, velocity, {lr, momentum, dampening, weight_decay});
+    param.buffer()->mark_written();
+    if (velocity) velocity->buffer()->mark_written();
   });
   m.def("adam_step", [](const View& param, const View& grad, const View& m1, const View& m2,
                         double lr, double beta1, double beta2, double eps, double weight_decay,
@@ -355,7 +471,14 @@ PYBIND11_MODULE(_cpu, m) {
     MaybeReleaseGil gil(large(param.size()));
     cpu::adam_step(param, grad, m1, m2,
                    {lr, beta1, beta2, eps, weight_decay, correction1, correction2, decoupled});
+    for (const View* written : {&param, &m1, &m2}) written->buffer()->mark_written();
   });
+  m.def("writes", &writes);
+  m.def("memory_allocated", &memory_allocated);
+  m.def("max_memory_allocated", &max_memory_allocated);
+  m.def("reset_peak_memory", &reset_peak_memory);
+  m.def("memory_cached", &memory_cached);
+  m.def("empty_cache", &empty_cache);
   m.def("synchronize", [] {});
   m.def("set_num_threads", &set_num_threads);
   m.def("get_num_threads", &num_threads);

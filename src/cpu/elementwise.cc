@@ -18,6 +18,7 @@ union Element {
   int32_t i32;
   int64_t i64;
   uint8_t u8;
+  uint16_t half;
 };
 
 bool fits(const Operand& s, DType t) {
@@ -55,6 +56,11 @@ Element element(const Operand& s, DType t, const char* what) {
       break;
     case DType::boolean:
       e.u8 = s.kind == 2 ? s.real != 0 : s.integer != 0 || s.big;
+      break;
+    case DType::float16:
+    case DType::bfloat16:
+      kernels().cast[static_cast<int>(DType::float64)][static_cast<int>(t)](&real, 0, &e.half, 0,
+                                                                            1);
       break;
   }
   return e;
@@ -145,6 +151,29 @@ std::optional<View> compare_out_of_range(Binary op, const Operand& a, const Oper
   return out;
 }
 
+// A new array for the results of an elementwise op. It has the layout of the first operand of its
+// shape, as PyTorch's and NumPy's have: what is computed of a permuted array (channels last) stays
+// cheap to read along with it.
+View result(DType t, const Dims& shape, std::initializer_list<const View*> operands) {
+  for (const View* v : operands) {
+    if (v == nullptr || v->shape() != shape) continue;
+    if (v->is_compact()) break;
+    for (int i = 0; i < shape.ndim; ++i)
+      if (shape[i] > 1 && v->strides()[i] <= 0) return View::empty(t, shape);
+    return View::empty(t, shape, memory_order(shape, v->strides()));
+  }
+  return View::empty(t, shape);
+}
+
+// A loop over operands' strides in the order of `to` in memory, which the last of them belong to.
+template <int N>
+Loop<N> loop_along(const View& to, std::array<Dims, N> strides) {
+  if (to.is_compact()) return Loop<N>(to.shape(), strides);
+  const Dims order = memory_order(to.shape(), to.strides());
+  for (Dims& s : strides) s = permuted(s, order);
+  return Loop<N>(permuted(to.shape(), order), strides);
+}
+
 }  // namespace
 
 void copy(const View& src, const View& dst) {
@@ -152,15 +181,17 @@ void copy(const View& src, const View& dst) {
   if (dst.size() == 0) return;
   if (src.overlaps(dst)) from = broadcast_to(cast(src, src.dtype()), dst.shape(), "copy");
   CastRow row = kernels().cast[static_cast<int>(from.dtype())][static_cast<int>(dst.dtype())];
-  Loop<2> loop(dst.shape(), {from.strides(), dst.strides()});
+  // Elements that share memory are written in order, by one thread.
+  const bool ordered = dst.self_overlapping();
+  const auto loop = ordered ? Loop<2>(dst.shape(), {from.strides(), dst.strides()})
+                            : loop_along<2>(dst, {from.strides(), dst.strides()});
   const int64_t sx = loop.inner(0), sy = loop.inner(1);
   auto piece = [&](int64_t begin, int64_t end) {
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {
       row(at(from, offset[0]), sx, const_cast<char*>(at(dst, offset[1])), sy, n);
     });
   };
-  // Elements that share memory are written in order, by one thread.
-  if (dst.self_overlapping()) return piece(0, loop.total);
+  if (ordered) return piece(0, loop.total);
   parallel_for(loop.total, kGrain, piece);
 }
 
@@ -193,8 +224,9 @@ View unary(Unary op, const View& x) {
   if (row == nullptr) throw TypeError(unsupported(row_info.name, t));
   std::optional<View> storage;
   const View& in = as_type(x, t, &storage);
-  View out = View::empty(row_info.category == Category::PREDICATE ? DType::boolean : t, x.shape());
-  Loop<2> loop(out.shape(), {in.strides(), out.strides()});
+  View out =
+      result(row_info.category == Category::PREDICATE ? DType::boolean : t, x.shape(), {&in});
+  const Loop<2> loop = loop_along<2>(out, {in.strides(), out.strides()});
   parallel_for(loop.total, kGrain, [&](int64_t begin, int64_t end) {
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {
       row(at(in, offset[0]), loop.inner(0), const_cast<char*>(at(out, offset[1])), n);
@@ -221,9 +253,9 @@ View binary(Binary op, const Operand& a, const Operand& b) {
   x.bind(a, t, shape, what);
   y.bind(b, t, shape, what);
   bool boolean = predicate || row_info.category == Category::LOGICAL;
-  View out = View::empty(boolean ? DType::boolean : t, shape);
+  View out = result(boolean ? DType::boolean : t, shape, {a.view, b.view});
   const int64_t size = itemsize(t), out_size = itemsize(out.dtype());
-  Loop<3> loop(shape, {x.strides, y.strides, out.strides()});
+  const Loop<3> loop = loop_along<3>(out, {x.strides, y.strides, out.strides()});
   const int64_t sx = loop.inner(0), sy = loop.inner(1);
   parallel_for(loop.total, kGrain, [&](int64_t begin, int64_t end) {
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {
@@ -249,10 +281,11 @@ View where(const View& condition, const Operand& a, const Operand& b) {
   Source x, y;
   x.bind(a, t, shape, "where");
   y.bind(b, t, shape, "where");
-  View out = View::empty(t, shape);
+  View out = result(t, shape, {a.view, b.view, &mask});
   WhereRow row = kernels().where[static_cast<int>(t)];
   const int64_t size = itemsize(t);
-  Loop<4> loop(shape, {broadcast_strides(mask, shape), x.strides, y.strides, out.strides()});
+  const Loop<4> loop =
+      loop_along<4>(out, {broadcast_strides(mask, shape), x.strides, y.strides, out.strides()});
   parallel_for(loop.total, kGrain, [&](int64_t begin, int64_t end) {
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {
       row(reinterpret_cast<const uint8_t*>(mask.data()) + offset[0], loop.inner(0),

@@ -101,6 +101,11 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
   check_axis(dst, axis, what);
   Dims shape = indexed_shape(dst, index, axis, what);
   std::vector<int64_t> where = positions(index, dst.shape()[static_cast<int>(axis)], what);
+  if (accumulate && is_half(dst.dtype())) {
+    View wide = cast(dst, compute_type(dst.dtype()));
+    scatter(wide, index, src, axis, accumulate);
+    return copy(wide, dst);
+  }
   // Inputs are read before anything is written: sharing memory with dst forces a copy.
   View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
   View from = broadcast_to(own, shape, what);
@@ -132,11 +137,14 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
 
 namespace {
 
-void check_like(const View& param, const View& other, const char* what) {
-  if (other.shape() != param.shape() || other.dtype() != param.dtype())
-    throw std::invalid_argument(std::string(what) + ": " + name(other.dtype()) + " " +
-                                other.shape().str() + " does not match the parameter's " +
-                                name(param.dtype()) + " " + param.shape().str());
+// `other` must have the parameter's shape and be of dtype `expected`.
+void check_like(const View& param, const View& other, DType expected, const char* what) {
+  if (other.shape() != param.shape() || other.dtype() != expected)
+    throw std::invalid_argument(
+        std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
+        " does not match the parameter's " + name(param.dtype()) + " " + param.shape().str() +
+        (expected == param.dtype() ? ""
+                                   : std::string(", which takes ") + name(expected) + " here"));
 }
 
 // Runs `update` on compact memory; a strided view is worked on as a copy and written back.
@@ -162,15 +170,16 @@ void check_optimizer(const View& param, const char* what) {
 
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f) {
   check_optimizer(param, "sgd_step");
-  check_like(param, grad, "sgd_step");
-  if (velocity) check_like(param, *velocity, "sgd_step");
+  const DType state = compute_type(param.dtype());
+  check_like(param, grad, param.dtype(), "sgd_step");
+  if (velocity) check_like(param, *velocity, state, "sgd_step");
   View g = grad.overlaps(param) ? cast(grad, grad.dtype()) : compact_or_copy(grad);
   SgdRow row = kernels().sgd[static_cast<int>(param.dtype())];
-  int64_t size = itemsize(param.dtype());
+  const int64_t size = itemsize(param.dtype()), state_size = itemsize(state);
   in_place(param, velocity, nullptr, [&](char* p, char* v, char*) {
     parallel_for(param.size(), kGrain, [&](int64_t begin, int64_t end) {
-      row(p + begin * size, g.data() + begin * size, v ? v + begin * size : nullptr, end - begin,
-          f);
+      row(p + begin * size, g.data() + begin * size, v ? v + begin * state_size : nullptr,
+          end - begin, f);
     });
   });
 }
@@ -178,16 +187,17 @@ void sgd_step(const View& param, const View& grad, const View* velocity, const S
 void adam_step(const View& param, const View& grad, const View& m, const View& v,
                const AdamFactors& f) {
   check_optimizer(param, "adam_step");
-  check_like(param, grad, "adam_step");
-  check_like(param, m, "adam_step");
-  check_like(param, v, "adam_step");
+  const DType state = compute_type(param.dtype());
+  check_like(param, grad, param.dtype(), "adam_step");
+  check_like(param, m, state, "adam_step");
+  check_like(param, v, state, "adam_step");
   View g = grad.overlaps(param) ? cast(grad, grad.dtype()) : compact_or_copy(grad);
   AdamRow row = kernels().adam[static_cast<int>(param.dtype())];
-  int64_t size = itemsize(param.dtype());
+  const int64_t size = itemsize(param.dtype()), state_size = itemsize(state);
   in_place(param, &m, &v, [&](char* p, char* first, char* second) {
     parallel_for(param.size(), kGrain, [&](int64_t begin, int64_t end) {
-      row(p + begin * size, g.data() + begin * size, first + begin * size, second + begin * size,
-          end - begin, f);
+      row(p + begin * size, g.data() + begin * size, first + begin * state_size,
+          second + begin * state_size, end - begin, f);
     });
   });
 }

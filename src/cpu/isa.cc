@@ -39,8 +39,10 @@ void select_isa() {
       {"avx512", avx512::fill_table,
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma")},
-      {"avx2", avx2::fill_table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
+      {"avx2", avx2::fill_table,
+       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c")},
 #endif
       {"generic", generic::fill_table, true},
   };

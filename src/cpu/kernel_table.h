@@ -37,6 +37,8 @@ struct AdamFactors {
 };
 using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f);
 
+constexpr int kDotTile = 4;
+
 // Matrix product kernels for one element type. A is packed in panels [k][mr], B in panels [k][nr]
 // (or read in place, row-major with leading dimension ldb).
 struct GemmKernels {
@@ -44,6 +46,17 @@ struct GemmKernels {
   // c (mr x nr, ldc) = (accumulate ? c : 0) + a panel * b panel; only rows x cols of it are stored.
   void (*tile)(int64_t k, const void* a, const void* b, int64_t ldb, void* c, int64_t ldc,
                bool accumulate, int rows, int cols);
+  // The same with A's rows wherever they are, read in `taps` runs of `length`: the sum over t and p
+  // of rows_at[i][a_taps[t] + p] * b[(b_taps[t] + p) * ldb + j].
+  void (*tile_rows)(int64_t taps, const int64_t* a_taps, const int64_t* b_taps, int64_t length,
+                    const void* const* rows_at, const void* b, int64_t ldb, void* c, int64_t ldc,
+                    bool accumulate, int rows, int cols);
+  // The same with A's columns wherever they are: the sum over p of a[offsets[p] + i] * b[p][j].
+  void (*tile_columns)(int64_t k, const void* a, const int64_t* offsets, const void* b, int64_t ldb,
+                       void* c, int64_t ldc, bool accumulate, int rows, int cols);
+  // c (up to kDotTile x kDotTile) = a (rows, k) * b (cols, k) transposed, both read in place.
+  void (*dot_tile)(int64_t k, const void* a, int64_t lda, const void* b, int64_t ldb, void* c,
+                   int64_t ldc, int rows, int cols);
   // Packs `rows` (<= mr) rows x k of a strided matrix, zero-padding to mr.
   void (*pack_a)(const void* a, int64_t row_stride, int64_t k_stride, int rows, int64_t k,
                  void* packed);
@@ -53,6 +66,21 @@ struct GemmKernels {
   // One row: c[0, cols) = a (k, a_step apart) * b (k x cols, ldb).
   void (*row)(int64_t k, const void* a, int64_t a_step, const void* b, int64_t ldb, void* c,
               int64_t cols);
+};
+
+// Kernels of src/cpu/layers.cc; see isa/layers.h.
+struct LayerKernels {
+  void (*column_sums)(const void* x, int64_t step, int64_t rows, double* sum, int64_t n);
+  void (*column_squares)(const void* x, int64_t step, int64_t rows, const double* mean, double* sum,
+                         int64_t n);
+  void (*column_products)(const void* g, int64_t g_step, const void* x, int64_t x_step,
+                          int64_t rows, const double* mean, double* sums, int64_t n);
+  void (*column_affine)(const void* g, int64_t g_step, const void* a, const void* x, int64_t x_step,
+                        const void* m, const void* b, const void* c, int64_t rows, void* out,
+                        int64_t n);
+  void (*lstm)(const void* sums, const void* c, void* h, void* out, int64_t n);
+  void (*lstm_grad)(const void* sums, const void* c, const void* next, const void* gh,
+                    const void* gc, void* gs, void* out, int64_t n);
 };
 
 struct KernelTable {
@@ -68,6 +96,7 @@ struct KernelTable {
   SgdRow sgd[kDTypes];
   AdamRow adam[kDTypes];
   GemmKernels gemm[kDTypes];
+  LayerKernels layers[kDTypes];
 };
 
 // The table for this processor, or the one NEEDLE_CPU_ISA names. Throws std::invalid_argument for a

@@ -32,9 +32,13 @@ inline void pause() {
 #endif
 }
 
-// A call is a ticket: (number of the call << 32) | pieces not yet claimed. Whoever lowers the count
-// owns that piece, and the caller cannot return before it is finished, so the fields of the call
-// are stable for the owner; a late worker's exchange fails because the number has changed.
+// A call's pieces are shared out in ranges, one to a thread, which takes those of the others when
+// its own are done: a kernel that is called again and again finds its share of a weight in the
+// cache of the core it ran on before.
+//
+// A range's ticket is (number of the call << 32) | pieces not yet claimed. Whoever lowers the count
+// owns a piece, and the caller cannot return before it is finished, so the fields of the call are
+// stable for the owner; a late worker's exchange fails because the number has changed.
 class Pool {
  public:
   bool try_run(int threads, int64_t n, int64_t pieces, RangeFn fn, void* context) {
@@ -48,15 +52,20 @@ class Pool {
     pieces_ = pieces;
     fn_ = fn;
     context_ = context;
-    limit_.store(threads - 1, std::memory_order_relaxed);
+    const int64_t shares = std::min<int64_t>(threads, pieces);
+    shares_.store(static_cast<int>(shares), std::memory_order_relaxed);
     finished_.store(0, std::memory_order_relaxed);
-    ++call_;
-    ticket_.store(call_ << 32 | static_cast<uint64_t>(pieces), std::memory_order_seq_cst);
+    const uint64_t call = posted_.load(std::memory_order_relaxed) + 1;
+    for (int64_t r = 0; r < shares; ++r) {
+      const uint64_t count = static_cast<uint64_t>(end_of(r, shares) - end_of(r - 1, shares));
+      ranges_[r].ticket.store(call << 32 | count, std::memory_order_release);
+    }
+    posted_.store(call, std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) > 0) {
       std::lock_guard<std::mutex> lock(mutex_);
       wake_.notify_all();
     }
-    work();
+    work(0);
     for (int spins = 0; finished_.load(std::memory_order_acquire) != pieces; ++spins) {
       pause();
       if (spins % 1024 == 1023) std::this_thread::yield();  // its owner may want this core
@@ -66,10 +75,14 @@ class Pool {
   }
 
  private:
+  struct alignas(64) Range {
+    std::atomic<uint64_t> ticket{0};
+  };
+
   void grow(int workers) {
     while (started_ < workers) {
       try {
-        std::thread(&Pool::loop, this, started_).detach();
+        std::thread(&Pool::loop, this, started_ + 1).detach();
       } catch (const std::system_error&) {
         return;  // no more threads to be had: those there are will do
       }
@@ -77,49 +90,56 @@ class Pool {
     }
   }
 
-  // Takes pieces of the present call until none is left.
-  void work() {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (static_cast<uint32_t>(ticket) != 0) {
-      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) continue;
-      int64_t piece = static_cast<int64_t>(static_cast<uint32_t>(ticket)) - 1;
-      int64_t size = n_ / pieces_, extra = n_ % pieces_;
-      int64_t begin = piece * size + std::min(piece, extra);
-      fn_(context_, begin, begin + size + (piece < extra ? 1 : 0));
-      finished_.fetch_add(1, std::memory_order_release);
-      ticket = ticket_.load(std::memory_order_acquire);
+  // The piece after the last of range r.
+  int64_t end_of(int64_t r, int64_t shares) const { return pieces_ * (r + 1) / shares; }
+
+  // Takes pieces of the present call until none is left, those of its own range first.
+  void work(int index) {
+    const int ranges = shares_.load(std::memory_order_relaxed);
+    for (int k = 0; k < ranges; ++k) {
+      const int r = (index + k) % ranges;
+      std::atomic<uint64_t>& at = ranges_[r].ticket;
+      uint64_t ticket = at.load(std::memory_order_acquire);
+      while (static_cast<uint32_t>(ticket) != 0) {
+        if (!at.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) continue;
+        const int64_t left = static_cast<int64_t>(static_cast<uint32_t>(ticket));
+        const int64_t piece = end_of(r, shares_.load(std::memory_order_relaxed)) - left;
+        const int64_t size = n_ / pieces_, extra = n_ % pieces_;
+        const int64_t begin = piece * size + std::min(piece, extra);
+        fn_(context_, begin, begin + size + (piece < extra ? 1 : 0));
+        finished_.fetch_add(1, std::memory_order_release);
+        ticket = at.load(std::memory_order_acquire);
+      }
     }
   }
 
-  bool has_work(int index) const {
-    return static_cast<uint32_t>(ticket_.load(std::memory_order_seq_cst)) != 0 &&
-           index < limit_.load(std::memory_order_relaxed);
-  }
-
   void loop(int index) {
+    uint64_t seen = 0;
+    auto posted = [&] { return posted_.load(std::memory_order_seq_cst) != seen; };
     for (;;) {
       auto deadline = std::chrono::steady_clock::now() + kSpin;
-      for (int spins = 1; !has_work(index); ++spins) {
+      for (int spins = 1; !posted(); ++spins) {
         pause();
         if (spins % 64 == 0 && std::chrono::steady_clock::now() > deadline) {
           std::unique_lock<std::mutex> lock(mutex_);
           sleeping_.fetch_add(1, std::memory_order_seq_cst);
-          while (!has_work(index)) wake_.wait(lock);
+          while (!posted()) wake_.wait(lock);
           sleeping_.fetch_sub(1, std::memory_order_seq_cst);
         }
       }
-      work();
+      seen = posted_.load(std::memory_order_acquire);
+      if (index < shares_.load(std::memory_order_relaxed)) work(index);
     }
   }
 
   std::atomic<bool> busy_{false};
   int started_ = 0;
-  uint64_t call_ = 0;
   int64_t n_ = 0, pieces_ = 1;
   RangeFn fn_ = nullptr;
   void* context_ = nullptr;
-  std::atomic<int> limit_{0};
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::atomic<int> shares_{0};
+  Range ranges_[kMaxThreads];
+  alignas(64) std::atomic<uint64_t> posted_{0};
   alignas(64) std::atomic<int64_t> finished_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::mutex mutex_;

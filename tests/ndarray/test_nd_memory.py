@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from drawing import DTYPES, arrays, same
+from drawing import DTYPES, NUMPY_DTYPES, arrays, same
 from hypothesis import given
 
 from needle import backend_ndarray as nd
@@ -77,7 +77,7 @@ def test_numpy_round_trip(pair):
     same(copy.deepcopy(a), x)
 
 
-@given(arrays())
+@given(arrays(dtypes=NUMPY_DTYPES))
 def test_dlpack_with_numpy(pair):
     x, a = pair
     same(np.from_dlpack(a), x)
@@ -105,10 +105,11 @@ def test_dlpack_with_torch():
     for dtype in DTYPES:
         t = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(getattr(torch, dtype))
         a = nd.from_dlpack(t.T)
-        same(a, t.T.numpy())
+        same(a.astype("float64"), t.T.double().numpy())
         if dtype != "bool":
             t += 1
-        same(a, t.T.numpy())
+        same(a.astype("float64"), t.T.double().numpy())
+        assert a.dtype == dtype
         u = torch.from_dlpack(a.permute(1, 0)[:, 1:])
         assert torch.equal(u, t[:, 1:])
     u = torch.from_dlpack(nd.ones((3,), device=nd.cpu()))
@@ -122,7 +123,7 @@ def test_dlpack_refusals():
     for source, error in [
         (read_only, BufferError),
         (np.ones(3, np.complex64), TypeError),
-        (np.ones(3, np.float16), TypeError),
+        (np.ones(3, np.int8), TypeError),
         (3, TypeError),
     ]:
         with pytest.raises(error):
@@ -189,7 +190,7 @@ def test_kernels_refuse_bad_arguments():
         lambda: _cpu.argmax(a, 7, False),
         lambda: _cpu.argmax(a, -1, False),
         lambda: _cpu.gather(a, a, 0),
-        lambda: _cpu.empty((2,), "float16"),
+        lambda: _cpu.empty((2,), "float8"),
         lambda: _cpu.empty(3, "float32"),
         lambda: _cpu.cast(a, 3),
         lambda: _cpu.add(1, 2),

@@ -11,14 +11,13 @@ from needle.ops import REGISTRY
 from needle.samples import error, sample
 from needle.testing import OpCheckError, check_op
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import bfloat16, build
 from needle_tvm._tvm import relax, tvm
 from needle_tvm.runtime import aligned_copy
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
-DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
 @functools.cache
@@ -36,10 +35,11 @@ def compiler(stage):
             kept[key] = _compile(op, inputs, stage)
         graph, params, run = kept[key]
         leaves = graph.flatten_inputs(tuple(inputs), {})
-        arrays = [tvm.runtime.from_dlpack(aligned_copy(np.asarray(leaf))) for leaf in leaves]
+        copies = [aligned_copy(np.asarray(leaf)) for leaf in leaves]
+        arrays = [bfloat16.to_tensor(tvm.runtime, array) for array in copies]
         result = run(*arrays, *params)
         parts = [result] if hasattr(result, "numpy") else list(result)
-        return graph.unflatten_outputs([part.numpy() for part in parts])
+        return graph.unflatten_outputs([bfloat16.to_array(part) for part in parts])
 
     return compiled
 
@@ -69,14 +69,15 @@ def test_unscheduled(name):
 @pytest.mark.parametrize("name", OWN)
 def test_scheduled(name):
     hooks = {stage: compiler(stage) for stage in ("fused", "tuned")}
-    check_op(REGISTRY[name], devices=[], dtypes=("float32", "bool"), compiled=hooks)
+    dtypes = ("float32", "bool", "bfloat16")
+    check_op(REGISTRY[name], devices=[], dtypes=dtypes, compiled=hooks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_every_stage_in_every_dtype(name):
     hooks = {stage: compiler(stage) for stage in STAGES}
-    check_op(REGISTRY[name], devices=[], dtypes=DTYPES, compiled=hooks)
+    check_op(REGISTRY[name], devices=[], compiled=hooks)
 
 
 @pytest.mark.parametrize("stage", STAGES)

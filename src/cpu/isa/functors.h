@@ -160,6 +160,9 @@ NEEDLE_FN2(power) {
 NEEDLE_FN2(maximum) { return (a > b) | (a != a) ? a : b; }  // NaN on either side wins
 NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
 
+// The gradient a of relu's output b, for its input.
+NEEDLE_FN2(relu_grad) { return b > C(0) ? a : C(0); }
+
 #define NEEDLE_PREDICATE_FN2(name, expression) \
   struct name {                                \
     template <class C>                         \

@@ -64,67 +64,215 @@ struct Transpose {
   }
 };
 
-template <class T>
-struct Gemm {
+// Accumulators of a tile of C: ROWS rows by VECS vectors.
+template <class T, int ROWS, int VECS>
+struct Tile {
   using V = typename Vector<T>::type;
-  static constexpr int MR = kTileRows, NV = kTileVectors;
-  static constexpr int W = kVectorBytes / sizeof(T), NR = NV * W;
+  static constexpr int W = kVectorBytes / sizeof(T);
+  V acc[ROWS][VECS];
 
-  template <int ROWS>
-  static inline __attribute__((always_inline)) void run(int64_t k, const T* __restrict a,
-                                                        const T* __restrict b, int64_t ldb, T* c,
-                                                        int64_t ldc, bool accumulate, int cols) {
-    V acc[ROWS][NV];
+  inline __attribute__((always_inline)) Tile(const T* c, int64_t ldc) {
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = V{};
+      for (int j = 0; j < VECS; ++j) acc[i][j] = V{};
     // The tile of C is needed last; by then it is in the cache.
     for (int i = 0; i < ROWS; ++i)
-      for (int j = 0; j < NV; ++j) __builtin_prefetch(c + i * ldc + j * W, 1);
+      for (int j = 0; j < VECS; ++j) __builtin_prefetch(c + i * ldc + j * W, 1);
+  }
+
+  // acc[i][j] += a(i) * b[j]
+  template <class A>
+  inline __attribute__((always_inline)) void step(A a, const T* b) {
+    V bv[VECS];
 #pragma GCC unroll 4
-    for (int64_t p = 0; p < k; ++p) {
-      V bv[NV];
+    for (int j = 0; j < VECS; ++j) bv[j] = *reinterpret_cast<const V*>(b + j * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) bv[j] = *reinterpret_cast<const V*>(b + j * W);
+      for (int j = 0; j < VECS; ++j) acc[i][j] += a(i) * bv[j];
+  }
+
+  inline __attribute__((always_inline)) void store(T* c, int64_t ldc, bool accumulate, int cols) {
+    if (cols == VECS * W) {
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) acc[i][j] += a[i] * bv[j];
-      a += MR;
-      b += ldb;
-    }
-    if (cols == NR) {
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) {
+        for (int j = 0; j < VECS; ++j) {
           V* out = reinterpret_cast<V*>(c + i * ldc + j * W);
           *out = accumulate ? *out + acc[i][j] : acc[i][j];
         }
       return;
     }
     for (int i = 0; i < ROWS; ++i) {
-      T row[NR];
-      for (int j = 0; j < NV; ++j) __builtin_memcpy(row + j * W, &acc[i][j], sizeof(V));
+      T row[VECS * W];
+      for (int j = 0; j < VECS; ++j) __builtin_memcpy(row + j * W, &acc[i][j], sizeof(V));
       for (int j = 0; j < cols; ++j) c[i * ldc + j] = accumulate ? c[i * ldc + j] + row[j] : row[j];
     }
   }
+};
 
-  template <int ROWS>
-  static void dispatch(int64_t k, const T* a, const T* b, int64_t ldb, T* c, int64_t ldc,
-                       bool accumulate, int rows, int cols) {
+#define NEEDLE_INLINE __attribute__((always_inline))
+
+// The ways a tile walks the reduction; each has run<ROWS, VECS>(tile). Both operands move on with
+// k.
+template <class T>
+struct PackedWalk {
+  int64_t k;
+  const T *a, *b;
+  int64_t a_step, ldb;
+  template <class Acc>
+  inline NEEDLE_INLINE void run(Acc& tile) const {
+    const T *pa = a, *pb = b;
+#pragma GCC unroll 4
+    for (int64_t p = 0; p < k; ++p) {
+      tile.step([pa](int i) NEEDLE_INLINE { return pa[i]; }, pb);
+      pa += a_step;
+      pb += ldb;
+    }
+  }
+};
+
+// Rows of A anywhere, each read in runs.
+template <class T, int MR>
+struct RowsWalk {
+  int64_t taps;
+  const int64_t *a_taps, *b_taps;
+  int64_t length;
+  const void* const* rows;
+  const T* b;
+  int64_t ldb;
+  template <class Acc>
+  inline NEEDLE_INLINE void run(Acc& tile) const {
+    constexpr int kRows = sizeof(tile.acc) / sizeof(tile.acc[0]);
+    for (int64_t t = 0; t < taps; ++t) {
+      const T* at[kRows];
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) at[i] = static_cast<const T*>(rows[i]) + a_taps[t];
+      const T* pb = b + b_taps[t] * ldb;
+#pragma GCC unroll 4
+      for (int64_t p = 0; p < length; ++p) {
+        tile.step([&](int i) NEEDLE_INLINE { return at[i][p]; }, pb);
+        pb += ldb;
+      }
+    }
+  }
+};
+
+// Columns of A anywhere.
+template <class T>
+struct ColumnsWalk {
+  int64_t k;
+  const T* a;
+  const int64_t* offsets;
+  const T* b;
+  int64_t ldb;
+  template <class Acc>
+  inline NEEDLE_INLINE void run(Acc& tile) const {
+    const T* pb = b;
+#pragma GCC unroll 4
+    for (int64_t p = 0; p < k; ++p) {
+      const T* pa = a + offsets[p];
+      tile.step([pa](int i) NEEDLE_INLINE { return pa[i]; }, pb);
+      pb += ldb;
+    }
+  }
+};
+
+template <class T>
+struct Gemm {
+  using V = typename Vector<T>::type;
+  static constexpr int MR = kTileRows, NV = kTileVectors;
+  static constexpr int W = kVectorBytes / sizeof(T), NR = NV * W;
+
+  // Half a tile where the columns need no more.
+  template <int ROWS, class Walk>
+  static inline NEEDLE_INLINE void fixed(const Walk& walk, T* c, int64_t ldc, bool accumulate,
+                                         int cols) {
+    if (cols <= NR / 2) {
+      Tile<T, ROWS, NV / 2> tile(c, ldc);
+      walk.run(tile);
+      tile.store(c, ldc, accumulate, cols);
+    } else {
+      Tile<T, ROWS, NV> tile(c, ldc);
+      walk.run(tile);
+      tile.store(c, ldc, accumulate, cols);
+    }
+  }
+
+  template <int ROWS, class Walk>
+  static void dispatch(const Walk& walk, void* c, int64_t ldc, bool accumulate, int rows,
+                       int cols) {
     if (rows == ROWS) {
-      run<ROWS>(k, a, b, ldb, c, ldc, accumulate, cols);
+      fixed<ROWS>(walk, static_cast<T*>(c), ldc, accumulate, cols);
     } else if constexpr (ROWS > 1) {
-      dispatch<ROWS - 1>(k, a, b, ldb, c, ldc, accumulate, rows, cols);
+      dispatch<ROWS - 1>(walk, c, ldc, accumulate, rows, cols);
     }
   }
 
   static void tile(int64_t k, const void* a, const void* b, int64_t ldb, void* c, int64_t ldc,
                    bool accumulate, int rows, int cols) {
-    dispatch<MR>(k, static_cast<const T*>(a), static_cast<const T*>(b), ldb, static_cast<T*>(c),
-                 ldc, accumulate, rows, cols);
+    const PackedWalk<T> walk{k, static_cast<const T*>(a), static_cast<const T*>(b), MR, ldb};
+    dispatch<MR>(walk, c, ldc, accumulate, rows, cols);
+  }
+
+  static void tile_rows(int64_t taps, const int64_t* a_taps, const int64_t* b_taps, int64_t length,
+                        const void* const* rows_at, const void* b, int64_t ldb, void* c,
+                        int64_t ldc, bool accumulate, int rows, int cols) {
+    const RowsWalk<T, MR> walk{taps, a_taps, b_taps, length, rows_at, static_cast<const T*>(b),
+                               ldb};
+    dispatch<MR>(walk, c, ldc, accumulate, rows, cols);
+  }
+
+  static void tile_columns(int64_t k, const void* a, const int64_t* offsets, const void* b,
+                           int64_t ldb, void* c, int64_t ldc, bool accumulate, int rows, int cols) {
+    const ColumnsWalk<T> walk{k, static_cast<const T*>(a), offsets, static_cast<const T*>(b), ldb};
+    dispatch<MR>(walk, c, ldc, accumulate, rows, cols);
+  }
+
+  // Both operands contiguous along k: vectors run along it, and each accumulator is summed across
+  // at the end. c[i][j] = sum over p of a[i][p] * b[j][p].
+  template <int ROWS, int COLS>
+  static inline NEEDLE_INLINE void dots(int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
+                                        T* c, int64_t ldc) {
+    V acc[ROWS][COLS];
+#pragma GCC unroll 4
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < COLS; ++j) acc[i][j] = V{};
+    int64_t p = 0;
+    for (; p + W <= k; p += W) {
+      V bv[COLS];
+#pragma GCC unroll 4
+      for (int j = 0; j < COLS; ++j) bv[j] = *reinterpret_cast<const V*>(b + j * ldb + p);
+#pragma GCC unroll 4
+      for (int i = 0; i < ROWS; ++i) {
+        const V av = *reinterpret_cast<const V*>(a + i * lda + p);
+#pragma GCC unroll 4
+        for (int j = 0; j < COLS; ++j) acc[i][j] += av * bv[j];
+      }
+    }
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < COLS; ++j) {
+        T part[W];
+        __builtin_memcpy(part, &acc[i][j], sizeof(V));
+        for (int width = W / 2; width > 0; width /= 2)
+          for (int l = 0; l < width; ++l) part[l] += part[l + width];
+        T sum = part[0];
+        for (int64_t q = p; q < k; ++q) sum += a[i * lda + q] * b[j * ldb + q];
+        c[i * ldc + j] = sum;
+      }
+  }
+
+  static void dot_tile(int64_t k, const void* av, int64_t lda, const void* bv, int64_t ldb,
+                       void* cv, int64_t ldc, int rows, int cols) {
+    const T *a = static_cast<const T*>(av), *b = static_cast<const T*>(bv);
+    T* c = static_cast<T*>(cv);
+    if (rows == kDotTile && cols == kDotTile)
+      return dots<kDotTile, kDotTile>(k, a, lda, b, ldb, c, ldc);
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < cols; ++j)
+        dots<1, 1>(k, a + i * lda, lda, b + j * ldb, ldb, c + i * ldc + j, ldc);
   }
 
   static void pack_a(const void* av, int64_t row_stride, int64_t k_stride, int rows, int64_t k,
@@ -209,7 +357,9 @@ struct Gemm {
     }
   }
 
-  static GemmKernels kernels() { return {MR, NR, tile, pack_a, pack_b, row}; }
+  static GemmKernels kernels() {
+    return {MR, NR, tile, tile_rows, tile_columns, dot_tile, pack_a, pack_b, row};
+  }
 };
 
 }  // namespace NEEDLE_ISA

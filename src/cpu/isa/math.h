@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/isa/scalar.h"
+
 namespace needle {
 namespace NEEDLE_ISA {
 
@@ -15,18 +17,6 @@ static inline float fma_(float a, float b, float c) {
 #else
   return a * b + c;
 #endif
-}
-
-static inline uint32_t bits_of(float x) {
-  uint32_t u;
-  __builtin_memcpy(&u, &x, sizeof u);
-  return u;
-}
-
-static inline float float_of(uint32_t u) {
-  float x;
-  __builtin_memcpy(&x, &u, sizeof x);
-  return x;
 }
 
 // e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors so that subnormal results are right.

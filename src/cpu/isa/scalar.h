@@ -13,6 +13,12 @@ namespace NEEDLE_ISA {
 struct Bool {
   uint8_t raw;
 };
+struct Float16 {
+  uint16_t raw;
+};
+struct Bfloat16 {
+  uint16_t raw;
+};
 
 template <class S>
 struct Io {
@@ -26,6 +32,72 @@ struct Io<Bool> {
   using C = bool;
   static inline bool load(Bool v) { return v.raw != 0; }  // foreign memory may hold other values
   static inline Bool store(bool v) { return Bool{static_cast<uint8_t>(v)}; }
+};
+
+static inline uint32_t bits_of(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+static inline float float_of(uint32_t u) {
+  float x;
+  __builtin_memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+// Conversions of the halves are branch-free integer arithmetic, which compilers vectorise; stores
+// round to the nearest, ties to even, and keep NaN. After F. Giesen, "Float->half variants" (public
+// domain), with the bits that x86's F16C gives.
+template <>
+struct Io<Float16> {
+  using C = float;
+  static inline float load(Float16 v) {
+    const uint32_t magnitude = v.raw & 0x7fffu, sign = (v.raw & 0x8000u) << 16;
+    const uint32_t normal = (magnitude << 13) + (112u << 23);
+    const uint32_t special = (magnitude << 13) + (224u << 23);  // infinity and NaN
+    const uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
+    // As the fraction of 2^-14, which then is taken off again: a subnormal.
+    const uint32_t small = bits_of(float_of((magnitude << 13) + (113u << 23)) - 6.103515625e-5f);
+    uint32_t u = magnitude < 0x0400u ? small : normal;
+    u = magnitude >= 0x7c00u ? special | quiet : u;
+    return float_of(u | sign);
+  }
+  static inline Float16 store(float v) {
+    const uint32_t u = bits_of(v), magnitude = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    // Adding 0.5 moves the last bit of the fraction to where float16's smallest subnormal stands.
+    const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - (126u << 23);
+    const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    uint32_t h = magnitude < (113u << 23) ? small : normal;
+    h = magnitude >= (143u << 23) ? 0x7c00u : h;
+    h = magnitude > 0x7f800000u ? nan : h;
+    return Float16{static_cast<uint16_t>(h | sign)};
+  }
+};
+
+template <>
+struct Io<Bfloat16> {
+  using C = float;
+  static inline float load(Bfloat16 v) { return float_of(static_cast<uint32_t>(v.raw) << 16); }
+  static inline Bfloat16 store(float v) {
+    const uint32_t u = bits_of(v), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const uint32_t nan = (u >> 16) | 0x40u;
+    return Bfloat16{static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+  }
+};
+
+template <class S>
+struct IsHalf {
+  static constexpr bool value = false;
+};
+template <>
+struct IsHalf<Float16> {
+  static constexpr bool value = true;
+};
+template <>
+struct IsHalf<Bfloat16> {
+  static constexpr bool value = true;
 };
 
 template <class C>
@@ -85,6 +157,36 @@ static inline To convert(From x) {
   } else {
     return static_cast<To>(x);
   }
+}
+
+// A float on the same side of every half and of every midpoint of two as x, so that rounding it to
+// a half rounds x once: x cut off, its last bit set if anything was lost ("round to odd"; Boldo and
+// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+static inline float to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  const double back = nearest;
+  uint32_t u = bits_of(nearest);
+  u -= __builtin_fabs(back) > __builtin_fabs(x) ? 1u : 0u;
+  u |= back < x || back > x ? 1u : 0u;
+  return float_of(u);
+}
+static inline float to_odd(int32_t x) { return to_odd(static_cast<double>(x)); }
+static inline float to_odd(int64_t x) {
+  const uint64_t u = x < 0 ? 0u - static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
+  // The same with the bits that double has no room for.
+  const uint64_t kept = (u & ~uint64_t{0x7ff}) | ((u & 0x7ffu) != 0 ? 0x800u : 0u);
+  const double magnitude = static_cast<double>(u >> 53 != 0 ? kept : u);
+  return to_odd(x < 0 ? -magnitude : magnitude);
+}
+
+// x as what Io<To>::store takes, to be rounded once.
+template <class To, class From>
+static inline typename Io<To>::C for_store(From x) {
+  if constexpr (IsHalf<To>::value &&
+                (sizeof(From) == 8 || (sizeof(From) == 4 && !Kind<From>::floating)))
+    return to_odd(x);
+  else
+    return convert<typename Io<To>::C>(x);
 }
 
 }  // namespace NEEDLE_ISA

@@ -1,6 +1,8 @@
 // Compiled once per instruction set, with NEEDLE_ISA naming the namespace: fills the kernel table.
 #include "cpu/isa/elementwise.h"
 #include "cpu/isa/gemm.h"
+#include "cpu/isa/half.h"
+#include "cpu/isa/layers.h"
 #include "cpu/isa/reduce.h"
 
 namespace needle {
@@ -9,6 +11,10 @@ namespace NEEDLE_ISA {
 constexpr int kF32 = static_cast<int>(DType::float32), kF64 = static_cast<int>(DType::float64);
 constexpr int kI32 = static_cast<int>(DType::int32), kI64 = static_cast<int>(DType::int64);
 constexpr int kBool = static_cast<int>(DType::boolean);
+constexpr int kF16 = static_cast<int>(DType::float16), kBf16 = static_cast<int>(DType::bfloat16);
+
+// The table being filled, which the rows of the halves call float32's through.
+static const KernelTable* g_own = nullptr;
 
 // F::fill<S>(table, dtype index) for each dtype with its storage type.
 template <class F>
@@ -27,6 +33,12 @@ static void each(KernelTable* t) {
   each_number<F>(t);
   F::template fill<Bool>(t, kBool);
 }
+// F::fill_half<S>(table, dtype index) for the two halves.
+template <class F>
+static void each_half(KernelTable* t) {
+  F::template fill_half<Float16>(t, kF16);
+  F::template fill_half<Bfloat16>(t, kBf16);
+}
 
 template <class Op, int kOp, Category kCategory>
 struct FillUnary {
@@ -37,7 +49,15 @@ struct FillUnary {
     else
       t->unary[kOp][d] = unary_row<Op, S, S>;
   }
+  template <class S>
+  static void fill_half(KernelTable* t, int d) {
+    t->unary[kOp][d] = [](const void* x, int64_t sx, void* o, int64_t n) {
+      constexpr bool kBoolResult = kCategory == Category::PREDICATE;
+      HalfRows<S, kBoolResult>::unary(g_own->unary[kOp][kF32], x, sx, o, n);
+    };
+  }
   static void rows(KernelTable* t) {
+    each_half<FillUnary>(t);
     if constexpr (kCategory == Category::FLOAT)
       each_floating<FillUnary>(t);
     else if constexpr (kCategory == Category::NUMBER)
@@ -58,7 +78,17 @@ struct FillBinary {
     else
       t->binary[kOp][d] = binary_row<Op, S, S>;
   }
+  template <class S>
+  static void fill_half(KernelTable* t, int d) {
+    t->binary[kOp][d] = [](const void* a, int64_t sa, const void* b, int64_t sb, void* o,
+                           int64_t n) {
+      constexpr bool kBoolResult =
+          kCategory == Category::PREDICATE || kCategory == Category::LOGICAL;
+      HalfRows<S, kBoolResult>::binary(g_own->binary[kOp][kF32], a, sa, b, sb, o, n);
+    };
+  }
   static void rows(KernelTable* t) {
+    each_half<FillBinary>(t);
     if constexpr (kCategory == Category::TRUE_DIVIDE)
       each_floating<FillBinary>(t);
     else if constexpr (kCategory == Category::NUMBER)
@@ -74,6 +104,25 @@ struct FillCast {
   static void fill(KernelTable* t, int d) {
     t->cast[kFrom][d] = cast_row<From, To>;
   }
+  template <class To>
+  static void fill_half(KernelTable* t, int d) {
+    fill<To>(t, d);
+  }
+};
+
+template <Reduction kReduction>
+struct FillHalfReduction {
+  static constexpr int kOp = static_cast<int>(kReduction);
+  static constexpr bool kSelects = kReduction == Reduction::max || kReduction == Reduction::min;
+  template <class S>
+  static void fill_half(KernelTable* t, int d) {
+    t->reduce_row[kOp][d] = [](const void* x, int64_t sx, void* acc, int64_t n) {
+      half_reduce_row<S, kSelects>(g_own->reduce_row[kOp][kF32], x, sx, acc, n);
+    };
+    t->reduce_columns[kOp][d] = [](const void* x, int64_t sx, void* acc, int64_t n) {
+      half_reduce_columns<S, kSelects>(g_own->reduce_columns[kOp][kF32], x, sx, acc, n);
+    };
+  }
 };
 
 struct FillRest {
@@ -82,7 +131,6 @@ struct FillRest {
     constexpr int kSum = static_cast<int>(Reduction::sum),
                   kProd = static_cast<int>(Reduction::prod);
     constexpr int kMax = static_cast<int>(Reduction::max), kMin = static_cast<int>(Reduction::min);
-    t->where[d] = where_row<S>;
     t->reduce_row[kSum][d] = sum_row<S>;
     t->reduce_row[kProd][d] = prod_row<S>;
     t->reduce_row[kMax][d] = select_row<fn::maximum, S>;
@@ -91,21 +139,40 @@ struct FillRest {
     t->reduce_columns[kProd][d] = wide_columns<fn::multiply, S>;
     t->reduce_columns[kMax][d] = select_columns<fn::maximum, S>;
     t->reduce_columns[kMin][d] = select_columns<fn::minimum, S>;
-    t->argmax[d] = arg_row<S, true>;
-    t->argmin[d] = arg_row<S, false>;
     t->add_to[d] = add_to_row<S>;
-    FillCastFrom<S>::rows(t, d);
+    fill_any<S>(t, d);
   }
   template <class S>
-  struct FillCastFrom {
-    static void rows(KernelTable* t, int d) {
-      if (d == kF32) each<FillCast<S, kF32>>(t);
-      if (d == kF64) each<FillCast<S, kF64>>(t);
-      if (d == kI32) each<FillCast<S, kI32>>(t);
-      if (d == kI64) each<FillCast<S, kI64>>(t);
-      if (d == kBool) each<FillCast<S, kBool>>(t);
-    }
-  };
+  static void fill_half(KernelTable* t, int d) {
+    t->sgd[d] = [](void* p, const void* g, void* v, int64_t n, const SgdFactors& f) {
+      half_sgd_row<S>(g_own->sgd[kF32], p, g, v, n, f);
+    };
+    t->adam[d] = [](void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f) {
+      half_adam_row<S>(g_own->adam[kF32], p, g, m, v, n, f);
+    };
+    fill_any<S>(t, d);
+    t->cast[d][d] = cast_row<uint16_t, uint16_t>;  // moves bits
+  }
+
+ private:
+  template <class S>
+  static void fill_any(KernelTable* t, int d) {
+    t->where[d] = where_row<S>;
+    t->argmax[d] = arg_row<S, true>;
+    t->argmin[d] = arg_row<S, false>;
+    if (d == kF32) casts<S, kF32>(t);
+    if (d == kF64) casts<S, kF64>(t);
+    if (d == kI32) casts<S, kI32>(t);
+    if (d == kI64) casts<S, kI64>(t);
+    if (d == kBool) casts<S, kBool>(t);
+    if (d == kF16) casts<S, kF16>(t);
+    if (d == kBf16) casts<S, kBf16>(t);
+  }
+  template <class S, int kFrom>
+  static void casts(KernelTable* t) {
+    each<FillCast<S, kFrom>>(t);
+    each_half<FillCast<S, kFrom>>(t);
+  }
 };
 
 struct FillFloating {
@@ -114,6 +181,7 @@ struct FillFloating {
     t->sgd[d] = sgd_row<S>;
     t->adam[d] = adam_row<S>;
     t->gemm[d] = Gemm<S>::kernels();
+    t->layers[d] = Layers<S>::kernels();
   }
 };
 
@@ -122,6 +190,7 @@ struct FillFloating {
 
 void fill_table(KernelTable* t) {
   t->isa = NEEDLE_NAME(NEEDLE_ISA);
+  g_own = t;
 #define NEEDLE_UNARY(name, category) \
   FillUnary<fn::name, static_cast<int>(Unary::name), Category::category>::rows(t);
 #define NEEDLE_BINARY(name, category) \
@@ -130,6 +199,11 @@ void fill_table(KernelTable* t) {
 #undef NEEDLE_UNARY
 #undef NEEDLE_BINARY
   each<FillRest>(t);
+  each_half<FillRest>(t);
+  each_half<FillHalfReduction<Reduction::sum>>(t);
+  each_half<FillHalfReduction<Reduction::prod>>(t);
+  each_half<FillHalfReduction<Reduction::max>>(t);
+  each_half<FillHalfReduction<Reduction::min>>(t);
   each_floating<FillFloating>(t);
 }
 

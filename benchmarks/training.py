@@ -1,0 +1,248 @@
+"""Forward passes, training steps and a matrix product: needle eager beside PyTorch and NumPy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import needle as ndl
+from benchmarks import apps, memory, products, tables
+from needle_tvm import timing
+from needle_tvm.threads import available_cores
+from needle_tvm.timing import Contestant
+
+OURS = "needle eager"
+CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"
+MODELS = apps.FOLDER / "models"
+PRODUCT = "gemm"
+MEMORY_BATCH = 64  # at which memory is measured besides the models' own
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model at one size: `options` are its factory's, `peer` its name in apps/peers.py."""
+
+    name: str
+    peer: str
+    factory: str
+    batch: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the factory is called with."""
+        return {"batch": self.batch, **self.options}
+
+
+_LSTM = f"{MODELS / 'language.py'}:lstm"
+CASES = (
+    Case("mlp", "mlp", f"{MODELS / 'mlp.py'}:build", 8),
+    Case("conv", "conv", f"{MODELS / 'resnet.py'}:build", 8),
+    Case("transformer", "transformer", f"{MODELS / 'transformer.py'}:build", 8),
+    Case("lstm-128", "lstm", _LSTM, 16, {"words": 1000, "size": 128, "length": 20}),
+    Case("lstm-256", "lstm", _LSTM, 16, {"words": 1000, "size": 256, "length": 35}),
+)
+NAMES = (*(case.name for case in CASES), PRODUCT)
+
+
+def save_case(case: Case, folder: Path) -> dict[str, str]:
+    """Files of weights, inputs and labels (a class for each row of scores), by what they are."""
+    model, inputs = apps.contestants.build_model(case.factory, **case.settings)
+    with ndl.no_grad():
+        scores = model(*(ndl.Tensor(x, requires_grad=False) for x in inputs))
+    scores = scores[0] if isinstance(scores, tuple) else scores
+    rows = scores.size // scores.shape[-1]
+    files = {name: str(folder / f"{name}.npz") for name in ("weights", "inputs", "labels")}
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    apps.contestants.save_arrays(files["weights"], state)
+    apps.contestants.save_arrays(files["inputs"], {f"x{i}": x for i, x in enumerate(inputs)})
+    labels = np.random.default_rng(1).integers(0, scores.shape[-1], rows)
+    apps.contestants.save_arrays(files["labels"], {"y": labels})
+    return files
+
+
+def contestants(
+    case: Case, files: dict[str, str], mode: str, options: argparse.Namespace
+) -> list[Contestant]:
+    """needle and PyTorch in `mode`, "forward" or "step", on the same weights and inputs."""
+    common = {"weights": files["weights"], "inputs": files["inputs"]}
+    if mode == "step":
+        common |= {"labels": files["labels"], "optimizer": options.optimizer}
+        function, peer = "training", "torch_training"
+    else:
+        function, peer = "eager", "torch_eager"
+    ours = {"factory": case.factory, "options": case.settings, **common}
+    if mode == "forward":
+        ours["device"] = "cpu"
+    found = [
+        Contestant(OURS, f"{apps.contestants.__file__}:{function}", ours, threads=options.threads)
+    ]
+    if apps.peers.TORCH_EAGER in apps.peers.missing(case.peer):
+        return found
+    theirs = {"model": case.peer, "threads": options.threads, **common}
+    torch = Contestant(
+        apps.peers.TORCH_EAGER, f"{apps.peers.__file__}:{peer}", theirs, threads=options.threads
+    )
+    found.append(torch)
+    if case.peer == "conv":
+        kwargs = {**theirs, "channels_last": True}
+        found.append(replace(torch, name=CHANNELS_LAST, kwargs=kwargs))
+    return found
+
+
+def product_contestants(size: int, options: argparse.Namespace) -> list[Contestant]:
+    """needle's matrix product, NumPy's with two choices of OpenBLAS kernels, and PyTorch's."""
+    here, threads = f"{products.__file__}:", options.threads
+    found = [
+        Contestant(OURS, f"{here}needle_product", {"size": size}, threads=threads),
+        Contestant("NumPy", f"{here}numpy_product", {"size": size}, threads=threads),
+    ]
+    if apps.machine.has_avx512():
+        # OpenBLAS may not know the processor and then takes kernels without AVX-512.
+        env = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
+        found.append(replace(found[1], name="NumPy, OPENBLAS_CORETYPE=SKYLAKEX", env=env))
+    if apps.peers.TORCH_EAGER not in apps.peers.missing("mlp"):
+        kwargs = {"size": size, "threads": threads}
+        found.append(
+            Contestant(apps.peers.TORCH_EAGER, f"{here}torch_product", kwargs, threads=threads)
+        )
+    return found
+
+
+def run_contest(
+    name: str,
+    entries: Sequence[Contestant],
+    options: argparse.Namespace,
+    progress: timing.Progress,
+) -> dict[str, Any]:
+    """One contest, as JSON values: times in seconds, ratios as peer's time / ours."""
+    results = timing.contest(
+        entries,
+        rounds=options.rounds,
+        block_seconds=options.block_seconds,
+        check=apps.contestants.check_agreement,
+        progress=progress,
+    )
+    mine, *others = results
+    return {
+        "case": name,
+        "contestants": [result.to_dict() for result in results],
+        "ratios": {mine.name: {peer.name: asdict(timing.ratio(mine, peer)) for peer in others}},
+    }
+
+
+def measure_memory(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Peak tensor bytes of a training step above those before it, and ours over each peer's."""
+    with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
+        entries = contestants(case, save_case(case, Path(folder)), "step", options)
+        here = f"{memory.__file__}:"
+        probes = [
+            replace(entry, factory=f"{here}{'needle' if entry.name == OURS else 'torch'}_step")
+            for entry in entries
+        ]
+        found = timing.collect_outputs(probes)
+    peaks = {name: int(arrays[0][0]) for name, arrays in found.items()}
+    return {
+        "case": f"{case.name}, batch {case.batch}: step with {options.optimizer}",
+        "bytes": peaks,
+        "ours_over": {n: peaks[OURS] / peak for n, peak in peaks.items() if n != OURS},
+    }
+
+
+def make_parser() -> argparse.ArgumentParser:
+    positive = apps.cli.positive
+    parser = apps.cli.Parser(
+        prog="python -m benchmarks.training", description=__doc__, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    add("--modes", nargs="+", choices=("forward", "step"), default=("forward", "step"))
+    add("--optimizer", choices=("sgd", "adam"), default="sgd", help="(%(default)s, with momentum)")
+    add("--batch", type=positive, metavar="N", help="for all models, instead of their own")
+    add("--size", type=positive, default=1024, metavar="N", help=f"of {PRODUCT} (%(default)s)")
+    add("--rounds", type=positive, default=15, metavar="N", help="blocks of each (%(default)s)")
+    add("--block-seconds", type=apps.cli.seconds, default=0.2, metavar="S", help="(%(default)s)")
+    add("--quick", action="store_true", help="5 blocks of each")
+    add("--memory", action="store_true", help="measure peaks of memory instead of times")
+    add("--threads", type=positive, default=available_cores(), metavar="N", help="(%(default)s)")
+    add("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="(%(default)s)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    return apps.cli.guarded("benchmarks.training", lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the contests one after the other, printing each as it ends; writes JSON and a chart."""
+    if options.memory:
+        return run_memory(options)
+    apps.cli.check_writable(options.out / "training.json")
+    if options.quick:
+        options.rounds = 5
+    report: dict[str, Any] = {
+        "machine": apps.machine.describe(options.threads),
+        "date": apps.machine.now(),
+        "needle": ndl.__version__,
+        "rounds": options.rounds,
+        "block_seconds": options.block_seconds,
+        "peers_missing": apps.peers.missing("lstm"),
+        "cases": [],
+    }
+
+    def contest(name: str, entries: Sequence[Contestant]) -> None:
+        with apps.cli.progress() as bar:
+            found = run_contest(name, entries, options, lambda d, t, _: bar(d, t, name))
+        report["cases"].append(found)
+        tables.print_case(found)
+
+    for case in CASES:
+        if case.name not in options.only:
+            continue
+        if options.batch:
+            case = replace(case, batch=options.batch)
+        with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
+            files = save_case(case, Path(folder))
+            for mode in options.modes:
+                text = f"step with {options.optimizer}" if mode == "step" else mode
+                title = f"{case.name}, batch {case.batch}: {text}"
+                contest(title, contestants(case, files, mode, options))
+    if PRODUCT in options.only:
+        contest(f"{PRODUCT} {options.size}", product_contestants(options.size, options))
+    tables.print_conditions(report)
+    tables.write(report, options.out, "training")
+    return 0
+
+
+def run_memory(options: argparse.Namespace) -> int:
+    """The models at their own batch and at MEMORY_BATCH (or at --batch); prints and writes JSON."""
+    path = options.out / "memory.json"
+    apps.cli.check_writable(path)
+    report: dict[str, Any] = {
+        "machine": apps.machine.describe(options.threads),
+        "date": apps.machine.now(),
+        "needle": ndl.__version__,
+        "peers_missing": apps.peers.missing("lstm"),
+        "cases": [],
+    }
+    with apps.cli.progress() as bar:
+        for case in CASES:
+            batches = [options.batch] if options.batch else [case.batch, MEMORY_BATCH]
+            for batch in batches if case.name in options.only else ():
+                bar(len(report["cases"]), len(CASES) * len(batches), f"{case.name}, batch {batch}")
+                report["cases"].append(measure_memory(replace(case, batch=batch), options))
+    tables.print_memory(report)
+    apps.report.write_json(report, path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

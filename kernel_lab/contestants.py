@@ -1,0 +1,160 @@
+"""What a contest's child processes run: factories of needle_tvm.timing.
+
+Each returns (call, outputs). Nothing is imported that the contestant does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from kernel_lab.workload import Array
+
+Contestant = tuple[Callable[[], object], Callable[[], list[Array]]]
+
+
+def load_inputs(path: str) -> list[Array]:
+    """The arrays of an .npz file in the order they were saved."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
+    """A rung's compiled library, run without TVM's compiler."""
+    from needle_tvm.ffi import load_ffi
+    from needle_tvm.runtime import aligned_copy
+
+    ffi = load_ffi()
+    function = ffi.load_module(path)["main"]
+    arrays = [aligned_copy(array) for array in load_inputs(inputs)]
+    result = aligned_copy(np.full(tuple(output), np.nan, np.float32))
+    tensors = [ffi.from_dlpack(array) for array in (*arrays, result)]
+    return lambda: function(*tensors), lambda: [result]
+
+
+def device_library(
+    path: str, inputs: str, output: Sequence[int], launches: int, device: str = "cuda"
+) -> Contestant:
+    """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
+
+    One launch is what a caller waits for. Of many in a row each is prepared while the last one
+    runs, so what they take is the device's time, as long as that is above a launch's few
+    microseconds.
+    """
+    from needle_tvm._tvm import tvm
+
+    place = tvm.runtime.device(device, 0)
+    function = tvm.runtime.load_module(path)["main"]
+    arrays = [*load_inputs(inputs), np.full(tuple(output), np.nan, np.float32)]
+    tensors = [tvm.runtime.tensor(array, place) for array in arrays]
+
+    def call() -> None:
+        for _ in range(launches):
+            function(*tensors)
+        place.sync()
+
+    return call, lambda: [tensors[-1].numpy()]
+
+
+def numpy_gemm(inputs: str) -> Contestant:
+    a, b = load_inputs(inputs)
+    out = np.empty((a.shape[0], b.shape[1]), np.float32)
+    return lambda: np.matmul(a, b, out=out), lambda: [out]
+
+
+def numpy_conv1d(inputs: str, mode: Literal["full", "same"]) -> Contestant:
+    a, w = load_inputs(inputs)
+    return lambda: np.convolve(a, w, mode), lambda: [np.convolve(a, w, mode)]
+
+
+def numpy_vector_add(inputs: str) -> Contestant:
+    a, b = load_inputs(inputs)
+    out = np.empty_like(a)
+    return lambda: np.add(a, b, out=out), lambda: [out]
+
+
+def torch_peer(
+    work: str,
+    inputs: str,
+    threads: int,
+    mode: str = "full",
+    device: str = "cpu",
+    launches: int = 1,
+) -> Contestant:
+    """PyTorch doing a workload's work, without a gradient tape; on a GPU in full float32."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    tensors = [torch.from_numpy(array).to(device) for array in load_inputs(inputs)]
+    compute = _TORCH[work](torch, tensors, mode)
+
+    def call() -> None:
+        for _ in range(launches):
+            compute()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return call, lambda: [compute().cpu().numpy()]
+
+
+def _torch_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    a, b = tensors
+    out = torch.empty((a.shape[0], b.shape[1]), device=a.device)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def _torch_vector_add(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    a, b = tensors
+    out = torch.empty_like(a)
+    return lambda: torch.add(a, b, out=out)
+
+
+def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    """PyTorch's conv1d is a correlation: it is given the kernel reversed, which is not timed."""
+    signal, kernel = tensors[0][None, None], tensors[1].flip(0)[None, None]
+    extent, taps = tensors[0].shape[0], tensors[1].shape[0]
+    conv1d = torch.nn.functional.conv1d
+    if mode == "full":
+        return lambda: conv1d(signal, kernel, padding=taps - 1)[0, 0]
+    if taps % 2:
+        return lambda: conv1d(signal, kernel, padding="same")[0, 0]
+    start = (taps - 1) // 2  # an even kernel's zeros lie otherwise than NumPy's
+    return lambda: conv1d(signal, kernel, padding=taps - 1)[0, 0, start : start + extent]
+
+
+def _torch_depthwise(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    image, kernel = tensors[:2]
+    weight, groups = kernel[:, None], kernel.shape[0]
+    before = (kernel.shape[-1] - 1) // 2
+    after = kernel.shape[-1] - 1 - before
+    conv2d, pad = torch.nn.functional.conv2d, torch.nn.functional.pad
+    if before == after:
+        return lambda: conv2d(image, weight, padding=before, groups=groups)
+    return lambda: conv2d(pad(image, (before, after, before, after)), weight, groups=groups)
+
+
+def _torch_separable(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    deep = _torch_depthwise(torch, tensors, mode)
+    point = tensors[2][:, :, None, None]
+    return lambda: torch.nn.functional.conv2d(deep(), point)
+
+
+def _torch_gelu_matmul(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    a, b, bias = tensors
+    return lambda: torch.nn.functional.gelu(torch.addmm(bias, a, b))
+
+
+_TORCH = {
+    "vector_add": _torch_vector_add,
+    "conv1d": _torch_conv1d,
+    "depthwise": _torch_depthwise,
+    "separable": _torch_separable,
+    "gemm": _torch_gemm,
+    "gelu_matmul": _torch_gelu_matmul,
+}

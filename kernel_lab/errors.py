@@ -1,0 +1,17 @@
+"""What the lab raises on purpose; each reads as one line."""
+
+from __future__ import annotations
+
+from needle_tvm.errors import NeedleTVMError
+
+
+class LabError(NeedleTVMError):
+    """Base of the lab's own errors: the work was asked for rightly and did not succeed."""
+
+
+class LabUsageError(LabError, ValueError):
+    """Something was asked for that the lab does not have or cannot do: a size, a rung, a device."""
+
+
+class WrongResult(LabError):
+    """A rung computes something else than NumPy does in float64."""

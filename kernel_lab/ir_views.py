@@ -1,0 +1,231 @@
+"""A rung's text on its way to the machine: TVMScript, LLVM or CUDA, assembly or PTX, with counts.
+
+Imports TVM's compiler when used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab import build
+from kernel_lab.code_counts import (
+    HotPart,
+    PtxCounts,
+    Resources,
+    X86Counts,
+    hot_part,
+    ptx_counts,
+    resources,
+    x86_counts,
+)
+from kernel_lab.errors import LabError
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, Target
+
+_NVCC_SECONDS = 120
+
+
+def tvmscript(module: IRModule) -> str:
+    """The module's TVMScript, without the lines every script begins with."""
+    from needle_tvm._tvm import script
+
+    lines = script(module).splitlines()
+    kept = [line for line in lines if not line.startswith("# from tvm")]
+    return "\n".join(kept).strip() + "\n"
+
+
+def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
+    """An HTML table with the two texts side by side; what changed within a line is marked.
+
+    Unchanged stretches are cut down to `context` lines around each change. Lines are matched with
+    difflib's SequenceMatcher (Ratcliff and Obershelp's pattern matching).
+    """
+    old, new = left.splitlines(), right.splitlines()
+    rows = [
+        f"<tr><th colspan=2>{html.escape(left_name)}</th>"
+        f"<th colspan=2>{html.escape(right_name)}</th></tr>"
+    ]
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    end = 0
+    for group in matcher.get_grouped_opcodes(context):
+        if group[0][1] > end:
+            rows.append('<tr class="gap"><td colspan=4>...</td></tr>')
+        end = group[-1][2]
+        for kind, first, last, from_, to in group:
+            for step in range(max(last - first, to - from_)):
+                rows.append(
+                    _row(
+                        (first + step + 1, old[first + step]) if first + step < last else None,
+                        (from_ + step + 1, new[from_ + step]) if from_ + step < to else None,
+                        changed=kind != "equal",
+                    )
+                )
+    if len(rows) == 1:
+        rows.append('<tr class="gap"><td colspan=4>no difference</td></tr>')
+    columns = "<colgroup>" + 2 * '<col class="number"><col>' + "</colgroup>\n"
+    return f'<table class="diff">\n{columns}' + "\n".join(rows) + "\n</table>"
+
+
+def _row(left: tuple[int, str] | None, right: tuple[int, str] | None, *, changed: bool) -> str:
+    texts = [html.escape(side[1]) if side else "" for side in (left, right)]
+    if changed and left and right:
+        texts = _marked(left[1], right[1])
+    cells = []
+    for side, text, name in zip((left, right), texts, ("removed", "added"), strict=True):
+        number = side[0] if side else ""
+        style = f' class="{name}"' if changed and side else ""
+        cells.append(f"<td>{number}</td><td{style}>{text}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _marked(left: str, right: str) -> list[str]:
+    """The two lines with <b> around what differs, where they have more in common than not."""
+    matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
+    if matcher.ratio() < 0.5:
+        return [html.escape(left), html.escape(right)]
+    marked = ["", ""]
+    for kind, *places in matcher.get_opcodes():
+        for side, line in enumerate((left, right)):
+            part = html.escape(line[places[2 * side] : places[2 * side + 1]])
+            marked[side] += f"<b>{part}</b>" if kind != "equal" and part else part
+    return marked
+
+
+@dataclass(frozen=True)
+class CpuCode:
+    """What LLVM made of a rung: its IR, the assembly, and the hot part of that with its counts."""
+
+    llvm: str
+    assembly: str
+    hot: HotPart
+    counts: X86Counts
+
+    def summary(self) -> str:
+        """The counts in one line."""
+        c = self.counts
+        used = ", ".join(f"{count} {name}" for name, count in sorted(c.registers.items())[::-1])
+        return (
+            f"{self.hot.name}: {c.instructions} instructions, widest register {c.widest}"
+            f" (by width: {used or 'none'}), {c.fma} FMA, {c.packed} packed and {c.scalar} scalar"
+            f" arithmetic, stack {c.stack_loads} loads and {c.stack_stores} stores"
+        )
+
+
+def cpu_code(module: IRModule, target: Target) -> CpuCode:
+    """Compile a rung for a CPU and take the code apart. Counts are of x86-64 assembly."""
+    from needle_tvm._tvm import generated_source
+
+    library = build.compile_module(module, target)
+    assembly = without_directives(generated_source(library, "asm"))
+    hot = hot_part(assembly)
+    return CpuCode(generated_source(library, "ll"), assembly, hot, x86_counts(hot.lines))
+
+
+def llvm_block(llvm: str) -> str:
+    """The basic block of LLVM IR with the most arithmetic on floats or vectors.
+
+    Notes for debuggers are left out.
+    """
+    arithmetic = re.compile(
+        r"\bf(?:mul|add|sub|div)\b|@llvm\.fm(?:a|uladd)\b|\b(?:mul|add) (?:nsw )?<"
+    )
+    lines = [re.sub(r", ![\w.]+ !\d+", "", line) for line in llvm.splitlines()]
+    lines = [line for line in lines if not line.lstrip().startswith("#dbg")]
+    blocks = re.split(r"\n(?=[\w.]+:|define )", "\n".join(lines))
+    return max(blocks, key=lambda text: len(arithmetic.findall(text)), default="").strip()
+
+
+def without_directives(assembly: str) -> str:
+    """Assembly without the lines for debuggers and linkers."""
+    directive = re.compile(r"^\s*(?:\.(?!L)\w+|\.L(?:tmp|func|cfi|info|debug|line|string)\w*:)")
+    return "\n".join(line for line in assembly.splitlines() if not directive.match(line))
+
+
+@dataclass(frozen=True)
+class GpuCode:
+    """What became of a rung for a GPU: CUDA, PTX and its hot part, counts, and ptxas' figures."""
+
+    arch: str
+    cuda: str
+    ptx: str
+    hot: HotPart
+    counts: PtxCounts
+    hot_counts: PtxCounts
+    resources: list[Resources]
+
+    def summary(self) -> str:
+        """The counts in one line."""
+        parts = []
+        for access in ("ld.global", "st.global", "ld.shared", "st.shared", "ld.local", "st.local"):
+            widths = self.counts.accesses.get(access)
+            if widths:
+                by_width = ", ".join(
+                    f"{count} {width or 'scalar'}" for width, count in sorted(widths.items())
+                )
+                parts.append(f"{access} {by_width}")
+        parts += [f"{self.counts.fma} fma", f"{self.counts.mma} mma"]
+        parts.append(f"{self.counts.barriers} barriers")
+        if self.counts.asynchronous:
+            parts.append(f"{self.counts.asynchronous} cp.async")
+        parts += [
+            f"{r.kernel}: {r.registers} registers, {r.shared:,} bytes shared, spills"
+            f" {r.spill_stores} and {r.spill_loads} bytes"
+            for r in self.resources
+        ]
+        return f"{self.arch}, whole kernel: " + "; ".join(parts)
+
+
+def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuCode:
+    """Compile a rung for a GPU of that architecture, with or without one at hand.
+
+    Raises LabUsageError where there is no nvcc, LabError where nvcc refuses the code.
+    """
+    from needle_tvm._tvm import device_source
+
+    build.require_nvcc()
+    library = build.compile_module(module, build.make_target("cuda", arch))
+    source = device_source(library)
+    ptx, report = _assembled(source, arch)
+    hot = hot_part(ptx)
+    return GpuCode(
+        arch,
+        kernels_of(source),
+        ptx,
+        hot,
+        ptx_counts(ptx.splitlines()),
+        ptx_counts(hot.lines),
+        resources(report),
+    )
+
+
+def kernels_of(source: str) -> str:
+    """The kernels in CUDA source that TVM generated, without what stands before them."""
+    found = re.search(r'^extern "C" __global__ [^;{]*\{', source, re.MULTILINE)
+    return source[found.start() :].strip() + "\n" if found else source
+
+
+def _assembled(source: str, arch: str) -> tuple[str, str]:
+    """PTX of CUDA source, and what ptxas says about it."""
+    with tempfile.TemporaryDirectory() as directory:
+        file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")
+        file.write_text(source)
+        _run(["nvcc", "-std=c++17", f"-arch={arch}", "-ptx", "-o", str(ptx), str(file)])
+        report = _run(["ptxas", "-v", f"-arch={arch}", "-o", f"{directory}/k.cubin", str(ptx)])
+        return ptx.read_text(), report
+
+
+def _run(command: list[str]) -> str:
+    done: Any = subprocess.run(
+        command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False
+    )
+    if done.returncode:
+        raise LabError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+    return str(done.stdout + done.stderr)

@@ -1,0 +1,1 @@
+"""The ladders: one file for each workload and device, one function for each rung."""

@@ -1,0 +1,368 @@
+"""One-dimensional convolution on a CPU: what the definition costs, and what schedules can add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder
+from kernel_lab.search import Knobs, Space
+from kernel_lab.workload import Case
+from kernel_lab.workloads import conv1d
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(conv1d.CONV1D, "cpu")
+
+VECTORS = 8  # vectors of results that one register tile holds
+WINDOW = 11  # the same where a window of the signal and taps need registers as well
+UNROLL = 4
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """For each result a sum over every index of the full result, with a question at every term.
+
+    Of M + N - 1 terms at most N are not zero, so at M=4096, N=128 the loop does 33 times the work,
+    and the comparison keeps the compiler from using vectors.
+    """
+
+
+@ladder.rung(
+    kind="rewrite",
+    expected=(0.95, 1.2),
+    define=lambda case: conv1d.define_over(case, case["M"]),
+)
+def fewer_terms(sch: Schedule, case: Case) -> None:
+    """k runs over the signal only: the terms beyond it, N - 1 of M + N - 1, were all zero.
+
+    One comparison and 3 % of the terms fewer.
+    """
+
+
+@ladder.rung(expected=(1.5, 2))
+def parallel(sch: Schedule, case: Case) -> Any:
+    """Stretches of the result on different threads, which share nothing that is written.
+
+    As many times faster as there are cores: the work is milliseconds, waking threads microseconds.
+    """
+    b = sch.get_sblock("B")
+    n, _ = sch.get_loops(b)
+    outer, inner = sch.split(n, [None, 4 * case.processor.lanes])
+    sch.parallel(outer)
+    return inner
+
+
+@ladder.rung(
+    expected=(1.2, 8),
+    explained="TVM does not make a vector of a condition that differs between lanes: it writes the "
+    "sixteen questions one after the other, with k outside, so that each result is also loaded and "
+    "stored at every term.",
+)
+def vectorise(sch: Schedule, case: Case) -> Any:
+    """Neighbouring results side by side in vectors, k outside of them.
+
+    At most the number of lanes; less, because each lane has to ask whether its term counts.
+    """
+    inner = parallel(sch, case)
+    b = sch.get_sblock("B")
+    rest, lane = sch.split(inner, [None, case.processor.lanes])
+    k = sch.get_loops(b)[-1]
+    sch.reorder(rest, k, lane)
+    sch.vectorize(lane)
+    return k
+
+
+@ladder.rung(expected=(0.9, 1.5))
+def unroll(sch: Schedule, case: Case) -> None:
+    """Four steps of k written out: fewer loop counters and jumps for each term.
+
+    Little, where the term itself is a comparison and a masked load.
+    """
+    k = vectorise(sch, case)
+    _, inner = sch.split(k, [None, UNROLL])
+    sch.unroll(inner)
+
+
+def define_padded(case: Case) -> list[Any]:
+    """The signal copied between zeros, so that each result sums exactly N terms with no question.
+
+    Results come in whole register tiles; what hangs over the end is computed from zeros and not
+    written.
+    """
+    from needle_tvm._tvm import te
+
+    n, size = case["N"], conv1d.length(case.size)
+    tile = VECTORS * case.processor.lanes
+    whole = -(-size // tile) * tile
+    a, w, padded = conv1d.padded(case, whole + n)
+    t = te.reduce_axis((0, n), name="t")
+    tiles = te.compute(
+        (whole,), lambda i: te.sum(padded[i + t] * w[n - 1 - t], axis=t), name="tiles"
+    )
+    return [a, w, te.compute((size,), lambda i: tiles[i], name="B")]
+
+
+@ladder.rung(kind="rewrite", after=fewer_terms, expected=(16, 64), define=define_padded)
+def pad(sch: Schedule, case: Case) -> None:
+    """The signal between N - 1 zeros on both sides, k over the N taps: M / N times fewer terms.
+
+    At M=4096, N=128 that is 32. The copy costs M moves, and the questions are asked there, once for
+    each element. No schedule yet, so that this gain is the algorithm's alone.
+    """
+
+
+@ladder.rung(name="padded_parallel", expected=(1.2, 2))
+def padded_parallel(sch: Schedule, case: Case) -> Any:
+    """The same tiles on different threads, now that a tile is all there is to share.
+
+    Less than the number of cores: half a million multiply-adds are soon done, and waking the other
+    threads takes its microseconds all the same.
+    """
+    i, t = sch.get_loops(sch.get_sblock("tiles"))
+    tile, inner = sch.split(i, [None, VECTORS * case.processor.lanes])
+    sch.parallel(tile)
+    return tile, inner, t
+
+
+@ladder.rung(expected=(2, 16))
+def padded_vectorise(sch: Schedule, case: Case) -> Any:
+    """Sixteen neighbouring results in a vector; a tap is broadcast, the signal read unaligned.
+
+    Without a question in the loop every lane does useful work at every step.
+    """
+    tile, inner, t = padded_parallel(sch, case)
+    vector, lane = sch.split(inner, [None, case.processor.lanes])
+    sch.reorder(tile, vector, t, lane)
+    sch.vectorize(lane)
+    return tile, vector, t
+
+
+@ladder.rung(expected=(1.5, 8))
+def register_tile(sch: Schedule, case: Case) -> None:
+    """Eight vectors of results at once, summed in registers and written out once.
+
+    One vector alone is a chain of multiply-adds, each waiting four cycles for the last one, with a
+    load and a store of the result between; eight independent chains keep both units busy, and a tap
+    is broadcast once for eight vectors. What bounds it next are the loads, one for each
+    multiply-add, every one of them across two cache lines.
+    """
+    tiles = sch.get_sblock("tiles")
+    tile, vector, t = padded_vectorise(sch, case)
+    sch.reorder(tile, t, vector)
+    t_outer, t_inner = sch.split(t, [None, _divisor(case["N"], UNROLL)])
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(vector)
+    sch.unroll(t_inner)
+    _write(sch, tile, case)
+    sch.decompose_reduction(tiles, t_outer)
+    _vectorise_all(sch, case, "padded")
+
+
+def _divisor(extent: int, most: int) -> int:
+    return next(factor for factor in range(min(most, extent), 0, -1) if extent % factor == 0)
+
+
+def _write(sch: Schedule, loop: Any, case: Case) -> None:
+    """Results written out inside `loop`, from registers."""
+    b = sch.get_sblock("B")
+    sch.reverse_compute_at(b, loop, preserve_unit_loops=True)
+    vector, lane = sch.split(sch.get_loops(b)[-1], [None, case.processor.lanes])
+    sch.unroll(vector)
+    sch.vectorize(lane)
+
+
+def _vectorise_all(sch: Schedule, case: Case, *names: str) -> None:
+    """Vectors for the one loop of each of these copies."""
+    for name in names:
+        (loop,) = sch.get_loops(sch.get_sblock(name))
+        _, lane = sch.split(loop, [None, case.processor.lanes])
+        sch.vectorize(lane)
+
+
+@ladder.rung(kind="failed", after=register_tile, expected=(0.01, 0.7))
+def fused_padding(sch: Schedule, case: Case) -> None:
+    """FAILS: the padding computed where it is read instead of copied first (document 004's fusing).
+
+    It saves a copy of 16 KiB and puts the question whether the index is inside back into the
+    innermost loop, for each of N reads of every element instead of once.
+    """
+    sch.compute_inline(sch.get_sblock("padded"))
+    tiles = sch.get_sblock("tiles")
+    tile, vector, t = padded_vectorise(sch, case)
+    sch.reorder(tile, t, vector)
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(vector)
+    _write(sch, tile, case)
+    sch.decompose_reduction(tiles, t)
+
+
+@ladder.rung(kind="failed", after=register_tile, expected=(0.3, 1.0))
+def local_copies(sch: Schedule, case: Case) -> None:
+    """FAILS: signal and kernel copied to a small buffer before each step of k (document 004).
+
+    What is copied has been in the first-level cache already, so that the copy only adds loads and
+    stores to the one load for each multiply-add.
+    """
+    tiles = sch.get_sblock("tiles")
+    tile, vector, t = padded_vectorise(sch, case)
+    sch.reorder(tile, t, vector)
+    t_outer, t_inner = sch.split(t, [None, _divisor(case["N"], 4 * UNROLL)])
+    copies = [sch.cache_read(tiles, number, "global") for number in (0, 1)]
+    for copy in copies:
+        sch.compute_at(copy, t_outer)
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(vector)
+    sch.unroll(t_inner)
+    _write(sch, tile, case)
+    sch.decompose_reduction(tiles, t_outer)
+    _vectorise_all(sch, case, "padded")
+
+
+def define_window(case: Case) -> list[Any]:
+    """The taps split into t = lanes * p + s, and the results into whole vectors q.
+
+    Vector q at tap (p, s) reads the signal at lanes * (q + p) + s: for one s, all q and p together
+    read only q + p different vectors. The kernel is reversed and filled up with zeros to whole
+    vectors, so a result also meets up to lanes - 1 elements times zero.
+    """
+    extent = (_count(case, WINDOW) * WINDOW + _parts(case)) * case.processor.lanes
+    a, w, padded = conv1d.padded(case, extent)
+    return _windowed(case, a, w, lambda x: padded[x], WINDOW)
+
+
+def _parts(case: Case) -> int:
+    """Whole vectors of taps."""
+    return int(-(-case["N"] // case.processor.lanes))
+
+
+def _count(case: Case, vectors: int) -> int:
+    """Tiles of that many vectors that cover the results."""
+    return -(-conv1d.length(case.size) // (vectors * case.processor.lanes))
+
+
+def _windowed(case: Case, a: Any, w: Any, padded: Callable[[Any], Any], vectors: int) -> list[Any]:
+    """The sums over (s, p) in tiles of `vectors` vectors; result i begins at padded(i)."""
+    from needle_tvm._tvm import te, tirx
+
+    n, lanes, parts = case["N"], case.processor.lanes, _parts(case)
+    tile = vectors * lanes
+    taps = te.compute(
+        (parts * lanes,), lambda t: tirx.if_then_else(t < n, w[n - 1 - t], 0.0), name="taps"
+    )
+    s = te.reduce_axis((0, lanes), name="s")
+    p = te.reduce_axis((0, parts), name="p")
+    tiles = te.compute(
+        (_count(case, vectors), vectors, lanes),
+        lambda b, q, i: te.sum(
+            padded((b * vectors + q + p) * lanes + i + s) * taps[p * lanes + s], axis=[s, p]
+        ),
+        name="tiles",
+    )
+    out = te.compute(
+        (conv1d.length(case.size),),
+        lambda i: tiles[i // tile, i // lanes % vectors, i % lanes],
+        name="B",
+    )
+    return [a, w, out]
+
+
+@ladder.rung(kind="rewrite", after=register_tile, expected=(1.3, 4), define=define_window)
+def window(sch: Schedule, case: Case) -> None:
+    """Taps a whole vector apart share their loads: a window of the signal stays in registers.
+
+    For one s the eleven vectors of results and four p need fourteen different vectors of the signal
+    for forty-four multiply-adds, where the rung before loaded forty-four. The schedule stays the
+    same: tiles in registers, two loops unrolled, lanes in vectors, tiles on the threads.
+    """
+    window_schedule(sch, case, UNROLL, parallel=True)
+    _vectorise_all(sch, case, "padded")
+
+
+def window_schedule(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
+    """The schedule of `window` with its knobs: p's unrolled together, and threads or none."""
+    tiles = sch.get_sblock("tiles")
+    tile, vector, lane, s, p = sch.get_loops(tiles)
+    p_outer, p_inner = sch.split(p, [None, _divisor(int(sch.get(p).extent), unroll)])
+    sch.reorder(tile, p_outer, s, vector, p_inner, lane)
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(vector)
+    sch.unroll(p_inner)
+    sch.vectorize(lane)
+    if parallel:
+        sch.parallel(tile)
+    _write(sch, tile, case)
+    sch.decompose_reduction(tiles, p_outer)
+    _vectorise_all(sch, case, "taps")
+
+
+def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
+    """The zeros before the signal rounded up to whole vectors, results beginning that much later.
+
+    All but the last, cut vector of the copy then lie wholly inside the signal or wholly outside.
+    """
+    from needle_tvm._tvm import te, tirx
+
+    m, n, lanes = case["M"], case["N"], case.processor.lanes
+    before = n - 1 - conv1d.first(case.size)
+    zeros = -(-before // lanes)
+    shift = zeros * lanes - before
+    whole = m // lanes
+    a = te.placeholder((m,), name="A")
+    w = te.placeholder((n,), name="W")
+
+    def copied(v: Any, i: Any) -> Any:
+        x = v * lanes + i - zeros * lanes
+        rest = tirx.if_then_else(tirx.all(x >= 0, x < m), a[x], 0.0) if m % lanes else 0.0
+        return tirx.if_then_else(tirx.all(v >= zeros, v < zeros + whole), a[x], rest)
+
+    count = _count(case, vectors) * vectors + _parts(case) + 1
+    padded = te.compute((count, lanes), copied, name="padded")
+
+    def at(x: Any) -> Any:
+        return padded[(x + shift) // lanes, (x + shift) % lanes]
+
+    return _windowed(case, a, w, at, vectors)
+
+
+@ladder.rung(kind="rewrite", expected=(1.1, 1.6), define=define_aligned)
+def aligned_padding(sch: Schedule, case: Case) -> None:
+    """The question whether an element lies in the signal, asked once for a vector of the copy.
+
+    With N - 1 zeros in front every vector of the copy might be cut, and TVM copies it element by
+    element. By now that copy takes as long as the convolution of a thread.
+    """
+    _aligned(sch, case, UNROLL, parallel=True)
+
+
+def _aligned(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
+    window_schedule(sch, case, unroll, parallel)
+    sch.vectorize(sch.get_loops(sch.get_sblock("padded"))[-1])
+
+
+@ladder.rung(expected=(0.7, 1.6))
+def one_thread(sch: Schedule, case: Case) -> None:
+    """The same on one thread: at this size waking another one costs as much as it brings.
+
+    A call is a few microseconds by now. Longer signals pay for the threads again.
+    """
+    _aligned(sch, case, UNROLL, parallel=False)
+
+
+def _knobs(case: Case) -> list[Knobs]:
+    """Vectors in a tile, taps written out, threads or none."""
+    return [
+        {"vectors": vectors, "unroll": unroll, "parallel": parallel}
+        for vectors in (2, 4, 6, 8, 10, 11, 12, 14, 16)
+        for unroll in (1, 2, 4, 8)
+        for parallel in (False, True)
+    ]
+
+
+ladder.space = Space(
+    define=lambda case, knobs: define_aligned(case, knobs["vectors"]),
+    schedule=lambda sch, case, knobs: _aligned(sch, case, knobs["unroll"], knobs["parallel"]),
+    knobs=_knobs,
+)
+ladder.tuned_from = "pad"

@@ -1,0 +1,344 @@
+"""Depthwise convolution on a CPU: no product of matrices to hide behind, so loads are what counts.
+
+The rungs of the depthwise-separable ladder reuse the last schedule for its first half.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder
+from kernel_lab.search import Knobs, Space
+from kernel_lab.workload import Case
+from kernel_lab.workloads import depthwise
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(depthwise.DEPTHWISE, "cpu")
+separable = Ladder(depthwise.SEPARABLE, "cpu")
+
+ROWS = 8  # rows of results that one register tile holds, a vector each
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Six loops and, at each tap, four comparisons whether it lies inside the image.
+
+    The sum over the taps is one dependent chain, and the comparisons keep it out of vectors.
+    """
+
+
+def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
+    """The image copied into a frame of zeros, the results in whole register tiles, cut to size."""
+    from needle_tvm._tvm import te
+
+    image, kernel = depthwise.placeholders(case)
+    tiles = padded_depthwise(case, image, kernel, tile_rows)
+    shape = (case["B"], case["C"], case["H"], case["W"])
+    out = te.compute(shape, lambda b, c, y, x: tiles[b, c, y, x], name="out")
+    return [image, kernel, out]
+
+
+def padded_depthwise(case: Case, image: Any, kernel: Any, tile_rows: int = ROWS) -> Any:
+    """(B, C, H, W) results, H and W rounded up to whole tiles, from a padded copy of the image."""
+    from needle_tvm._tvm import te, tirx
+
+    h, w, k, left = case["H"], case["W"], case["K"], depthwise.before(case.size)
+    rows, columns = _whole(h, tile_rows), _whole(w, case.processor.lanes)
+
+    def framed(b: Any, c: Any, y: Any, x: Any) -> Any:
+        inside = tirx.all(y >= left, y < h + left, x >= left, x < w + left)
+        return tirx.if_then_else(inside, image[b, c, y - left, x - left], 0.0)
+
+    frame = (case["B"], case["C"], rows + k - 1, columns + k - 1)
+    padded = te.compute(frame, framed, name="padded")
+    kh, kw = te.reduce_axis((0, k), name="kh"), te.reduce_axis((0, k), name="kw")
+    return te.compute(
+        (case["B"], case["C"], rows, columns),
+        lambda b, c, y, x: te.sum(padded[b, c, y + kh, x + kw] * kernel[c, kh, kw], axis=[kh, kw]),
+        name="tiles",
+    )
+
+
+def _whole(extent: int, tile: int) -> int:
+    return -(-extent // tile) * tile
+
+
+@ladder.rung(
+    kind="rewrite",
+    expected=(1.5, 6),
+    define=define_padded,
+    explained="with no question left in the loops, whose extents are all known, LLVM unrolls the "
+    "taps and makes vectors of the columns by itself: most of what the next rungs say explicitly.",
+)
+def pad(sch: Schedule, case: Case) -> None:
+    """The image copied into a frame of zeros first: the taps are read with no question.
+
+    The questions are asked once for each pixel of the frame instead of K x K times for each result.
+    Nothing is scheduled yet.
+    """
+
+
+@ladder.rung(
+    expected=(1.3, 2),
+    explained="the work is ten microseconds by now, about what it takes to wake and join the "
+    "threads, and the frame is still copied by one of them.",
+)
+def parallel(sch: Schedule, case: Case) -> Any:
+    """Images and channels on different threads: each has its own kernel and shares nothing."""
+    loops = _planes(sch)
+    sch.parallel(loops[0])
+    return loops
+
+
+def _planes(sch: Schedule) -> Any:
+    """The loops over planes (image and channel in one), rows, columns and taps."""
+    b, c, y, x, kh, kw = sch.get_loops(sch.get_sblock("tiles"))
+    return sch.fuse(b, c), y, x, kh, kw
+
+
+@ladder.rung(
+    expected=(4, 24),
+    explained="LLVM had made these vectors by itself in the rungs before.",
+)
+def vectorise(sch: Schedule, case: Case) -> Any:
+    """Sixteen neighbouring results of a row in a vector, the taps outside of them.
+
+    A tap's weight is broadcast and the row read unaligned; more than the lanes where the chain of
+    dependent additions had been the limit.
+    """
+    return _vectors(sch, case, *parallel(sch, case))
+
+
+def _vectors(sch: Schedule, case: Case, plane: Any, y: Any, x: Any, kh: Any, kw: Any) -> Any:
+    vector, lane = sch.split(x, [None, case.processor.lanes])
+    sch.reorder(plane, y, vector, kh, kw, lane)
+    sch.vectorize(lane)
+    return plane, y, vector, kh, kw
+
+
+@ladder.rung(expected=(1.3, 6))
+def register_tile(sch: Schedule, case: Case) -> Any:
+    """Eight rows of a vector each, summed in registers and written once, the taps unrolled.
+
+    Eight independent chains hide the latency of the multiply-add. With the taps of a column
+    written out, the compiler sees that row y at tap i and row y + 1 at tap i - 1 read the same
+    vector: 14 loads for 56 multiply-adds instead of 56, at K = 7.
+    """
+    return _register_tile(sch, case, *vectorise(sch, case))
+
+
+def _register_tile(
+    sch: Schedule,
+    case: Case,
+    plane: Any,
+    y: Any,
+    vector: Any,
+    kh: Any,
+    kw: Any,
+    *,
+    rows: int = ROWS,
+    most: int = 8,
+) -> Any:
+    """The schedule of `register_tile`; kernels of up to `most` rows are written out."""
+    tiles = sch.get_sblock("tiles")
+    lane = sch.get_loops(tiles)[-1]
+    band, row = sch.split(y, [None, rows])
+    sch.reorder(plane, band, vector, kw, kh, row, lane)
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(row)
+    if case["K"] <= most:
+        sch.unroll(kh)
+    out = sch.get_sblock("out")
+    sch.reverse_compute_at(out, vector, preserve_unit_loops=True)
+    out_row, out_lane = sch.get_loops(out)[-2:]
+    sch.unroll(out_row)
+    sch.vectorize(out_lane)
+    sch.decompose_reduction(tiles, kw)
+    return plane
+
+
+@ladder.rung(expected=(1.0, 2))
+def frame_at_plane(sch: Schedule, case: Case) -> None:
+    """Each thread frames the plane it is about to work on, instead of one thread framing all.
+
+    The frame is still in the cache when it is read, and the copy is shared out as well.
+    """
+    padded = sch.get_sblock("padded")
+    plane = register_tile(sch, case)
+    sch.compute_at(padded, plane, preserve_unit_loops=True)
+
+
+@ladder.rung(expected=(0.7, 2))
+def one_thread(sch: Schedule, case: Case) -> None:
+    """The same on one thread: a few microseconds of work are not worth waking another.
+
+    Larger images pay for the threads again.
+    """
+    padded = sch.get_sblock("padded")
+    plane = _register_tile(sch, case, *_vectors(sch, case, *_planes(sch)))
+    sch.compute_at(padded, plane, preserve_unit_loops=True)
+
+
+@ladder.rung(kind="failed", after=register_tile, expected=(0.05, 0.8))
+def fused_padding(sch: Schedule, case: Case) -> None:
+    """FAILS: the frame is not copied but computed where it is read.
+
+    Saves 40 KiB of traffic inside the cache and asks four questions at each of the K x K taps.
+    """
+    sch.compute_inline(sch.get_sblock("padded"))
+    _register_tile(sch, case, *vectorise(sch, case), most=0)
+
+
+@ladder.rung(kind="failed", after=vectorise, expected=(0.1, 0.9))
+def parallel_rows(sch: Schedule, case: Case) -> None:
+    """FAILS: threads for the rows of a plane, one plane after the other.
+
+    Each plane wakes and joins the threads anew, for a microsecond's work.
+    """
+    tiles = sch.get_sblock("tiles")
+    _, _, y, x, kh, kw = sch.get_loops(tiles)
+    vector, lane = sch.split(x, [None, case.processor.lanes])
+    sch.reorder(y, vector, kh, kw, lane)
+    sch.parallel(y)
+    sch.vectorize(lane)
+
+
+def _searched(sch: Schedule, case: Case, knobs: Knobs) -> None:
+    """The schedule of `one_thread` and its relatives, as the knobs say."""
+    padded = sch.get_sblock("padded")
+    planes = parallel(sch, case) if knobs["parallel"] else _planes(sch)
+    most = case["K"] if knobs["write_out"] else 0
+    plane = _register_tile(sch, case, *_vectors(sch, case, *planes), rows=knobs["rows"], most=most)
+    if knobs["frame_at_plane"]:
+        sch.compute_at(padded, plane, preserve_unit_loops=True)
+
+
+def _knobs(case: Case) -> list[Knobs]:
+    """Rows of a register tile, the taps written out or not, where the frame is made, threads."""
+    return [
+        {"rows": rows, "write_out": out, "frame_at_plane": frame, "parallel": threads}
+        for rows in (1, 2, 4, 8, 16)
+        for out in (False, True)
+        for frame in (False, True)
+        for threads in (False, True)
+    ]
+
+
+ladder.space = Space(
+    define=lambda case, knobs: define_padded(case, knobs["rows"]), schedule=_searched, knobs=_knobs
+)
+ladder.tuned_from = "pad"
+
+
+@separable.rung(name="naive", expected=(1, 1), kind="naive")
+def separable_naive(sch: Schedule, case: Case) -> None:
+    """The naive depthwise convolution, then for each output channel a sum over the channels."""
+
+
+def define_separable_padded(case: Case) -> list[Any]:
+    """The padded depthwise convolution in whole tiles, then the pointwise one, cut to size."""
+    from needle_tvm._tvm import te
+
+    image, kernel = depthwise.placeholders(case)
+    point = te.placeholder((case["O"], case["C"]), name="point")
+    tiles = padded_depthwise(case, image, kernel)
+    c = te.reduce_axis((0, case["C"]), name="c")
+    wide = te.compute(
+        (case["B"], case["O"], int(tiles.shape[2]), int(tiles.shape[3])),
+        lambda b, o, y, x: te.sum(tiles[b, c, y, x] * point[o, c], axis=c),
+        name="wide",
+    )
+    shape = (case["B"], case["O"], case["H"], case["W"])
+    out = te.compute(shape, lambda b, o, y, x: wide[b, o, y, x], name="out")
+    return [image, kernel, point, out]
+
+
+@separable.rung(
+    name="pad", kind="rewrite", after="naive", expected=(2, 15), define=define_separable_padded
+)
+def separable_pad(sch: Schedule, case: Case) -> None:
+    """The image in a frame of zeros, as in the depthwise ladder; the pointwise half stays as it is.
+
+    The gain of the first half, in so far as the second leaves it visible.
+    """
+
+
+@separable.rung(name="vectorise", expected=(1.5, 10))
+def separable_vectorise(sch: Schedule, case: Case) -> None:
+    """Both halves in vectors along the row, the first one in register tiles.
+
+    The pointwise sum over a few channels is now the larger part of the loads.
+    """
+    _deep_tiles(sch, case)
+    b, o, y, x, c = sch.get_loops(sch.get_sblock("wide"))
+    vector, lane = sch.split(x, [None, case.processor.lanes])
+    sch.reorder(b, o, y, vector, c, lane)
+    sch.vectorize(lane)
+    _, lane = sch.split(sch.get_loops(sch.get_sblock("out"))[-1], [None, case.processor.lanes])
+    sch.vectorize(lane)
+
+
+def _deep_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
+    """The depthwise half in register tiles, written to its array."""
+    tiles = sch.get_sblock("tiles")
+    written = sch.cache_write(tiles, 0, "local")
+    plane, y, vector, kh, kw = _vectors(sch, case, *_planes(sch))
+    lane = sch.get_loops(tiles)[-1]
+    band, row = sch.split(y, [None, ROWS])
+    sch.reorder(plane, band, vector, kw, kh, row, lane)
+    sch.unroll(row)
+    if case["K"] <= 8:
+        sch.unroll(kh)
+    sch.reverse_compute_at(written, vector, preserve_unit_loops=True)
+    out_row, out_lane = sch.get_loops(written)[-2:]
+    sch.unroll(out_row)
+    sch.vectorize(out_lane)
+    if parallel:
+        sch.parallel(plane)
+    sch.decompose_reduction(tiles, kw)
+
+
+@separable.rung(name="pointwise_tile", expected=(1.1, 3))
+def separable_pointwise_tile(sch: Schedule, case: Case) -> None:
+    """All output channels of a row's vector at once: each depthwise result is loaded once for all.
+
+    With eight output channels that is one load for eight multiply-adds instead of one for one, and
+    the sums go straight to the result.
+    """
+    _deep_tiles(sch, case)
+    _point_tiles(sch, case)
+
+
+def _point_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
+    """The pointwise half with its channels inside, in registers."""
+    wide = sch.get_sblock("wide")
+    sch.set_scope(wide, 0, "local")
+    b, o, y, x, c = sch.get_loops(wide)
+    group, channel = sch.split(o, [None, next(n for n in (8, 4, 2, 1) if case["O"] % n == 0)])
+    vector, lane = sch.split(x, [None, case.processor.lanes])
+    sch.reorder(b, group, y, vector, c, channel, lane)
+    sch.unroll(channel)
+    sch.vectorize(lane)
+    out = sch.get_sblock("out")
+    sch.reverse_compute_at(out, vector, preserve_unit_loops=True)
+    loops = sch.get_loops(out)
+    sch.unroll(loops[-3])
+    sch.vectorize(loops[-1])
+    if parallel:
+        sch.parallel(b)
+    sch.decompose_reduction(wide, c)
+
+
+@separable.rung(name="parallel", expected=(0.6, 2))
+def separable_parallel(sch: Schedule, case: Case) -> None:
+    """Planes of the first half on the threads, then images of the second.
+
+    The threads are woken twice for a few microseconds of work each: worth it for large images only.
+    """
+    _deep_tiles(sch, case, parallel=True)
+    _point_tiles(sch, case, parallel=True)
+
+
+separable.tuned_from = "pad"

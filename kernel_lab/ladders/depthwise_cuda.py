@@ -1,0 +1,183 @@
+"""Depthwise convolution on a GPU in document 000's steps, then the separable one in one kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import depthwise
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(depthwise.DEPTHWISE, "cuda")
+separable = Ladder(depthwise.SEPARABLE, "cuda")
+
+ROWS, COLUMNS = 8, 32  # of a block's threads, and so of its results
+THREADS = ROWS * COLUMNS
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """A block of one thread for each plane: B x C threads in all, each computing H x W results.
+
+    Twelve lanes of a GPU that has thousands.
+    """
+    b, c, *_ = sch.get_loops(sch.get_sblock("out"))
+    sch.bind(sch.fuse(b, c), "blockIdx.x")
+
+
+@ladder.rung(expected=(3, 16))
+def blocks_2d(sch: Schedule, case: Case) -> None:
+    """A block for each row of a plane (document's v1; it says 2.3 times, its times say 4.3).
+
+    H times as many threads, which is 16, and still one lane of each warp.
+    """
+    b, c, y, *_ = sch.get_loops(sch.get_sblock("out"))
+    sch.bind(sch.fuse(b, c), "blockIdx.x")
+    sch.bind(y, "blockIdx.y")
+
+
+@ladder.rung(expected=(5, 32))
+def block_fusion(sch: Schedule, case: Case) -> None:
+    """A block for each result (v2): all loops over results in one, W times as many threads.
+
+    6144 blocks fill every multiprocessor, but a warp is as idle as before.
+    """
+    b, c, y, x, *_ = sch.get_loops(sch.get_sblock("out"))
+    sch.bind(sch.fuse(b, c, y, x), "blockIdx.x")
+
+
+@ladder.rung(expected=(3, 16))
+def threads_2d(sch: Schedule, case: Case) -> None:
+    """8 x 32 threads for a piece of a plane (v3): a warp is a stretch of a row and reads a run."""
+    _planes(sch)
+
+
+def _planes(sch: Schedule, name: str = "out") -> Any:
+    """Blocks of 8 x 32 results of a plane; returns the innermost block loop."""
+    b, c, y, x, *_ = sch.get_loops(sch.get_sblock(name))
+    y_block, y_thread = sch.split(y, [None, ROWS])
+    x_block, x_thread = sch.split(x, [None, COLUMNS])
+    sch.reorder(b, c, y_block, x_block, y_thread, x_thread)
+    plane = sch.fuse(b, c)
+    sch.bind(plane, "blockIdx.z")
+    sch.bind(y_block, "blockIdx.y")
+    sch.bind(x_block, "blockIdx.x")
+    sch.bind(y_thread, "threadIdx.y")
+    sch.bind(x_thread, "threadIdx.x")
+    return x_block
+
+
+@ladder.rung(expected=(0.9, 1.4))
+def outer_fusion(sch: Schedule, case: Case) -> None:
+    """All results in one loop, shared out to blocks of 128 threads (v4, 1.26 times).
+
+    No lane is idle where H or W is no multiple of a block, and there are twice as many blocks.
+    """
+    b, c, y, x, *_ = sch.get_loops(sch.get_sblock("out"))
+    block, thread = sch.split(sch.fuse(b, c, y, x), [None, 128])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+
+
+def define_padded(case: Case) -> list[Any]:
+    """The image in a frame of zeros as a stage of its own, which a schedule can place."""
+
+    image, kernel = depthwise.placeholders(case)
+    deep = _framed(case, image, kernel, "out")
+    return [image, kernel, deep]
+
+
+def _framed(case: Case, image: Any, kernel: Any, name: str) -> Any:
+    from needle_tvm._tvm import te, tirx
+
+    h, w, k, left = case["H"], case["W"], case["K"], depthwise.before(case.size)
+
+    def framed(b: Any, c: Any, y: Any, x: Any) -> Any:
+        inside = tirx.all(y >= left, y < h + left, x >= left, x < w + left)
+        return tirx.if_then_else(inside, image[b, c, y - left, x - left], 0.0)
+
+    frame = (case["B"], case["C"], h + k - 1, w + k - 1)
+    padded = te.compute(frame, framed, name="padded")
+    kh, kw = te.reduce_axis((0, k), name="kh"), te.reduce_axis((0, k), name="kw")
+    return te.compute(
+        (case["B"], case["C"], h, w),
+        lambda b, c, y, x: te.sum(padded[b, c, y + kh, x + kw] * kernel[c, kh, kw], axis=[kh, kw]),
+        name=name,
+    )
+
+
+@ladder.rung(kind="rewrite", after=threads_2d, expected=(0.9, 1.6), define=define_padded)
+def shared_memory(sch: Schedule, case: Case) -> None:
+    """A block's piece of the image with its frame, and its kernel, in shared memory.
+
+    Each pixel is fetched, and asked whether it lies inside, once for a block instead of up to K x K
+    times. At 7 x 7 the cache had given most of this.
+    """
+    _shared(sch)
+
+
+def _shared(sch: Schedule) -> None:
+    kernel = sch.cache_read(sch.get_sblock("out"), 1, "shared")
+    block = _planes(sch)
+    padded = sch.get_sblock("padded")
+    sch.set_scope(padded, 0, "shared")
+    for copy, depth in ((padded, 2), (kernel, 2)):
+        sch.compute_at(copy, block, preserve_unit_loops=True)
+        _, ty, tx = sch.split(sch.fuse(*sch.get_loops(copy)[-depth:]), [None, ROWS, COLUMNS])
+        sch.bind(ty, "threadIdx.y")
+        sch.bind(tx, "threadIdx.x")
+
+
+@ladder.rung(expected=(1.1, 2))
+def unroll(sch: Schedule, case: Case) -> None:
+    """The taps written out, for kernels of up to 8 x 8: no counters, addresses known in advance."""
+    out = sch.get_sblock("out")
+    _shared(sch)
+    if case["K"] <= 8:
+        for loop in sch.get_loops(out)[-2:]:
+            sch.unroll(loop)
+
+
+@separable.rung(name="naive", expected=(1, 1), kind="naive")
+def separable_naive(sch: Schedule, case: Case) -> None:
+    """Two kernels, each with a block of one thread for each result."""
+    for name in ("deep", "out"):
+        b, c, y, x, *_ = sch.get_loops(sch.get_sblock(name))
+        sch.bind(sch.fuse(b, c, y, x), "blockIdx.x")
+
+
+@separable.rung(name="threads_2d", expected=(3, 16))
+def separable_threads_2d(sch: Schedule, case: Case) -> None:
+    """Two kernels with blocks of 8 x 32 threads: whole warps, each reading a run of a row."""
+    for name in ("deep", "out"):
+        _planes(sch, name)
+
+
+@separable.rung(name="fuse", expected=(1.1, 2))
+def separable_fuse(sch: Schedule, case: Case) -> None:
+    """One kernel: a block computes the depthwise results of all channels for its piece into shared
+    memory, then all output channels from there.
+
+    One launch instead of two, and the array between the halves never reaches global memory.
+    """
+    out, deep = sch.get_sblock("out"), sch.get_sblock("deep")
+    b, o, y, x, _ = sch.get_loops(out)
+    y_block, y_thread = sch.split(y, [None, ROWS])
+    x_block, x_thread = sch.split(x, [None, COLUMNS])
+    sch.reorder(b, y_block, x_block, y_thread, x_thread, o)
+    sch.bind(b, "blockIdx.z")
+    sch.bind(y_block, "blockIdx.y")
+    sch.bind(x_block, "blockIdx.x")
+    sch.bind(y_thread, "threadIdx.y")
+    sch.bind(x_thread, "threadIdx.x")
+    sch.set_scope(deep, 0, "shared")
+    sch.compute_at(deep, x_block, preserve_unit_loops=True)
+    *_, c, dy, dx, kh, kw = sch.get_loops(deep)
+    sch.reorder(dy, dx, c, kh, kw)
+    _, ty = sch.split(dy, [None, ROWS])
+    _, tx = sch.split(dx, [None, COLUMNS])
+    sch.bind(ty, "threadIdx.y")
+    sch.bind(tx, "threadIdx.x")

@@ -1,0 +1,80 @@
+"""A product with bias and GELU on a CPU: what fusing the epilogue is worth at each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.ladders import gemm_cpu
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import gelu_matmul
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(gelu_matmul.GELU_MATMUL, "cpu")
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Three stages one after the other, none scheduled: a product, a sum, GELU.
+
+    The product down the columns of B takes nearly all of the time.
+    """
+
+
+@ladder.rung(expected=(0.95, 1.1))
+def fuse(sch: Schedule, case: Case) -> None:
+    """Bias and GELU computed in one loop, without the array of sums between them.
+
+    One pass over M N values fewer: a megabyte beside a product that takes a hundred times longer.
+    """
+    sch.compute_inline(sch.get_sblock("shifted"))
+
+
+def define_packed(case: Case) -> list[Any]:
+    """The panels and tiles of `gemm`, and the epilogue over its tiles."""
+    from needle_tvm._tvm import te
+
+    a, b, product = gemm_cpu.define_packed(case)
+    bias = te.placeholder((case["N"],), name="bias")
+    shape = (case["M"], case["N"])
+    shifted = te.compute(shape, lambda i, j: product[i, j] + bias[j], name="shifted")
+    out = te.compute(shape, lambda i, j: gelu_matmul.gelu(te, shifted[i, j]), name="out")
+    return [a, b, bias, out]
+
+
+@ladder.rung(kind="rewrite", after=fuse, expected=(100, 2000), define=define_packed)
+def best_product(sch: Schedule, case: Case) -> None:
+    """The last rung of `gemm` for the product; bias and GELU each stay a loop over all of C.
+
+    What is left shows: two passes over C on one thread, one of them with a rational function for
+    every value.
+    """
+    gemm_cpu.cache_block(sch, case)
+
+
+@ladder.rung(expected=(1.1, 3))
+def parallel_epilogue(sch: Schedule, case: Case) -> None:
+    """Bias and GELU in one loop, in vectors and on all threads, but after the whole product.
+
+    As many times less for the epilogue as there are cores and lanes; C is still read back.
+    """
+    gemm_cpu.cache_block(sch, case)
+    sch.compute_inline(sch.get_sblock("shifted"))
+    i, j = sch.get_loops(sch.get_sblock("out"))
+    _, lane = sch.split(j, [None, case.processor.lanes])
+    sch.parallel(i)
+    sch.vectorize(lane)
+
+
+@ladder.rung(expected=(1.0, 1.5))
+def fuse_into_tile(sch: Schedule, case: Case) -> None:
+    """GELU(x + bias) is applied to a tile of C as it leaves the registers.
+
+    C is written once and never read back, and the threads meet once instead of twice. This is what
+    a library's separate calls cannot do.
+    """
+    for name in ("C", "shifted"):
+        sch.compute_inline(sch.get_sblock(name))
+    gemm_cpu.blocked(sch, "out")

@@ -1,0 +1,47 @@
+"""A product with bias and GELU on a GPU: one kernel instead of three."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_lab.ladders import gemm_cuda
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import gelu_matmul
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Three kernels, 16 x 16 threads each: the product, the bias, GELU.
+
+    C goes to global memory and back twice between them.
+    """
+    gemm_cuda.square(sch, row="threadIdx.y", column="threadIdx.x")
+    for name in ("shifted", "out"):
+        i, j = sch.get_loops(sch.get_sblock(name))
+        gemm_cuda.bind_square(sch, i, j, row="threadIdx.y", column="threadIdx.x")
+
+
+@ladder.rung(expected=(1.02, 1.5))
+def fuse(sch: Schedule, case: Case) -> None:
+    """Bias and GELU in one kernel behind the product: two launches and one pass over C fewer."""
+    sch.compute_inline(sch.get_sblock("shifted"))
+    gemm_cuda.square(sch, row="threadIdx.y", column="threadIdx.x")
+    i, j = sch.get_loops(sch.get_sblock("out"))
+    gemm_cuda.bind_square(sch, i, j, row="threadIdx.y", column="threadIdx.x")
+
+
+@ladder.rung(expected=(3, 12), claims=gemm_cuda.deep_tiles)
+def fuse_into_tile(sch: Schedule, case: Case) -> None:
+    """The register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
+
+    One kernel; C itself is never written. Most of the gain is the product's tiles.
+    """
+    sch.compute_inline(sch.get_sblock("shifted"))
+    c, k_outer = gemm_cuda.tiled(sch, 2 * gemm_cuda.STEP, vector=4, result="out")
+    sch.decompose_reduction(c, k_outer)

@@ -1,0 +1,299 @@
+"""Matrix product on a CPU: from three loops to a register tile over a packed operand.
+
+The last rungs follow Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
+(ACM TOMS 2008): a tile of the result stays in vector registers while the kernel walks one packed
+panel of B, and a block of A stays in the second-level cache while all panels pass by.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder
+from kernel_lab.search import Knobs, Space
+from kernel_lab.workload import Case
+from kernel_lab.workloads import gemm
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(gemm.GEMM, "cpu")
+
+BLOCK = 32  # edge of the cache block: three 32 x 32 blocks of float32 are 12 KiB
+UNROLL = 4
+PANEL_UNROLL = 8  # steps of k written out over panels, whose rows follow each other in memory
+ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the second-level cache
+
+
+def _tile(case: Case) -> tuple[int, int]:
+    """Rows and columns of the accumulators that fit into registers: half of them, two wide."""
+    return case.processor.registers // 4, 2 * case.processor.lanes
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """The definition as it stands: for every element of C a sum along k, on one thread.
+
+    B is read down a column, so each load touches another cache line, and the sum is one chain of
+    dependent additions that no vector unit can help with.
+    """
+
+
+# What the gain of the first rungs over the naive one consists of, beside what they are there for.
+_LLVM_VECTORS = (
+    "LLVM makes vectors of the inner loop by itself once it is contiguous, so this rung has that "
+    "gain too; and at powers of two the naive walk down a column of B keeps meeting the same few "
+    "sets of the cache."
+)
+
+
+@ladder.rung(expected=(3, 16), explained=_LLVM_VECTORS)
+def reorder(sch: Schedule, case: Case) -> Any:
+    """k outside j: the inner loop walks a row of B and a row of C, both contiguous.
+
+    One loaded element of A serves a whole row, each cache line of B is used in full, and the
+    compiler is free to use vectors by itself because the inner loop's iterations are independent.
+    """
+    c = sch.get_sblock("C")
+    i, j, k = sch.get_loops(c)
+    sch.reorder(i, k, j)
+    sch.decompose_reduction(c, k)
+    return c
+
+
+@ladder.rung(after=naive, expected=(2, 12), explained=_LLVM_VECTORS)
+def tile(sch: Schedule, case: Case) -> Any:
+    """Blocks of 32 x 32 results, k in steps of 4 outside of them.
+
+    The block of C and the strip of B stay in the first-level cache while k advances, so that B
+    comes from memory M / 32 times instead of M times.
+    """
+    c = sch.get_sblock("C")
+    i, j, k = sch.get_loops(c)
+    i_outer, i_inner = sch.split(i, [None, BLOCK])
+    j_outer, j_inner = sch.split(j, [None, BLOCK])
+    k_outer, k_inner = sch.split(k, [None, UNROLL])
+    sch.reorder(i_outer, j_outer, k_outer, i_inner, k_inner, j_inner)
+    return c
+
+
+@ladder.rung(expected=(1.5, 16))
+def vectorise(sch: Schedule, case: Case) -> Any:
+    """The 32 neighbouring results of a block's row in vectors: two of 16 lanes with AVX-512.
+
+    Up to a factor of the lanes where the compiler had left the loop scalar.
+    """
+    c = tile(sch, case)
+    sch.vectorize(sch.get_loops(c)[-1])
+    return c
+
+
+@ladder.rung(expected=(1.5, 2))
+def parallel(sch: Schedule, case: Case) -> Any:
+    """Rows of blocks on different threads: they share nothing that is written.
+
+    As many times faster as there are cores, while the work outweighs the few microseconds that it
+    takes to wake the threads.
+    """
+    c = vectorise(sch, case)
+    sch.parallel(sch.get_loops(c)[0])
+    return c
+
+
+@ladder.rung(expected=(1.1, 3))
+def cache_write(sch: Schedule, case: Case) -> None:
+    """A block of C is summed in a small buffer of its own and written out once.
+
+    Otherwise every step of k reads and writes C itself, whose rows lie far apart in memory (at a
+    power of two even in the same set of the cache).
+    """
+    _accumulate(sch, BLOCK, BLOCK, in_registers=False)
+
+
+def _accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> None:
+    """Sums of a rows x columns block in a local buffer, or written out so that it is registers."""
+    c = sch.get_sblock("C")
+    write = sch.cache_write(c, 0, "local")
+    i, j = sch.get_loops(write)
+    i_outer, i_inner = sch.split(i, [None, rows])
+    j_outer, j_inner = sch.split(j, [None, columns])
+    sch.reorder(i_outer, j_outer, i_inner, j_inner)
+    sch.compute_at(c, j_outer, preserve_unit_loops=True)
+    row, column, k = sch.get_loops(c)[-3:]
+    k_outer, k_inner = sch.split(k, [None, UNROLL])
+    if in_registers:
+        sch.reorder(k_outer, k_inner, row, column)
+        sch.unroll(row)
+        sch.unroll(k_inner)
+    else:
+        sch.reorder(k_outer, row, k_inner, column)
+    sch.vectorize(column)
+    sch.vectorize(j_inner)
+    sch.parallel(i_outer)
+    sch.decompose_reduction(c, k_outer)
+
+
+@ladder.rung(expected=(1.5, 6))
+def register_tile(sch: Schedule, case: Case) -> None:
+    """The block shrinks to 8 x 32 and its loops are unrolled, so that it lives in registers.
+
+    Sixteen 512-bit accumulators leave room for a row of B and a broadcast element of A; each loaded
+    vector of B is used eight times, and the multiply-adds of a step are independent of each other,
+    so their latency is hidden.
+    """
+    _accumulate(sch, *_tile(case), in_registers=True)
+
+
+@ladder.rung(kind="failed", expected=(0.1, 0.9))
+def too_large_tile(sch: Schedule, case: Case) -> None:
+    """FAILS: a register tile four times as large, 16 x 64, to use each loaded vector more often.
+
+    It needs 64 vector registers where there are 32: the compiler spills the accumulators to the
+    stack, and every multiply-add becomes a load, an add and a store.
+    """
+    rows, columns = _tile(case)
+    _accumulate(sch, 2 * rows, 2 * columns, in_registers=True)
+
+
+@ladder.rung(kind="failed", after=parallel, expected=(0.001, 0.5))
+def parallel_inside(sch: Schedule, case: Case) -> None:
+    """FAILS: the threads share out the rows within a block instead of rows of blocks.
+
+    The threads are woken and waited for once for each block and step of k, thousands of times, and
+    each time there is less than a microsecond of work to share.
+    """
+    c = vectorise(sch, case)
+    sch.parallel(sch.get_loops(c)[3])
+
+
+def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
+    """B copied into panels as wide as the register tile, C made of whole tiles and cut to size.
+
+    Inside a panel the kernel reads memory front to back. Tiles that hang over the edge of C read
+    the last row of A again and zeros of B; what they compute there is not written.
+    """
+    from needle_tvm._tvm import te, tirx
+
+    m, n, k = case["M"], case["N"], case["K"]
+    rows, columns = tile or _tile(case)
+    a = te.placeholder((m, k), name="A")
+    b = te.placeholder((k, n), name="B")
+
+    def pack(panel: Any, r: Any, j: Any) -> Any:
+        column = panel * columns + j
+        if n % columns == 0:
+            return b[r, column]
+        return tirx.if_then_else(column < n, b[r, column], 0.0)
+
+    def row(i: Any) -> Any:
+        return i if m % rows == 0 else te.min(i, m - 1)
+
+    panels, bands = -(-n // columns), -(-m // rows)
+    packed = te.compute((panels, k, columns), pack, name="packed")
+    r = te.reduce_axis((0, k), name="k")
+    tiles = te.compute(
+        (bands, panels, rows, columns),
+        lambda band, p, i, j: te.sum(a[row(band * rows + i), r] * packed[p, r, j], axis=r),
+        name="tiles",
+    )
+    c = te.compute(
+        (m, n), lambda i, j: tiles[i // rows, j // columns, i % rows, j % columns], name="C"
+    )
+    return [a, b, c]
+
+
+@ladder.rung(kind="rewrite", after=register_tile, expected=(1.1, 2), define=define_packed)
+def pack(sch: Schedule, case: Case) -> None:
+    """B copied into panels first, the time for that included; the schedule stays the same.
+
+    Down an unpacked strip of B every row is on another page and, at powers of two, in the same few
+    sets of the cache. A panel is read front to back, which the prefetcher can follow. The copy
+    costs K N moves against M N K multiply-adds.
+    """
+    _pack(sch)
+    band, panel, k_outer = _product(sch)
+    sch.parallel(band)
+    _write(sch, panel, k_outer)
+
+
+def _pack(sch: Schedule) -> None:
+    """Panels copied in vectors, each by one thread."""
+    panel, _, column = sch.get_loops(sch.get_sblock("packed"))
+    sch.parallel(panel)
+    sch.vectorize(column)
+
+
+def _product(sch: Schedule, most: int = PANEL_UNROLL) -> tuple[Any, Any, Any]:
+    """The register tile's schedule over the definition with panels.
+
+    Returns the loops over bands, panels and steps of k.
+    """
+    tiles = sch.get_sblock("tiles")
+    band, panel, row, column, k = sch.get_loops(tiles)
+    extent = int(sch.get(k).extent)
+    unroll = next(u for u in range(most, 0, -1) if extent % u == 0)
+    k_outer, k_inner = sch.split(k, [None, unroll])
+    sch.reorder(k_outer, k_inner, row, column)
+    # Scope, vectors and threads come before the reduction is decomposed: afterwards the
+    # initialisation has loops of its own, and TVM no longer knows the sum for a reduction.
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(k_inner)
+    sch.unroll(row)
+    sch.vectorize(column)
+    return band, panel, k_outer
+
+
+def _write(sch: Schedule, loop: Any, k_outer: Any, result: str = "C") -> None:
+    """Finished tiles written out inside `loop`, where they are still in registers."""
+    c = sch.get_sblock(result)
+    sch.reverse_compute_at(c, loop, preserve_unit_loops=True)
+    row, column = sch.get_loops(c)[-2:]
+    sch.unroll(row)
+    sch.vectorize(column)
+    sch.decompose_reduction(sch.get_sblock("tiles"), k_outer)
+
+
+@ladder.rung(expected=(1.0, 1.5))
+def cache_block(sch: Schedule, case: Case) -> None:
+    """Panels outside, 32 tiles one above the other inside: a block of A stays in the L2 cache.
+
+    Without it every band of 8 rows reads all of packed B again; with it a panel, once read, serves
+    256 rows, and there are tasks enough for the threads to end at the same time.
+    """
+    blocked(sch, "C")
+
+
+def blocked(
+    sch: Schedule, result: str, row_tiles: int = ROW_TILES, unroll: int = PANEL_UNROLL
+) -> None:
+    """The schedule of `cache_block`; `result` is the block that reads the finished tiles."""
+    _pack(sch)
+    band, panel, k_outer = _product(sch, unroll)
+    block, inner = sch.split(band, [None, min(row_tiles, int(sch.get(band).extent))])
+    sch.reorder(block, panel, inner)
+    sch.parallel(sch.fuse(block, panel))
+    _write(sch, inner, k_outer, result)
+
+
+def _knobs(case: Case) -> list[Knobs]:
+    """Register tiles that fit, blocks of A, and how far k is written out."""
+    registers, lanes = case.processor.registers, case.processor.lanes
+    tiles = [
+        (rows, vectors * lanes)
+        for vectors in (1, 2, 3, 4)
+        for rows in range(2, registers)
+        if registers // 3 <= rows * vectors <= registers - vectors - 1
+    ]
+    return [
+        {"rows": rows, "columns": columns, "row_tiles": row_tiles, "unroll": unroll}
+        for rows, columns in tiles
+        for row_tiles in (8, 16, 32, 64)
+        for unroll in (1, 2, 4, 8)
+    ]
+
+
+ladder.space = Space(
+    define=lambda case, knobs: define_packed(case, (knobs["rows"], knobs["columns"])),
+    schedule=lambda sch, case, knobs: blocked(sch, "C", knobs["row_tiles"], knobs["unroll"]),
+    knobs=_knobs,
+)

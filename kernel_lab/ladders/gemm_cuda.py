@@ -1,0 +1,217 @@
+"""Matrix product on a GPU: from one result per thread to tensor cores.
+
+The steps up to shared memory are document 002's; register tiles, vector loads and double buffering
+follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008), and the
+warp-level matrix units come last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder, any_size
+from kernel_lab.workload import Case, Size
+from kernel_lab.workloads import gemm
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(gemm.GEMM, "cuda")
+
+WARP = 32
+EDGE = 16  # of a square block of threads
+STEP = 8  # of k that is in shared memory at a time
+TILE = 64  # edge of a block's results once threads have several
+EACH = 4  # results of a thread along each axis
+
+
+def whole_tiles(size: Size) -> str | None:
+    """The claim of the rungs with register tiles: no results beyond the edge."""
+    for name, tile in (("M", TILE), ("N", TILE), ("K", STEP)):
+        if size[name] % tile:
+            return f"{name}={size[name]} is not a multiple of {tile}"
+    return None
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """One block of a single thread for each result (document 002's baseline).
+
+    A warp has 32 lanes and executes one: 31 of 32 are idle, and no two loads are ever combined.
+    """
+    c = sch.get_sblock("C")
+    i, j, _ = sch.get_loops(c)
+    sch.bind(i, "blockIdx.y")
+    sch.bind(j, "blockIdx.x")
+
+
+@ladder.rung(expected=(1.5, 8))
+def threads_1d(sch: Schedule, case: Case) -> None:
+    """Blocks of 32 threads down a column of C (document 002's v1).
+
+    All lanes of a warp work, but neighbours read A one whole row apart: 32 cache lines for each
+    load, of which one element each is used.
+    """
+    c = sch.get_sblock("C")
+    i, j, _ = sch.get_loops(c)
+    i_outer, i_inner = sch.split(i, [None, WARP])
+    sch.reorder(i_outer, j, i_inner)
+    sch.bind(i_outer, "blockIdx.x")
+    sch.bind(j, "blockIdx.y")
+    sch.bind(i_inner, "threadIdx.x")
+
+
+@ladder.rung(kind="failed", expected=(0.8, 1.4))
+def threads_2d_rows(sch: Schedule, case: Case) -> None:
+    """FAILS: 16 x 16 threads with threadIdx.x along the rows (document 002's v2, 1.04 times).
+
+    Neighbouring lanes still differ in the row, so every load of A and every store of C is spread
+    over as many cache lines as there are lanes in x.
+    """
+    square(sch, row="threadIdx.x", column="threadIdx.y")
+
+
+@ladder.rung(after=threads_1d, expected=(2, 8))
+def threads_2d(sch: Schedule, case: Case) -> None:
+    """16 x 16 threads with threadIdx.x along the columns: neighbours read neighbours.
+
+    A load of B and a store of C are two runs of 64 bytes for a warp, a load of A is a broadcast.
+    """
+    square(sch, row="threadIdx.y", column="threadIdx.x")
+
+
+def square(sch: Schedule, row: str, column: str) -> tuple[Any, Any]:
+    """One result for each thread of a square block; returns the block of the sums and its k."""
+    c = sch.get_sblock("C")
+    i, j, k = sch.get_loops(c)
+    bind_square(sch, i, j, row, column)
+    return c, k
+
+
+def bind_square(sch: Schedule, i: Any, j: Any, row: str, column: str) -> None:
+    """Rows and columns to 16 x 16 threads."""
+    i_outer, i_inner = sch.split(i, [None, EDGE])
+    j_outer, j_inner = sch.split(j, [None, EDGE])
+    sch.reorder(i_outer, j_outer, i_inner, j_inner)
+    sch.bind(i_outer, "blockIdx.y")
+    sch.bind(j_outer, "blockIdx.x")
+    sch.bind(i_inner, row)
+    sch.bind(j_inner, column)
+
+
+@ladder.rung(expected=(1.2, 5))
+def shared_memory(sch: Schedule, case: Case) -> None:
+    """Strips of A and B, 8 of k deep, loaded by all threads together into shared memory.
+
+    Each element comes from global memory once for a block instead of 16 times. Every thread loads
+    its share (cooperative fetching), neighbours loading neighbours.
+    """
+    c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
+    k_outer, _ = sch.split(k, [None, STEP])
+    for operand in (0, 1):
+        copy = sch.cache_read(c, operand, "shared")
+        sch.compute_at(copy, k_outer, preserve_unit_loops=True)
+        _fetch(sch, copy, (EDGE, EDGE))
+
+
+def _fetch(
+    sch: Schedule, copy: Any, threads: tuple[int, int], vector: int = 1, depth: int = 2
+) -> None:
+    """A copy shared out among a block's threads (y, x), `vector` elements at a time."""
+    loop = sch.fuse(*sch.get_loops(copy)[-depth:])
+    y, x = threads
+    _, ty, tx, lane = sch.split(loop, [None, y, x, vector])
+    sch.bind(ty, "threadIdx.y")
+    sch.bind(tx, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(lane)
+
+
+def tiled(sch: Schedule, step: int, vector: int, result: str = "C") -> tuple[Any, Any]:
+    """Blocks of 64 x 64 results, 4 x 4 for each thread, operands through shared memory.
+
+    `result` is the block that writes the results out, where it is not the product itself. Returns
+    the block of the sums and the loop over steps of k.
+    """
+    c = sch.get_sblock("C")
+    if result == "C":
+        write = sch.cache_write(c, 0, "local")
+    else:
+        write = sch.get_sblock(result)
+        sch.set_scope(c, 0, "local")
+    i, j, k = sch.get_loops(c)
+    threads = TILE // EACH
+    i_block, i_thread, i_own = sch.split(i, [None, threads, EACH])
+    j_block, j_thread, j_own = sch.split(j, [None, threads, EACH])
+    k_outer, k_inner = sch.split(k, [None, step])
+    sch.reorder(i_block, j_block, i_thread, j_thread, k_outer, k_inner, i_own, j_own)
+    sch.bind(i_block, "blockIdx.y")
+    sch.bind(j_block, "blockIdx.x")
+    sch.bind(i_thread, "threadIdx.y")
+    sch.bind(j_thread, "threadIdx.x")
+    sch.reverse_compute_at(write, j_thread, preserve_unit_loops=True)
+    for operand in (0, 1):
+        copy = sch.cache_read(c, operand, "shared")
+        sch.compute_at(copy, k_outer, preserve_unit_loops=True)
+        _fetch(sch, copy, (threads, threads), vector)
+    if vector > 1:
+        sch.vectorize(sch.get_loops(write)[-1])
+    sch.unroll(k_inner)
+    sch.unroll(i_own)
+    sch.unroll(j_own)
+    return c, k_outer
+
+
+@ladder.rung(expected=(2, 6), claims=whole_tiles)
+def register_tile(sch: Schedule, case: Case) -> None:
+    """Each thread sums 4 x 4 results in registers, a block 64 x 64.
+
+    Eight values read from shared memory serve sixteen multiply-adds instead of two serving one, and
+    each element of A and B comes from global memory a quarter as often.
+    """
+    c, k_outer = tiled(sch, STEP, vector=1)
+    sch.decompose_reduction(c, k_outer)
+
+
+@ladder.rung(expected=(1.0, 1.6))
+def vector_loads(sch: Schedule, case: Case) -> None:
+    """Global memory read and written four elements, 16 bytes, at a time; k in steps of 16.
+
+    A quarter of the load instructions, and each thread's addresses are computed once for four.
+    """
+    c, k_outer = tiled(sch, 2 * STEP, vector=4)
+    sch.decompose_reduction(c, k_outer)
+
+
+def deep_tiles(size: Size) -> str | None:
+    """The claim of the rungs that take k in steps of 16."""
+    if size["K"] % (2 * STEP):
+        return f"K={size['K']} is not a multiple of {2 * STEP}"
+    return whole_tiles(size)
+
+
+@ladder.rung(expected=(1.05, 1.6), claims=deep_tiles)
+def double_buffer(sch: Schedule, case: Case) -> None:
+    """While one strip is multiplied the next one is already being fetched.
+
+    Two copies of each strip in shared memory: the loads' latency hides behind the arithmetic, and
+    one barrier a step remains of two.
+    """
+    c, k_outer = tiled(sch, 2 * STEP, vector=4)
+    sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])
+    sch.annotate(k_outer, "software_pipeline_order", [0, 1, 2])
+    sch.decompose_reduction(c, k_outer)
+
+
+@ladder.rung(kind="failed", after=threads_2d, claims=any_size, expected=(0.3, 1.0))
+def local_copies(sch: Schedule, case: Case) -> None:
+    """FAILS: strips of A and B in each thread's own local memory (document 004's step).
+
+    Nothing is shared: every thread fetches a whole strip of its own from global memory, and what
+    does not fit into registers is spilled to global memory under another name.
+    """
+    c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
+    k_outer, _ = sch.split(k, [None, STEP])
+    for operand in (0, 1):
+        copy = sch.cache_read(c, operand, "local")
+        sch.compute_at(copy, k_outer, preserve_unit_loops=True)

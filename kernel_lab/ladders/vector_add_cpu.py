@@ -1,0 +1,71 @@
+"""Sum of two vectors on a CPU: threads and vectors, and why neither helps much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import vector_add
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = Ladder(vector_add.VECTOR_ADD, "cpu")
+
+UNROLL = 4
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """One loop on one thread: two loads, an addition, a store.
+
+    Twelve bytes for one operation: memory decides, whatever the schedule. LLVM makes vectors of so
+    plain a loop by itself.
+    """
+
+
+@ladder.rung(expected=(0.9, 1.3))
+def vectorise(sch: Schedule, case: Case) -> Any:
+    """Sixteen elements at a time, said in the schedule.
+
+    Hardly faster: the compiler had done it, and the vectors would wait for memory anyway.
+    """
+    (i,) = sch.get_loops(sch.get_sblock("c"))
+    outer, lane = sch.split(i, [None, case.processor.lanes])
+    sch.vectorize(lane)
+    return outer
+
+
+@ladder.rung(expected=(1.2, 2))
+def parallel(sch: Schedule, case: Case) -> Any:
+    """One stretch of the vectors for each thread.
+
+    One core alone cannot ask for as many cache lines at a time as memory can deliver.
+    """
+    (i,) = sch.get_loops(sch.get_sblock("c"))
+    task, rest, lane = sch.split(i, [case.processor.cores, None, case.processor.lanes])
+    sch.parallel(task)
+    sch.vectorize(lane)
+    return rest
+
+
+@ladder.rung(kind="failed", expected=(0.8, 1.1))
+def unroll(sch: Schedule, case: Case) -> None:
+    """FAILS: four vectors for each step of the loop.
+
+    A loop counter costs nothing beside a load that waits for memory.
+    """
+    rest = parallel(sch, case)
+    _, inner = sch.split(rest, [None, UNROLL])
+    sch.unroll(inner)
+
+
+@ladder.rung(kind="failed", after=parallel, expected=(0.05, 0.9))
+def small_tasks(sch: Schedule, case: Case) -> None:
+    """FAILS: a vector of sixteen is a task of its own.
+
+    TVM hands each thread one stretch of tasks, so this is no queue of 65,536 entries, but the loop
+    over a thread's tasks is one the compiler cannot see into as well.
+    """
+    sch.parallel(vectorise(sch, case))

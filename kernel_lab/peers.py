@@ -1,0 +1,75 @@
+"""Other libraries computing the same workload, set up as their own experts would."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel_lab.workload import Size, Workload
+from needle_tvm.timing import Contestant
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer's name in tables, its factory in contestants.py, and what it needs."""
+
+    name: str
+    factory: str
+    reason: str
+    modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here; None where it can."""
+        absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
+        return f"not installed: {', '.join(absent)}" if absent else None
+
+
+_TORCH = {
+    "vector_add": "torch.add",
+    "conv1d": "torch.nn.functional.conv1d",
+    "depthwise": "torch.nn.functional.conv2d with groups=C",
+    "separable": "torch.nn.functional.conv2d twice, groups=C and 1x1",
+    "gemm": "torch.mm",
+    "gelu_matmul": "torch.addmm, then torch.nn.functional.gelu",
+}
+_NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
+_USES_BLAS = ("conv1d", "gemm")
+
+# OpenBLAS takes processors newer than itself for a much older one; told the family, it uses the
+# widest vectors that this one has.
+_KNOWING = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
+
+
+def of(workload: Workload, device: str) -> tuple[Peer, ...]:
+    """The peers of a workload on a device."""
+    name, found = workload.name, []
+    if device == "cpu" and name in _NUMPY:
+        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as it comes"))
+        if name in _USES_BLAS:
+            how = f"{_NUMPY[name]} with OPENBLAS_CORETYPE=SKYLAKEX"
+            found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=_KNOWING))
+    if name in _TORCH:
+        found.append(Peer("PyTorch", "torch_peer", _TORCH[name], modules=("torch",)))
+    return tuple(found)
+
+
+def contestant(
+    peer: Peer,
+    workload: Workload,
+    inputs: str,
+    size: Size,
+    threads: int,
+    options: Mapping[str, Any],
+) -> Contestant:
+    """A peer as a contestant of needle_tvm.timing; `options` go to a GPU's peers."""
+    kwargs: dict[str, Any] = {"inputs": inputs}
+    if "mode" in size:
+        kwargs["mode"] = size["mode"]
+    if peer.factory == "torch_peer":
+        kwargs.update(work=workload.name, threads=threads, **options)
+    factory = f"kernel_lab.contestants:{peer.factory}"
+    return Contestant(peer.name, factory, kwargs, peer.env, threads)

@@ -1,0 +1,254 @@
+"""One self-contained HTML page about a run of the lab, and its pictures as PNG and SVG files."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from kernel_lab import build, registry, report_rungs
+from kernel_lab.diagrams import charts, stepwise
+from kernel_lab.diagrams.charts import time_text
+from kernel_lab.diagrams.style import inline_svg, save
+from kernel_lab.errors import LabUsageError
+from kernel_lab.results import LabResult, Quartiles, RungResult
+from kernel_lab.workload import Case, describe
+
+PICTURED = 4  # rungs whose memory accesses are drawn
+_TEMPLATE = Path(__file__).with_name("report.html")
+
+
+def write(result: LabResult, directory: Path | str) -> Path:
+    """Write DIRECTORY/index.html and DIRECTORY/pictures/; returns the page's path.
+
+    The page needs no network and no other file. Rungs without a module (peers, refused rungs, a
+    result read from JSON) have no code and no pictures.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = directory / "pictures"
+    page = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=escape(f"{result.title}, {_device(result)}"),
+        subtitle=_subtitle(result),
+        tiles=_tiles(result),
+        table=_table(result),
+        charts=_charts(result, pictures),
+        rungs=_rungs(result, pictures),
+        published=_published(result),
+        notes=_notes(result),
+        script=stepwise.script(),
+    )
+    path = directory / "index.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def escape(value: Any) -> str:
+    """Text as HTML."""
+    return html.escape(str(value))
+
+
+def _device(result: LabResult) -> str:
+    return {"cpu": "CPU", "cuda": "GPU"}.get(result.device, result.device)
+
+
+def _subtitle(result: LabResult) -> str:
+    machine = result.machine
+    where = [str(machine.get("processor") or machine.get("system") or "unknown machine")]
+    if "threads" in machine:
+        where.append(f"{machine['threads']} threads")
+    target = result.target.get("mcpu") or result.target.get("arch") or result.target.get("kind")
+    parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
+    text = escape(" · ".join(parts))
+    if not result.timed:
+        text += f'<br><b class="bad">Not timed: {escape(result.untimed_reason or "")}</b>'
+    return text
+
+
+def _tiles(result: LabResult) -> str:
+    best = result.best()
+    tiles = [(f"{result.flops:,}", "useful operations a call")]
+    if best is not None and best.seconds is not None:
+        tiles = [(time_text(best.seconds.median), f"best hand rung: {best.name}")]
+        if best.gigaflops:
+            tiles.append((f"{best.gigaflops:.3g}", "useful GFLOP/s"))
+        if best.roofline:
+            tiles.append((f"{best.roofline:.0%}", "of the roofline"))
+        if best.speedup_naive:
+            tiles.append((f"{best.speedup_naive.median:.3g}x", "as fast as naive"))
+        for peer in result.peers:
+            if peer.seconds is not None:
+                factor = peer.seconds.median / best.seconds.median
+                tiles.append((f"{factor:.3g}x", f"as fast as {peer.name}"))
+    cells = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
+        for value, label in tiles
+    )
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _factor(value: Quartiles | None) -> str:
+    if value is None:
+        return ""
+    return f'<span title="{value.lower:.3g} to {value.upper:.3g}">{value.median:.3g}x</span>'
+
+
+def _table(result: LabResult) -> str:
+    heads = ("rung", "time", "GFLOP/s", "roofline", "naive", "step before", "expected", "error")
+    rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    best = result.best()
+    for entry in (*result.rungs, *result.peers):
+        style = ' class="best"' if entry is best else ""
+        rows.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in _cells(entry))}</tr>")
+    for name, reason in result.peers_missing.items():
+        rows.append(
+            f'<tr><td>{escape(name)} <span class="kind">peer</span></td>'
+            f'<td colspan=7 class="text muted">{escape(reason)}</td></tr>'
+        )
+    return f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
+
+
+def _cells(entry: RungResult) -> list[str]:
+    name = f'{escape(entry.name)} <span class="kind">{entry.kind}</span>'
+    if entry.refused is not None:
+        return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
+    time = entry.seconds
+    before = _factor(entry.speedup_previous)
+    if entry.surprising:
+        before = f'<span class="bad">{before}</span>'
+    return [
+        name if entry.kind == "peer" else f'<a href="#rung-{escape(entry.name)}">{name}</a>',
+        f'<span title="{time_text(time.lower)} to {time_text(time.upper)}">'
+        f"{time_text(time.median)}</span>"
+        if time
+        else '<span class="muted">not timed</span>',
+        f"{entry.gigaflops:.3g}" if entry.gigaflops else "",
+        f"{entry.roofline:.0%}" if entry.roofline else "",
+        _factor(entry.speedup_naive),
+        before,
+        expected_text(entry),
+        f"{entry.check.error:.0e}" if entry.check else "",
+    ]
+
+
+def expected_text(entry: RungResult) -> str:
+    """The factor a rung was expected to bring, as "2 to 4x"."""
+    if entry.expected is None or entry.kind in ("naive", "peer"):
+        return ""
+    low, high = entry.expected
+    return f"{low:g}x" if low == high else f"{low:g} to {high:g}x"
+
+
+def _charts(result: LabResult, pictures: Path) -> str:
+    drawn = []
+    for name, chart in (
+        ("time", charts.time_chart),
+        ("roofline", charts.roofline_chart),
+        ("sweep", charts.sweep_chart),
+    ):
+        try:
+            fig = chart(result)
+        except LabUsageError:  # there is nothing of the kind to draw
+            continue
+        save(fig, pictures / name)
+        drawn.append(f"<figure>{inline_svg(fig)}</figure>")
+    return "\n".join(drawn)
+
+
+def pictured(result: LabResult) -> list[str]:
+    """The rungs whose accesses are drawn: naive, the best, and those that brought most.
+
+    What a search found belongs to the size it was found at, and is not drawn.
+    """
+    rungs = [r for r in result.rungs if r.module is not None and r.kind != "search"]
+    if not rungs:
+        return []
+    best = result.best() or rungs[-1]
+    gain = {
+        entry.name: entry.speedup_previous.median if entry.speedup_previous else 0.0
+        for entry in rungs
+    }
+    ranked = sorted(rungs, key=lambda entry: -gain[entry.name])
+    chosen = dict.fromkeys([rungs[0].name, best.name, *(entry.name for entry in ranked)])
+    kept = list(chosen)[:PICTURED]
+    return [entry.name for entry in rungs if entry.name in kept]
+
+
+def _rungs(result: LabResult, pictures: Path) -> str:
+    ladder = registry.ladder(result.workload, result.device)
+    target = build.make_target(result.device)
+    case = Case(result.size, build.processor(target))
+    drawn = pictured(result)
+    cards = []
+    for entry in result.rungs:
+        parts = [report_rungs.reason(entry)]
+        if entry.module is not None:
+            before = next((r for r in result.rungs if r.name == entry.after), None)
+            parts.append(report_rungs.difference(entry, before))
+            parts.append(report_rungs.code(entry, result.device, target))
+            if entry.name in drawn:
+                rung = ladder[entry.name]
+                parts.append(report_rungs.memory(ladder.workload, rung, case, pictures))
+        is_open = " open" if entry.name in drawn[:1] else ""
+        cards.append(
+            f'<details class="rung" id="rung-{escape(entry.name)}"{is_open}>'
+            f"<summary>{_headline(entry)}</summary><div>{''.join(parts)}</div></details>"
+        )
+    return "\n".join(cards)
+
+
+def _headline(entry: RungResult) -> str:
+    parts = [f"<b>{escape(entry.name)}</b>", f'<span class="kind">{entry.kind}</span>']
+    if entry.refused is not None:
+        parts.append(f'<span class="muted">refused: {escape(entry.refused)}</span>')
+    elif entry.seconds is None:
+        parts.append('<span class="muted">not timed</span>')
+    else:
+        parts.append(f"<span>{time_text(entry.seconds.median)}</span>")
+        if entry.speedup_previous is not None and entry.after:
+            parts.append(
+                f"<span>{_factor(entry.speedup_previous)} as fast as {escape(entry.after)}</span>"
+            )
+    return " ".join(parts)
+
+
+def _published(result: LabResult) -> str:
+    if not result.published:
+        return ""
+    rows = ["<tr><th>document</th><th>step</th><th>time</th><th>machine</th><th></th></tr>"]
+    for figure in result.published:
+        rows.append(
+            f"<tr><td>{escape(figure.document)}</td><td class=text>{escape(figure.step)}</td>"
+            f"<td>{time_text(figure.milliseconds / 1e3)}</td>"
+            f"<td class=text>{escape(figure.machine)}</td>"
+            f"<td class=text>{escape(figure.note)}</td></tr>"
+        )
+    return (
+        "<h2>The documents' own figures</h2>\n<p>Measured by their authors on other machines: not"
+        " to be compared with the table above one to one.</p>\n"
+        f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
+    )
+
+
+def _notes(result: LabResult) -> str:
+    notes = [
+        "Every rung was compared with NumPy in float64 before it was timed; the last column is the"
+        " largest difference relative to the result's largest magnitude.",
+        "Contestants run in processes of their own, in alternating blocks; a time is the median of"
+        " the blocks, and a factor the median of the ratios taken block by block (hover for the"
+        " quartiles). Above 1 the rung is faster.",
+        "GFLOP/s and roofline count useful arithmetic and compulsory traffic only: no padding.",
+        "A factor in red differs from what the step was expected to bring by more than half.",
+        "Pictures are made by running the scheduled loops step by step, often at a smaller size,"
+        " which they name. They show the accesses the schedule asks for; the compiler may keep"
+        " values in registers.",
+    ]
+    if result.roofline is not None:
+        limits = result.roofline
+        notes.append(
+            f"This machine's limits, measured in the same run: {limits.gigaflops:.0f} GFLOP/s in"
+            f" registers, {limits.gigabytes:.0f} GB/s; the {limits.bound} bound is"
+            f" {time_text(limits.seconds)}."
+        )
+    return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

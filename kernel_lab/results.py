@@ -1,0 +1,208 @@
+"""What a run of the lab found, as plain data: what the table, the JSON and the report are made of.
+
+`kernel_lab.run.run(request)` returns a `LabResult`; `LabResult.to_dict()` is the JSON.
+`kernel_lab.report.write(result, directory)` is handed the `LabResult` itself, because it needs the
+scheduled modules (`RungResult.module`), which are not part of the JSON.
+
+The order of `LabResult.rungs` is the ladder's. Every rung of the ladder has an entry: one that does
+not claim the size has `refused` set, one that could not be timed here (no GPU) has no `seconds`.
+Peers (NumPy, PyTorch) have entries of the same form in `LabResult.peers`, with kind "peer" and no
+module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# What a rung is. "rewrite" changes the definition (the algorithm or the layout it works on) and
+# keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
+# and made things worse or no better; "search" was found by a machine; "peer" is another library.
+KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Median and quartiles: of seconds, or of a ratio taken round by round."""
+
+    median: float
+    lower: float
+    upper: float
+
+    def to_dict(self) -> dict[str, float]:
+        return {"median": self.median, "lower": self.lower, "upper": self.upper}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rung's largest difference from NumPy in float64, relative to the largest magnitude of the
+    result, and what was allowed."""
+
+    error: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """This machine's measured limits: GFLOP/s of multiply-adds in registers, GB/s of a triad.
+
+    `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
+    shortest time the workload's useful arithmetic and compulsory traffic could take. `bound` names
+    which of the two it is: "arithmetic" or "memory".
+    """
+
+    gigaflops: float
+    gigabytes: float
+    seconds: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure the documents give, beside ours: on another machine, so never to be compared 1:1."""
+
+    document: str
+    step: str
+    milliseconds: float
+    machine: str
+    note: str = ""
+
+
+@dataclass
+class RungResult:
+    """One rung at one size.
+
+    Times are seconds per call; ratios are another's time over ours, so above 1 this one is faster.
+    `after` names the rung whose time `speedup_previous` compares with and to which `expected`
+    (lowest and highest factor) refers. `explained` is the reason given where the measured factor
+    differs from the expected range by more than half. `launch_seconds` is a GPU kernel's time with
+    the launch, where `seconds` is the device's alone.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    after: str | None = None
+    expected: tuple[float, float] | None = None
+    explained: str | None = None
+    surprising: bool = False
+    refused: str | None = None
+    check: Check | None = None
+    seconds: Quartiles | None = None
+    blocks: list[float] = field(default_factory=list)
+    calls: int = 0
+    launch_seconds: Quartiles | None = None
+    gigaflops: float | None = None
+    roofline: float | None = None
+    speedup_naive: Quartiles | None = None
+    speedup_previous: Quartiles | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+    source: str = ""
+    module: Any = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; scheduled module, TVMScript and source are left out."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "reason": self.reason,
+            "after": self.after,
+            "expected": list(self.expected) if self.expected else None,
+            "explained": self.explained,
+            "surprising": self.surprising,
+            "refused": self.refused,
+            "error": self.check.error if self.check else None,
+            "tolerance": self.check.tolerance if self.check else None,
+            "seconds": _maybe(self.seconds),
+            "blocks": list(self.blocks),
+            "calls": self.calls,
+            "launch_seconds": _maybe(self.launch_seconds),
+            "gigaflops": self.gigaflops,
+            "roofline": self.roofline,
+            "speedup_naive": _maybe(self.speedup_naive),
+            "speedup_previous": _maybe(self.speedup_previous),
+            "notes": dict(self.notes),
+        }
+
+
+@dataclass
+class SweepPoint:
+    """The ladder at one size of a sweep: seconds by rung or peer name, None where not timed."""
+
+    size: dict[str, int]
+    flops: int
+    seconds: dict[str, float | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"size": dict(self.size), "flops": self.flops, "seconds": dict(self.seconds)}
+
+
+@dataclass
+class LabResult:
+    """A ladder run at one size, and the sweep where one was asked for.
+
+    `flops` and `bytes` are the useful ones: no padding is counted, each input is read once and the
+    output is written once. `target` is TVM's description of what the code was compiled for,
+    `machine` says what it ran on. `peers_missing` gives the reason for each peer that is absent.
+    """
+
+    workload: str
+    title: str
+    device: str
+    size: dict[str, int | str]
+    flops: int
+    bytes: int
+    target: dict[str, Any]
+    machine: dict[str, Any]
+    date: str
+    rungs: list[RungResult]
+    peers: list[RungResult] = field(default_factory=list)
+    peers_missing: dict[str, str] = field(default_factory=dict)
+    roofline: Roofline | None = None
+    timed: bool = True
+    untimed_reason: str | None = None
+    published: list[Published] = field(default_factory=list)
+    sweep: list[SweepPoint] = field(default_factory=list)
+    sweep_axis: str | None = None
+
+    def rung(self, name: str) -> RungResult:
+        """The entry of a rung or peer; KeyError where there is none of that name."""
+        for entry in (*self.rungs, *self.peers):
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+    def best(self) -> RungResult | None:
+        """The fastest hand-written rung that was timed."""
+        timed = [r for r in self.rungs if r.seconds is not None and r.kind != "search"]
+        return min(timed, key=lambda r: r.seconds.median if r.seconds else 0.0, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, one object."""
+        roofline = self.roofline
+        return {
+            "workload": self.workload,
+            "title": self.title,
+            "device": self.device,
+            "size": dict(self.size),
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "target": dict(self.target),
+            "machine": dict(self.machine),
+            "date": self.date,
+            "timed": self.timed,
+            "untimed_reason": self.untimed_reason,
+            "roofline": vars(roofline) if roofline else None,
+            "rungs": [rung.to_dict() for rung in self.rungs],
+            "peers": [peer.to_dict() for peer in self.peers],
+            "peers_missing": dict(self.peers_missing),
+            "published": [vars(figure) for figure in self.published],
+            "sweep_axis": self.sweep_axis,
+            "sweep": [point.to_dict() for point in self.sweep],
+        }
+
+
+def _maybe(quartiles: Quartiles | None) -> dict[str, float] | None:
+    return quartiles.to_dict() if quartiles else None

@@ -1,0 +1,325 @@
+"""Run a ladder: build every rung, check it against NumPy in float64, time all side by side."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab import build, peers, registry, roofline, search
+from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.field import LAUNCHES, Field, one_launch
+from kernel_lab.results import LabResult, Quartiles, Roofline, RungResult, SweepPoint
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case, Size, Workload, describe
+from needle_tvm import timing
+from needle_tvm.host import cpuinfo
+from needle_tvm.threads import available_cores
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Target
+
+Progress = Callable[[int, int, str], None]
+
+_SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
+_SECONDS_BLOCK = 0.08
+_SECONDS_WARM = 0.1
+_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run. `rungs` None means all of the ladder; `sweep` is (dimension, its values).
+
+    `trials` is the budget of each of the two search rungs, 0 leaves them out. Each contestant gets
+    `rounds` timed blocks. Without `timed` rungs are scheduled and neither checked nor timed.
+    """
+
+    workload: str
+    device: str = "cpu"
+    size: Mapping[str, Any] = field(default_factory=dict)
+    rungs: Sequence[str] | None = None
+    trials: int = 0
+    peers: bool = False
+    sweep: tuple[str, Sequence[int]] | None = None
+    rounds: int = 7
+    seed: int = 0
+    timed: bool = True
+
+
+def run(request: Request, progress: Progress | None = None) -> LabResult:
+    """The result of a request.
+
+    Raises LabUsageError for what cannot be asked for, WrongResult where a rung does not compute
+    what NumPy does, TimingError where a contestant died.
+    """
+    say = progress or (lambda done, total, text: None)
+    ladder = registry.ladder(request.workload, request.device)
+    workload = ladder.workload
+    size = workload.size(request.device, request.size)
+    chosen = ladder.select(request.rungs)
+    points = _sweep_sizes(workload, request, size)
+    untimed = _why_untimed(request)
+    target = build.make_target(request.device)
+    case = Case(size, build.processor(target))
+    entries = []
+    for number, rung in enumerate(chosen):
+        say(number, len(chosen), f"{rung.name}: scheduling")
+        entry = RungResult(
+            name=rung.name,
+            kind=rung.kind,
+            reason=rung.reason,
+            after=rung.after,
+            expected=rung.expected,
+            explained=rung.explained,
+            refused=rung.claims(size),
+            source=rung.source,
+        )
+        if entry.refused is None:
+            entry.module = rung.module(case)
+            entry.script = str(entry.module.script())
+        entries.append(entry)
+    if request.rungs is not None and all(entry.refused for entry in entries):
+        raise LabUsageError(f"{entries[0].name} does not take this size: {entries[0].refused}")
+    if request.trials and untimed is None:
+        entries += _searches(ladder, case, target, request, say)
+    result = LabResult(
+        workload=workload.name,
+        title=workload.title,
+        device=request.device,
+        size=dict(size),
+        flops=workload.flops(size),
+        bytes=workload.bytes(size),
+        target=build.description(request.device),
+        machine=_machine(),
+        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        rungs=entries,
+        timed=untimed is None,
+        untimed_reason=untimed,
+        published=list(workload.published.get(request.device, ())),
+    )
+    if untimed is not None:
+        return result
+    _measure(result, workload, case, target, request, say)
+    for point in points:
+        result.sweep.append(_sweep_point(workload, request, point, target, say))
+    result.sweep_axis = request.sweep[0] if request.sweep else None
+    return result
+
+
+OWN_SEARCH, META_SCHEDULE = "own_search", "meta_schedule"
+
+
+def _searches(
+    ladder: Ladder, case: Case, target: Target, request: Request, say: Progress
+) -> list[RungResult]:
+    """The two search rungs, each with a budget of `trials`."""
+    from needle_tvm._tvm import IRModule, te
+
+    trials, seed = request.trials, request.seed
+    start = ladder[ladder.tuned_from]
+    found = []
+    space = ladder.space
+    if space is not None:
+        found.append(
+            _found(
+                OWN_SEARCH,
+                f"The fastest of {trials} choices of our own knobs, drawn at random",
+                start.name,
+                lambda: search.own(space, ladder.workload, case, target, trials, say, seed),
+            )
+        )
+    function = te.create_prim_func(start.define(case)).with_attr("global_symbol", "main")
+    plain = IRModule({"main": function})
+    found.append(
+        _found(
+            META_SCHEDULE,
+            f"The best of {trials} trials of meta_schedule over the definition of {start.name}",
+            start.name,
+            lambda: search.meta_schedule(plain, case.processor.cores, trials, say, seed),
+        )
+    )
+    return found
+
+
+def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
+    """A search's best as a rung; one that found nothing is left out with its reason."""
+    entry = RungResult(name, "search", reason, after=after)
+    try:
+        best = look()
+    except LabError as error:
+        entry.refused = str(error)
+        return entry
+    entry.notes, entry.module = best.notes, best.module
+    entry.script = str(best.module.script())
+    return entry
+
+
+def _why_untimed(request: Request) -> str | None:
+    """Why nothing is timed; None where it is. Raises LabUsageError where it should be and cannot.
+
+    GPU rungs need no GPU to be scheduled, compiled and traced, so only timing asks for one.
+    """
+    if not request.timed:
+        return "not asked for"
+    if request.device != "cuda":
+        return None
+    reason = build.why_no_gpu()
+    if reason is not None:
+        raise LabUsageError(f"{reason}: --untimed runs the ladder without timing it")
+    return None
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "processor": cpuinfo()[0] or "unknown",
+        "threads": available_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def _measure(
+    result: LabResult,
+    workload: Workload,
+    case: Case,
+    target: Target,
+    request: Request,
+    say: Progress,
+) -> None:
+    """Times what the result's rungs have modules for, beside peers and this machine's limits."""
+    runnable = [entry for entry in result.rungs if entry.module is not None]
+    if request.peers:
+        for peer in peers.of(workload, request.device):
+            if peer.missing:
+                result.peers_missing[peer.name] = peer.missing
+            else:
+                result.peers.append(RungResult(peer.name, "peer", peer.reason))
+    with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
+        folder = Path(temporary)
+        field_ = Field(workload, case, target, folder, request.seed, request.device)
+        for number, entry in enumerate(runnable):
+            say(number, len(runnable), f"{entry.name}: compiling")
+            field_.add_rung(entry)
+        for entry in result.peers:
+            field_.add_peer(entry.name)
+        probes = field_.add_probes() if request.device == "cpu" else {}
+        timed = timing.contest(
+            field_.contestants,
+            rounds=request.rounds,
+            block_seconds=_SECONDS_BLOCK,
+            idle_seconds=_SECONDS_IDLE,
+            warmup_seconds=_SECONDS_WARM,
+            min_calls=1,
+            timeout=_TIMEOUT,
+            check=lambda outputs: field_.check(outputs, [*runnable, *result.peers]),
+            progress=say,
+        )
+    by_name = {outcome.name: outcome for outcome in timed}
+    if probes:
+        result.roofline = _limits(workload, case.size, by_name, probes)
+    else:
+        _take_launches_apart(by_name, [*runnable, *result.peers])
+    for entry in (*runnable, *result.peers):
+        _fill(entry, result, by_name)
+
+
+def _take_launches_apart(timed: Mapping[str, timing.Result], entries: Sequence[RungResult]) -> None:
+    """On a GPU: seconds of one of many launches in a row, and of one that is waited for."""
+    for entry in entries:
+        entry.launch_seconds = _quartiles(timed[one_launch(entry.name)].spread)
+        outcome = timed[entry.name]
+        outcome.seconds[:] = [seconds / LAUNCHES for seconds in outcome.seconds]
+
+
+def _limits(
+    workload: Workload,
+    size: Size,
+    timed: Mapping[str, timing.Result],
+    probes: Mapping[str, roofline.Probe],
+) -> Roofline:
+    """The roofline from the fastest block of each probe: a limit is not the average."""
+    peak, triad = probes[roofline.PEAK], probes[roofline.TRIAD]
+    return roofline.limits(
+        workload,
+        size,
+        gigaflops=peak.flops / min(timed[roofline.PEAK].seconds) / 1e9,
+        gigabytes=triad.bytes / min(timed[roofline.TRIAD].seconds) / 1e9,
+    )
+
+
+def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Result]) -> None:
+    """Puts an entry's times and ratios in."""
+    outcome = timed[entry.name]
+    entry.seconds = _quartiles(outcome.spread)
+    entry.blocks, entry.calls = list(outcome.seconds), outcome.calls
+    entry.gigaflops = result.flops / outcome.median / 1e9
+    if result.roofline is not None:
+        entry.roofline = result.roofline.seconds / outcome.median
+    naive = next((r.name for r in result.rungs if r.kind == "naive" and r.name in timed), None)
+    if naive is not None:
+        entry.speedup_naive = _quartiles(timing.ratio(outcome, timed[naive]))
+    if entry.after is not None and entry.after in timed:
+        entry.speedup_previous = _quartiles(timing.ratio(outcome, timed[entry.after]))
+        entry.surprising = surprises(entry.speedup_previous.median, entry.expected)
+
+
+def surprises(factor: float, expected: tuple[float, float] | None) -> bool:
+    """Whether a measured factor lies outside of the expected range by more than half."""
+    return expected is not None and not 0.5 * expected[0] <= factor <= 1.5 * expected[1]
+
+
+def _quartiles(spread: timing.Spread) -> Quartiles:
+    return Quartiles(spread.median, spread.lower, spread.upper)
+
+
+def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]:
+    """The sweep's sizes, checked before anything is run."""
+    if request.sweep is None:
+        return []
+    name, values = request.sweep
+    return [workload.size(request.device, {**size, name: value}) for value in values]
+
+
+def _sweep_point(
+    workload: Workload, request: Request, size: Size, target: Target, say: Progress
+) -> SweepPoint:
+    """The requested rungs, or the standing ones without the naive, at one size of a sweep."""
+    ladder = registry.ladder(request.workload, request.device)
+    standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule")]
+    chosen = ladder.select(request.rungs or standing)
+    case = Case(size, build.processor(target))
+    seconds: dict[str, float | None] = {}
+    with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
+        contest = Field(workload, case, target, Path(temporary), request.seed, request.device)
+        entries = []
+        for rung in chosen:
+            seconds[rung.name] = None
+            if rung.claims(size) is None:
+                entry = RungResult(rung.name, rung.kind, rung.reason, module=rung.module(case))
+                contest.add_rung(entry)
+                entries.append(entry)
+        for peer in peers.of(workload, request.device) if request.peers else ():
+            if not peer.missing:
+                contest.add_peer(peer.name)
+                entries.append(RungResult(peer.name, "peer", peer.reason))
+        timed = timing.contest(
+            contest.contestants,
+            rounds=max(3, request.rounds // 2),
+            block_seconds=_SECONDS_BLOCK / 2,
+            idle_seconds=_SECONDS_IDLE,
+            warmup_seconds=_SECONDS_WARM,
+            min_calls=1,
+            timeout=_TIMEOUT,
+            check=lambda outputs: contest.check(outputs, entries),
+            progress=lambda done, total, text: say(done, total, f"{describe(size)}: {text}"),
+        )
+    by_name = {outcome.name: outcome for outcome in timed}
+    if request.device != "cpu":
+        _take_launches_apart(by_name, entries)
+    seconds.update({entry.name: by_name[entry.name].median for entry in entries})
+    return SweepPoint(dict(size), workload.flops(size), seconds)

@@ -1,0 +1,141 @@
+"""How it is computed: a ladder is a list of rungs, each one step away from another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.errors import LabUsageError
+from kernel_lab.workload import Case, Size, Workload
+
+if TYPE_CHECKING:
+    from kernel_lab.search import Space
+    from needle_tvm._tvm import IRModule, Schedule
+
+ScheduleFunction = Callable[["Schedule", Case], Any]
+Definition = Callable[[Case], list[Any]]
+Claim = Callable[[Size], "str | None"]
+
+
+def any_size(size: Size) -> str | None:
+    """The claim of a rung that is right at every size."""
+    return None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step: a schedule function and, where the step is a rewrite, a definition of its own.
+
+    `reason` is the function's docstring: why, and what it should bring. `after` is the rung it
+    starts from, `expected` the lowest and highest factor it should bring against that one. `claims`
+    returns None for a size the rung is right at, else why it is not taken. `explained` says why the
+    measured factor differs from `expected`, on which machine.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    schedule: ScheduleFunction
+    define: Definition
+    after: str | None
+    expected: tuple[float, float]
+    claims: Claim = any_size
+    explained: str | None = None
+
+    def module(self, case: Case) -> IRModule:
+        """The scheduled module, its only function named "main".
+
+        Raises LabUsageError, naming the rung, at a size it does not claim.
+        """
+        from needle_tvm._tvm import Schedule, te
+
+        refusal = self.claims(case.size)
+        if refusal:
+            raise LabUsageError(f"rung {self.name!r} does not take this size: {refusal}")
+        sch = Schedule(te.create_prim_func(self.define(case)))
+        self.schedule(sch, case)
+        return sch.mod
+
+    @property
+    def source(self) -> str:
+        """The Python source of the schedule function, and of the definition of a rewrite."""
+        parts = [inspect.getsource(self.schedule)]
+        if self.kind == "rewrite":
+            parts.insert(0, inspect.getsource(self.define))
+        return "\n\n".join(parts)
+
+
+@dataclass
+class Ladder:
+    """The rungs of a workload on a device, in order.
+
+    `space` is the own search's; `tuned_from` names the rung whose definition meta_schedule is given
+    (the naive one, or the rewrite that a tuner cannot find by itself).
+    """
+
+    workload: Workload
+    device: str
+    rungs: list[Rung] = field(default_factory=list)
+    space: Space | None = None
+    tuned_from: str = "naive"
+
+    def rung(
+        self,
+        *,
+        expected: tuple[float, float],
+        kind: str = "schedule",
+        after: Callable[..., Any] | str | None = None,
+        define: Definition | None = None,
+        claims: Claim | None = None,
+        explained: str | None = None,
+        name: str | None = None,
+    ) -> Callable[[ScheduleFunction], ScheduleFunction]:
+        """Decorator: adds a schedule function to the ladder under its own name.
+
+        Without `after` it follows the last rung that did not fail; without `define` and `claims` it
+        has that rung's.
+        """
+
+        def add(function: ScheduleFunction) -> ScheduleFunction:
+            previous = self._previous(after)
+            self.rungs.append(
+                Rung(
+                    name=name or function.__name__.strip("_"),
+                    kind=kind,
+                    reason=inspect.cleandoc(function.__doc__ or ""),
+                    schedule=function,
+                    define=define or (previous.define if previous else self.workload.define),
+                    after=previous.name if previous else None,
+                    expected=expected,
+                    claims=claims or (previous.claims if previous else any_size),
+                    explained=explained,
+                )
+            )
+            return function
+
+        return add
+
+    def _previous(self, after: Callable[..., Any] | str | None) -> Rung | None:
+        if after is not None:
+            return self[after if isinstance(after, str) else after.__name__]
+        standing = [rung for rung in self.rungs if rung.kind != "failed"]
+        return standing[-1] if standing else None
+
+    def __getitem__(self, name: str) -> Rung:
+        for rung in self.rungs:
+            if rung.name == name:
+                return rung
+        known = ", ".join(rung.name for rung in self.rungs)
+        raise LabUsageError(f"{self.workload.name} on {self.device} has no rung {name!r}: {known}")
+
+    def select(self, names: Sequence[str] | None) -> list[Rung]:
+        """The rungs of these names, in the ladder's order; all without names.
+
+        Raises LabUsageError for an unknown name.
+        """
+        if names is None:
+            return list(self.rungs)
+        wanted = {self[name].name for name in names}
+        return [rung for rung in self.rungs if rung.name in wanted]

@@ -1,0 +1,78 @@
+"""A rung's trace at a size small enough to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernel_lab.rung import Rung
+from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, trace
+from kernel_lab.workload import Case, Workload, describe
+
+PICTURE = 600_000  # accesses that are drawn and counted in a few seconds
+_SMALLEST = 4  # no dimension is made smaller than this
+
+
+@dataclass(frozen=True)
+class ScaledTrace:
+    """A trace, the size it was made at, and its result's largest error against NumPy in float64,
+    relative to the largest magnitude."""
+
+    trace: Trace
+    size: dict[str, Any]
+    full: dict[str, Any]
+    error: float
+
+    @property
+    def note(self) -> str:
+        """What the picture must say of the size."""
+        if self.size == self.full:
+            return f"traced at {describe(self.size)}, the size that was timed"
+        return f"scaled down: traced at {describe(self.size)} (timed at {describe(self.full)})"
+
+
+def scaled_trace(
+    workload: Workload, rung: Rung, case: Case, limit: int = PICTURE, ignore: tuple[str, ...] = ()
+) -> ScaledTrace:
+    """Trace a rung at its own size, or at the nearest one that makes at most `limit` accesses.
+
+    The largest dimension is halved again and again, or the largest whose half the rung takes.
+    Sizes TVM does not lower are passed over. Raises TraceTooLarge where none is left, and what
+    `trace` raises.
+    """
+    full = dict(case.size)
+    for size in smaller(full, rung.claims):
+        if rung.claims(size) is not None:
+            continue
+        arrays = workload.inputs(size)
+        try:
+            module = rung.module(Case(size, case.processor))
+            found = trace(module, arrays, limit=limit, ignore=ignore)
+        except (TraceTooLarge, NotLowered):
+            continue
+        exact = workload.reference(size, arrays)
+        result = list(found.arrays.values())[len(arrays)].reshape(exact.shape)
+        scale = float(np.abs(exact).max(initial=0.0)) or 1.0
+        return ScaledTrace(found, dict(size), full, float(np.abs(result - exact).max()) / scale)
+    raise TraceTooLarge(f"trace: rung {rung.name!r} has no size of at most {limit:,} accesses")
+
+
+def smaller(
+    size: Mapping[str, Any], claims: Callable[[Mapping[str, Any]], str | None]
+) -> list[dict[str, Any]]:
+    """The size, then with a dimension halved each time, down to a few elements each: the largest,
+    or the largest whose half is claimed (`claims` returns None) where there is such a one."""
+    sizes = [dict(size)]
+    while True:
+        last = sizes[-1]
+        numbers = {name: n for name, n in last.items() if isinstance(n, int) and n >= 2 * _SMALLEST}
+        halves = [
+            {**last, name: numbers[name] // 2}
+            for name in sorted(numbers, key=lambda name: -numbers[name])
+        ]
+        if not halves:
+            return sizes
+        sizes.append(next((half for half in halves if claims(half) is None), halves[0]))

@@ -1,0 +1,219 @@
+"""The last rungs: schedules found by trying. Our own few knobs, and meta_schedule's built-in space.
+
+`Space` is what AutoTVM called a template: a definition and a schedule function that take knobs, and
+the knobs' values. Candidates are drawn at random without repetition, and each is compiled here and
+checked and timed in a child process, so that one that crashes is only rejected.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernel_lab import build
+from kernel_lab.errors import LabError
+from kernel_lab.workload import Case, Workload
+from needle_tvm.child import Child, ChildError, Messages
+from needle_tvm.threads import thread_environment
+from needle_tvm.tolerance import relative_tolerance
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, Schedule, Target
+
+Knobs = Mapping[str, Any]
+Say = Callable[[int, int, str], None]
+
+_CANDIDATE_SECONDS = 30.0  # a candidate that takes longer to answer is rejected
+_SEARCH_SECONDS = 600.0  # of meta_schedule's: the start and each batch of its candidates
+_BLOCKS, _BLOCK_SECONDS = 5, 0.02
+
+
+@dataclass(frozen=True)
+class Space:
+    """A family of schedules: `define(case, knobs)`, `schedule(sch, case, knobs)`, and all knobs."""
+
+    define: Callable[[Case, Knobs], list[Any]]
+    schedule: Callable[[Schedule, Case, Knobs], Any]
+    knobs: Callable[[Case], Sequence[Knobs]]
+
+    def module(self, case: Case, knobs: Knobs) -> IRModule:
+        """The scheduled module of one choice of knobs."""
+        from needle_tvm._tvm import Schedule, te
+
+        sch = Schedule(te.create_prim_func(self.define(case, knobs)))
+        self.schedule(sch, case, knobs)
+        return sch.mod
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best of a search: its module, and what to tell about the search."""
+
+    module: IRModule
+    notes: dict[str, Any]
+
+
+def own(
+    space: Space,
+    workload: Workload,
+    case: Case,
+    target: Target,
+    trials: int,
+    say: Say,
+    seed: int = 0,
+) -> Found:
+    """The fastest right candidate of at most `trials` drawn from a space.
+
+    Raises LabError where none of them worked.
+    """
+    choices = list(space.knobs(case))
+    random.Random(seed).shuffle(choices)
+    choices = choices[:trials]
+    best: tuple[float, Knobs] | None = None
+    rejected = 0
+    with tempfile.TemporaryDirectory(prefix="kernel-lab-search-") as temporary:
+        folder = Path(temporary)
+        setup = _setup(workload, case, folder, seed)
+        judge = _Judge(setup, case.processor.cores)
+        try:
+            for number, knobs in enumerate(choices):
+                path = folder / f"{number}.so"
+                try:
+                    build.write_library(space.module(case, knobs), target, path)
+                    seconds = judge.seconds(path)
+                except (LabError, RuntimeError, ValueError):
+                    # TVM's own errors are RuntimeErrors: knobs that do not go together.
+                    rejected += 1
+                else:
+                    best = min((seconds, knobs), best or (seconds, knobs), key=lambda b: b[0])
+                shown = f", best {best[0] * 1e6:.1f} us" if best else ""
+                say(number + 1, len(choices), f"own search: {number + 1}{shown}")
+        finally:
+            judge.close()
+    if best is None:
+        raise LabError(f"{workload.name}: none of {len(choices)} candidates worked")
+    notes = {
+        "candidates": len(choices),
+        "rejected": rejected,
+        "space": len(space.knobs(case)),
+        "knobs": dict(best[1]),
+    }
+    return Found(space.module(case, best[1]), notes)
+
+
+def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str, Any]:
+    """What the judging child needs: inputs, the exact result and how far off is right."""
+    arrays = workload.inputs(case.size, seed)
+    named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
+    np.savez(folder / "inputs.npz", **named)
+    np.save(folder / "expected.npy", workload.reference(case.size, arrays))
+    return {
+        "inputs": str(folder / "inputs.npz"),
+        "expected": str(folder / "expected.npy"),
+        "tolerance": relative_tolerance("float32", workload.terms(case.size)),
+    }
+
+
+class _Judge:
+    """The child that checks and times candidates; a fresh one after each that crashed or hung."""
+
+    def __init__(self, setup: dict[str, Any], threads: int) -> None:
+        self._setup, self._threads = setup, threads
+        self._child: Child | None = None
+
+    def seconds(self, path: Path) -> float:
+        """Seconds of one call. Raises LabError for a wrong result, a crash or no answer."""
+        if self._child is None:
+            self._child = Child(
+                "candidate",
+                "kernel_lab.search:judge",
+                self._setup,
+                timeout=_CANDIDATE_SECONDS,
+                environment=thread_environment(self._threads),
+            )
+        try:
+            answer = self._child.ask(command="judge", path=str(path))
+        except ChildError as error:
+            self.close(error)
+            raise LabError(str(error)) from error
+        if "rejected" in answer:
+            raise LabError(answer["rejected"])
+        return float(answer["seconds"])
+
+    def close(self, error: Exception | None = None) -> None:
+        if self._child is not None:
+            self._child.close(error)
+            self._child = None
+
+
+def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
+    """The child's side: loads each named library, compares its result, and times it."""
+    from kernel_lab.contestants import library
+    from kernel_lab.field import compare
+
+    expected = np.load(setup["expected"], allow_pickle=False)
+    for message in messages:
+        call, outputs = library(message["path"], setup["inputs"], expected.shape)
+        call()
+        error = compare(outputs()[0], expected, setup["tolerance"]).error
+        if not error <= setup["tolerance"]:
+            yield {"rejected": f"differs from NumPy by {error:.1e} of the largest value"}
+        else:
+            yield {"seconds": _time(call)}
+
+
+def _time(call: Callable[[], object]) -> float:
+    """The fastest of a few blocks: a search compares candidates over minutes of other load."""
+    start = time.perf_counter()
+    call()
+    once = max(time.perf_counter() - start, 1e-7)
+    calls = max(1, int(_BLOCK_SECONDS / once))
+    fastest = float("inf")
+    for _ in range(_BLOCKS):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        fastest = min(fastest, (time.perf_counter() - start) / calls)
+    return fastest
+
+
+def meta_schedule(plain: IRModule, threads: int, trials: int, say: Say, seed: int = 0) -> Found:
+    """The best of `trials` candidates that needle_tvm's tuner finds for an unscheduled module.
+
+    Its space is the one meta_schedule generates for any function. Raises LabError where no
+    candidate ran or the search died.
+    """
+    from needle_tvm._tvm import tvm
+
+    setup = {
+        "target": build.description("cpu"),
+        "tasks": {"main": [tvm.ir.save_json(plain), 1]},
+        "trials": trials,
+        "seed": seed,
+    }
+    tried = rejected = 0
+    try:
+        with Child(
+            "tuner",
+            "needle_tvm.tune.worker:search",
+            setup,
+            timeout=_SEARCH_SECONDS,
+            environment=thread_environment(threads),
+        ) as child:
+            while "best" not in (answer := child.receive("search")):
+                tried += 1
+                rejected += "rejected" in answer
+                say(tried, trials, f"meta_schedule: trial {tried}")
+    except ChildError as error:
+        raise LabError(f"meta_schedule: {error}") from error
+    if not answer["best"]["main"]:
+        raise LabError(f"meta_schedule: none of {tried} candidates ran")
+    module = tvm.ir.load_json(answer["best"]["main"][0])
+    return Found(module, {"candidates": tried, "rejected": rejected})

@@ -1,0 +1,121 @@
+"""A result as a table for people."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from kernel_lab.results import LabResult, Quartiles, RungResult
+from kernel_lab.workload import describe
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_UNMEASURED = "unmeasured"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 4}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three significant digits and a unit that suits them."""
+    scale, unit = next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
+    return f"{digits(seconds / scale)} {unit}"
+
+
+def factor(ratio: Quartiles | None) -> str:
+    """A ratio's median and, in brackets, its quartiles; empty for none."""
+    if ratio is None:
+        return ""
+    return f"{digits(ratio.median)} ({digits(ratio.lower)}-{digits(ratio.upper)})"
+
+
+def print_result(result: LabResult, console: Console) -> None:
+    """The ladder as a table, with the conditions under which it was measured."""
+    table = Table(
+        title=f"{result.title} on {result.device}, {describe(result.size)}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    headings = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof")
+    for number, heading in enumerate((*headings, "error")):
+        table.add_column(heading, justify="left" if number < 2 else "right")
+    for entry in (*result.rungs, *result.peers):
+        table.add_row(*_row(entry))
+    console.print(table)
+    _print_conditions(result, console)
+    for entry in result.rungs:
+        if entry.refused:
+            lead = "left out" if entry.kind == "search" else "does not take this size"
+            console.print(f"{entry.name} {lead}: {entry.refused}", highlight=False)
+        elif entry.notes:
+            told = ", ".join(f"{key} {value}" for key, value in entry.notes.items())
+            console.print(f"{entry.name}: {told}", highlight=False)
+    for entry in result.rungs:
+        if entry.surprising:
+            told = entry.explained or "not explained yet"
+            console.print(f"! {entry.name}: {told}", highlight=False)
+    for name, reason in result.peers_missing.items():
+        console.print(f"{name} left out: {reason}", highlight=False)
+    if result.sweep:
+        print_sweep(result, console)
+
+
+def _print_conditions(result: LabResult, console: Console) -> None:
+    machine, limit = result.machine, result.roofline
+    if limit is not None:
+        console.print(
+            f"roofline: {digits(limit.gigaflops)} GFLOP/s, {digits(limit.gigabytes)} GB/s, "
+            f"so {duration(limit.seconds)} ({limit.bound}); {result.flops:,} useful operations",
+            highlight=False,
+        )
+    if result.untimed_reason:
+        console.print(f"{_UNMEASURED}: {result.untimed_reason}", highlight=False)
+    console.print(
+        "x previous: against the rung it starts from; ! marks a factor that differs from the "
+        "expected by more than half\nerror: largest difference from NumPy in float64, relative "
+        f"to the largest value\n{machine['processor']}, {machine['threads']} threads, "
+        f"{result.date}",
+        highlight=False,
+    )
+
+
+def _row(entry: RungResult) -> list[str]:
+    low, high = entry.expected or (0.0, 0.0)
+    expected = f"{low:g}-{high:g}" if entry.expected and entry.kind != "naive" else ""
+    error = f"{entry.check.error:.0e}" if entry.check else ""
+    if entry.seconds is None:
+        word = "refused" if entry.refused else _UNMEASURED
+        return [entry.name, entry.kind, word, "", "", "", expected, "", error]
+    launch = entry.launch_seconds
+    waited = f" ({duration(launch.median)} with launch)" if launch else ""
+    return [
+        entry.name,
+        entry.kind,
+        duration(entry.seconds.median) + waited,
+        digits(entry.gigaflops or 0.0),
+        digits(entry.speedup_naive.median) if entry.speedup_naive else "",
+        factor(entry.speedup_previous) + (" !" if entry.surprising else ""),
+        expected,
+        f"{100 * entry.roofline:.1f}" if entry.roofline is not None else "",
+        error,
+    ]
+
+
+def print_sweep(result: LabResult, console: Console) -> None:
+    """GFLOP/s of every contestant at every size of the sweep."""
+    axis = result.sweep_axis or ""
+    table = Table(title=f"GFLOP/s by {axis}", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    for point in result.sweep:
+        table.add_column(f"{axis}={point.size[axis]}", justify="right")
+    for name in result.sweep[0].seconds:
+        cells = []
+        for point in result.sweep:
+            seconds = point.seconds.get(name)
+            cells.append(digits(point.flops / seconds / 1e9) if seconds else "refused")
+        table.add_row(name, *cells)
+    console.print(table)

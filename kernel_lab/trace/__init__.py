@@ -1,0 +1,17 @@
+"""Memory accesses of a scheduled kernel, in execution order, and what can be read off them."""
+
+from kernel_lab.trace.errors import NotInterpreted, NotLowered, TraceError, TraceTooLarge
+from kernel_lab.trace.events import BufferInfo, Region, Site, Trace
+from kernel_lab.trace.interpreter import trace
+
+__all__ = [
+    "BufferInfo",
+    "NotInterpreted",
+    "NotLowered",
+    "Region",
+    "Site",
+    "Trace",
+    "TraceError",
+    "TraceTooLarge",
+    "trace",
+]

@@ -1,0 +1,150 @@
+"""The record of a run: which access touched which element, from which thread, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+WARP = 32  # threads of a warp, on every CUDA device so far
+
+
+@dataclass(frozen=True)
+class BufferInfo:
+    """A buffer of the kernel. `base` is the byte address the trace gives its first element.
+
+    Buffers of scope "global" share one address space, in the order in which the kernel names them,
+    each aligned to 256 bytes. A buffer of another scope lives in its owner's (a block's, a
+    thread's, a CPU worker's) own memory, and addresses start anew in each of these. `shape` is the
+    one it is declared with: of an argument its own, of other buffers the flat one.
+    """
+
+    name: str
+    scope: str
+    dtype: str
+    size: int
+    base: int
+    shape: tuple[int, ...] = ()
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Site:
+    """One load or store in the kernel's text: `text` is the access as TVMScript writes it."""
+
+    buffer: int
+    is_store: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """A stretch of the run: `kind` is "kernel" (a GPU launch) or "parallel" (a parallel CPU loop).
+
+    `start` and `stop` are times. A kernel has `blocks` blocks of `threads` threads; a parallel loop
+    has `blocks` iterations of one thread each, dealt to the workers in contiguous chunks, as TVM's
+    runtime deals them.
+    """
+
+    kind: str
+    start: int
+    stop: int
+    blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every access of a run, one entry of each array per access of one element.
+
+    `site` indexes `sites`, `index` is the element in the flat buffer. `time` counts steps: one step
+    is one load or store instruction. The threads of a block, and all blocks, take their steps
+    together; a CPU worker takes the iterations it was dealt one after another. `worker` is the
+    CPU worker, or the block of a GPU kernel; `thread` is the iteration of a parallel CPU loop, or
+    the thread within its block (x fastest); `lane` is the vector lane. Entries are in order of
+    time, and of worker, thread and lane within a step.
+
+    The accesses are the ones the scheduled loops ask for. A compiler may keep in a register what
+    the loops load or store again and again.
+
+    `arrays` holds the kernel's arguments after the run, by name.
+    """
+
+    name: str
+    device: str
+    buffers: tuple[BufferInfo, ...]
+    sites: tuple[Site, ...]
+    regions: tuple[Region, ...]
+    barriers: tuple[int, ...]
+    site: np.ndarray
+    index: np.ndarray
+    time: np.ndarray
+    worker: np.ndarray
+    thread: np.ndarray
+    lane: np.ndarray
+    arrays: dict[str, np.ndarray]
+    ignored: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.site)
+
+    @property
+    def buffer(self) -> np.ndarray:
+        """Buffer of each access, as an index into `buffers`."""
+        return np.array([site.buffer for site in self.sites], np.int16)[self.site]
+
+    @property
+    def is_store(self) -> np.ndarray:
+        """Whether each access is a store."""
+        return np.array([site.is_store for site in self.sites], bool)[self.site]
+
+    @property
+    def itemsize(self) -> np.ndarray:
+        """Bytes of each access."""
+        sizes = [self.buffers[site.buffer].itemsize for site in self.sites]
+        return np.array(sizes, np.int64)[self.site]
+
+    @property
+    def address(self) -> np.ndarray:
+        """Byte address of each access; see `BufferInfo` for the address spaces."""
+        bases = [self.buffers[site.buffer].base for site in self.sites]
+        return np.array(bases, np.int64)[self.site] + self.index * self.itemsize
+
+    @property
+    def warp(self) -> np.ndarray:
+        """Warp of each access within its block; 0 on a CPU."""
+        return self.thread // WARP if self.device == "gpu" else np.zeros_like(self.thread)
+
+    def select(self, keep: np.ndarray) -> Trace:
+        """The same trace with only the accesses for which `keep` (a mask or indices) holds."""
+        arrays = {name: getattr(self, name)[keep] for name in _COLUMNS}
+        return Trace(
+            self.name,
+            self.device,
+            self.buffers,
+            self.sites,
+            self.regions,
+            self.barriers,
+            **arrays,
+            arrays=self.arrays,
+            ignored=self.ignored,
+        )
+
+    def of_buffer(self, name: str) -> Trace:
+        """Accesses of the buffers of that name; KeyError where there is none."""
+        wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
+        if not wanted:
+            raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
+        return self.select(np.isin(self.buffer, wanted))
+
+    def of_scope(self, scope: str) -> Trace:
+        """Accesses of the buffers of that scope ("global", "shared", "local")."""
+        wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
+        return self.select(np.isin(self.buffer, wanted))
+
+
+_COLUMNS = ("site", "index", "time", "worker", "thread", "lane")

@@ -1,0 +1,176 @@
+"""How a GPU would carry out a trace: sectors per warp instruction, and shared-memory banks.
+
+Rules of the CUDA C++ Programming Guide and Best Practices Guide, for compute capability 5.0 and
+later: a warp's access of global memory moves the 32-byte sectors its threads touch; shared memory
+has 32 banks of 4-byte words, and threads that need different words of one bank take turns, while
+those that need the same word are served together. A warp whose threads access 8 or 16 bytes each is
+served in two or four parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernel_lab.errors import LabUsageError
+from kernel_lab.trace.events import WARP, Trace
+
+SECTOR = 32  # bytes
+BANKS = 32
+WORD = 4  # bytes a bank delivers at a time
+WIDEST = 16  # bytes a thread can access with one instruction
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """A load or store of the kernel, over all warps that carried it out.
+
+    `requests` counts warp instructions. In global memory `used` is the distinct bytes they asked
+    for and `moved` the bytes of the sectors they touched. In shared memory `turns` counts passes
+    through the banks, `fewest` how many there would be without conflicts, and `degree` is the most
+    turns any part of a warp had to take.
+    """
+
+    site: int
+    buffer: str
+    scope: str
+    is_store: bool
+    text: str
+    requests: int
+    threads: float
+    used: int = 0
+    moved: int = 0
+    turns: int = 0
+    fewest: int = 0
+    degree: int = 0
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes used of bytes moved, 1 where nothing moves."""
+        return self.used / self.moved if self.moved else 1.0
+
+    @property
+    def finding(self) -> str | None:
+        """What is wrong with the access, in words; None where nothing is."""
+        verb = "store to" if self.is_store else "load of"
+        if self.scope == "shared" and self.degree > 1:
+            return f"bank conflict: the {verb} {self.text} takes up to {self.degree} turns a warp"
+        # A warp of few threads, or one that reads a single word, cannot fill its sectors.
+        if self.scope == "global" and self.moved > 2 * max(self.used, SECTOR * self.requests):
+            return (
+                f"uncoalesced: the {verb} {self.text} uses {self.efficiency:.0%} of the bytes it"
+                " moves"
+            )
+        return None
+
+
+def instructions(trace: Trace) -> np.ndarray:
+    """Number of the warp instruction each access belongs to, counting in the trace's order.
+
+    The lanes of a vectorised loop are one instruction where each thread's elements lie side by
+    side and it is not wider than 16 bytes; otherwise each lane is one by itself.
+    """
+    if trace.device != "gpu":
+        raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, it has no warps")
+    lane = np.where(_side_by_side(trace), 0, trace.lane)
+    keys = np.stack([trace.time, trace.worker, trace.warp, lane])
+    order = np.lexsort(keys[::-1])
+    keys = keys[:, order]
+    first = np.ones(len(order), bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(first) - 1
+    return number
+
+
+def _side_by_side(trace: Trace) -> np.ndarray:
+    """Whether an access is of a step whose lanes form vectors that one instruction can access."""
+    if not len(trace) or not trace.lane.any():
+        return np.ones(len(trace), bool)
+    # The trace is in order of time, worker, thread and lane.
+    same = np.zeros(len(trace), bool)
+    same[1:] = (
+        (np.diff(trace.time) == 0) & (np.diff(trace.worker) == 0) & (np.diff(trace.thread) == 0)
+    )
+    broken = np.zeros(len(trace), bool)
+    broken[1:] = same[1:] & (np.diff(trace.index) != 1)
+    start = ~same & (trace.lane == 0)
+    widths = np.bincount(trace.time, minlength=1)
+    vectors = np.bincount(trace.time[~same], minlength=len(widths))
+    bytes_each = trace.itemsize * (widths / np.maximum(vectors, 1))[trace.time]
+    misaligned = start & (trace.address % np.maximum(bytes_each, 1).astype(np.int64) != 0)
+    wrong = np.zeros(len(widths), bool)
+    wrong[trace.time[broken | misaligned | (bytes_each > WIDEST)]] = True
+    return ~wrong[trace.time]
+
+
+def site_reports(trace: Trace) -> list[SiteReport]:
+    """A report on each load and store of global and shared memory, in the order of the text."""
+    number = instructions(trace)
+    scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
+    reports = []
+    for site, info in enumerate(trace.sites):
+        mine = np.flatnonzero(trace.site == site)
+        if not len(mine):
+            continue
+        scope = "shared" if scopes[mine[0]].startswith("shared") else str(scopes[mine[0]])
+        if scope not in ("global", "shared"):
+            continue
+        groups, group = np.unique(number[mine], return_inverse=True)
+        address, size = trace.address[mine], int(trace.itemsize[mine[0]])
+        threads = len(_pairs(group, trace.thread[mine])[0]) / len(groups)
+        figures = (
+            _sectors(group, address, size)
+            if scope == "global"
+            else _banks(group, address, size, trace.thread[mine])
+        )
+        buffer = trace.buffers[info.buffer]
+        reports.append(
+            SiteReport(
+                site,
+                buffer.name,
+                scope,
+                info.is_store,
+                info.text,
+                len(groups),
+                threads,
+                **figures,
+            )
+        )
+    return reports
+
+
+def _sectors(group: np.ndarray, address: np.ndarray, size: int) -> dict[str, int]:
+    used, moved = len(_pairs(group, address)[0]), len(_pairs(group, address // SECTOR)[0])
+    return {"used": used * size, "moved": moved * SECTOR}
+
+
+def _banks(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> dict[str, int]:
+    part, word = _pairs(group * WARP + parts(group, address, size, thread), address // WORD)
+    bank, count = np.unique(part * BANKS + word % BANKS, return_counts=True)
+    served, number = np.unique(bank // BANKS, return_inverse=True)
+    turns = np.zeros(len(served), np.int64)
+    np.maximum.at(turns, number, count)
+    return {"turns": int(turns.sum()), "fewest": len(turns), "degree": int(turns.max())}
+
+
+def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of two arrays of numbers that are not negative, in order."""
+    width = int(second.max()) + 1 if len(second) else 1
+    return np.divmod(np.unique(first * width + second), width)
+
+
+def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
+    """Which part of its warp an access is served with: halves at 8 bytes a
+    thread, quarters at 16."""
+    members = np.bincount(group)
+    threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
+    bytes_each = (members * size / np.maximum(threads, 1))[group]
+    share = np.maximum(1, np.ceil(bytes_each / WORD)).astype(np.int64)
+    return (thread % WARP) // (WARP // share)
+
+
+def findings(trace: Trace) -> list[str]:
+    """The uncoalesced accesses and bank conflicts of a kernel, one line each."""
+    return [report.finding for report in site_reports(trace) if report.finding]

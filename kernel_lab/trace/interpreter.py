@@ -1,0 +1,200 @@
+"""`trace`: run a scheduled kernel in Python and record every load and store.
+
+The kernel is lowered by TVM's own passes to loops over flat buffers, turned into a Python program
+(statements.py, expressions.py) and run on NumPy memory (machine.py), so what it computes can be
+compared with NumPy as what the compiled kernel computes is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernel_lab.errors import LabUsageError
+from kernel_lab.trace.errors import NotLowered, TraceTooLarge
+from kernel_lab.trace.events import BufferInfo, Region, Site, Trace
+from kernel_lab.trace.expressions import SITE_BITS
+from kernel_lab.trace.machine import Machine, Storage, filled
+from kernel_lab.trace.statements import Program
+
+LIMIT = 1_000_000
+ROOM = 4  # a run is given up at so many times the limit
+ALIGNMENT = 256  # of buffers in the trace's address space
+
+
+def trace(
+    func_or_module: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    *,
+    cores: int = 2,
+    limit: int = LIMIT,
+    ignore: Sequence[str] = (),
+) -> Trace:
+    """Run a scheduled kernel and return its accesses in execution order.
+
+    `func_or_module` is a PrimFunc, or a module holding one; it may have blocks (as a schedule
+    leaves it) or be lowered already. `inputs` are arrays for its first arguments, or for those it
+    names; the others start as NaN (integers as 0). `cores` is the number of workers parallel CPU
+    loops are dealt to. Accesses of the scopes in `ignore` ("local") are carried out and not
+    recorded.
+
+    Raises TraceTooLarge where the kernel could make more than `limit` accesses, NotInterpreted for
+    what is not known (tensor-core intrinsics, calls of other functions), NotLowered where TVM
+    itself refuses the schedule, TraceError where the kernel reads or writes outside a buffer,
+    LabUsageError for inputs that do not fit.
+    """
+    if cores < 1:
+        raise LabUsageError(f"trace: cores is {cores}; it must be at least 1")
+    name, function = lowered(func_or_module)
+    program = Program(tuple(ignore))
+    run = program.build(function)
+    # The estimate counts what predicates may leave out, so it only decides where it is far off.
+    if program.estimate > ROOM * limit:
+        raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
+    arguments = _arguments(program, inputs)
+    machine = Machine(ROOM * limit)
+    machine.site_names = [site.text for site in program.sites]
+    with np.errstate(all="ignore"):  # as the compiled kernel: infinities and NaN, no warnings
+        run(machine, arguments)
+    arrays = {storage.name: storage.data for storage in arguments}
+    result = _assemble(name, program, machine, cores, arrays, tuple(ignore))
+    if len(result) > limit:
+        raise TraceTooLarge(_too_many(name, f"{len(result):,}", limit))
+    return result
+
+
+def _too_many(name: str, count: str, limit: int) -> str:
+    return (
+        f"trace: {name} makes {count} accesses, more than the limit of {limit:,}; trace it at a"
+        " smaller size, or without the accesses to local memory"
+    )
+
+
+def lowered(func_or_module: Any) -> tuple[str, Any]:
+    """Name and lowered form of the one PrimFunc; LabUsageError where there is not exactly one."""
+    from needle_tvm import _tvm
+
+    module = func_or_module
+    if isinstance(module, _tvm.PrimFunc):
+        module = _tvm.module_of(module)
+    try:
+        functions = _tvm.prim_funcs(_tvm.lowered_loops(module))
+    except _tvm.INTERNAL_ERROR as error:
+        # The rest of its text is a trace of C++ calls.
+        reason = str(error).strip().splitlines()[-1]
+        raise NotLowered(f"trace: TVM does not lower the schedule: {reason}") from error
+    if len(functions) != 1:
+        raise LabUsageError(f"trace: a module of one PrimFunc is needed, not of {list(functions)}")
+    return next(iter(functions.items()))
+
+
+def _arguments(program: Program, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Storage]:
+    parameters = [program.buffers[number] for number in program.arguments]
+    names = [name for name, *_ in parameters]
+    if not isinstance(inputs, Mapping):
+        if len(inputs) > len(names):
+            raise LabUsageError(f"trace: {len(inputs)} inputs for the {len(names)} buffers {names}")
+        inputs = dict(zip(names, inputs, strict=False))
+    for name in inputs:
+        if name not in names:
+            raise LabUsageError(f"trace: no argument {name!r}; there are {names}")
+    storages = []
+    for slot, (name, _, dtype, _) in zip(program.slots.values(), parameters, strict=False):
+        size = slot.size
+        if name not in inputs:
+            storages.append(Storage(name, size, "all", filled(size, slot.dtype)))
+            continue
+        array = np.asarray(inputs[name])
+        if array.size != size or array.dtype != slot.dtype:
+            raise LabUsageError(
+                f"trace: {name} takes {size} elements of {dtype}, not {array.size} of {array.dtype}"
+            )
+        storages.append(Storage(name, size, "all", array.reshape(-1).copy()))
+    return storages
+
+
+def _assemble(
+    name: str,
+    program: Program,
+    machine: Machine,
+    cores: int,
+    arrays: dict[str, np.ndarray],
+    ignore: tuple[str, ...],
+) -> Trace:
+    """The columns of the trace from the machine's log."""
+    log = machine.log
+    single = [(step, entry) for step, entry in enumerate(log) if type(entry) is int]
+    packed = np.array([entry for _, entry in single], np.int64)
+    zeros = np.zeros(len(single), np.int64)
+    columns = {
+        "step": [np.array([step for step, _ in single], np.int64)],
+        "site": [packed & ((1 << SITE_BITS) - 1)],
+        "index": [packed >> SITE_BITS],
+        "thread": [zeros],
+        "lane": [zeros],
+    }
+    for step, entry in enumerate(log):
+        if type(entry) is int:
+            continue
+        site, index, active = entry
+        if active is None:
+            active = np.ones(index.shape, bool)
+        thread, lane = np.nonzero(active)
+        columns["step"].append(np.full(len(thread), step))
+        columns["site"].append(np.full(len(thread), site))
+        columns["index"].append(index[active])
+        columns["thread"].append(thread)
+        columns["lane"].append(lane)
+    joined = {key: np.concatenate(parts) for key, parts in columns.items()}
+    steps, thread = joined["step"], joined["thread"]
+    worker, time = np.zeros_like(steps), steps.copy()
+    regions, shift = [], 0
+    shifts = np.zeros(len(log) + 1, np.int64)
+    for kind, start, stop, blocks, threads in machine.regions:
+        inside = (steps >= start) & (steps < stop)
+        extra = 0
+        if kind == "kernel":
+            worker[inside] = thread[inside] // threads
+            thread[inside] %= threads
+        else:
+            chunk = -(-blocks // cores)
+            worker[inside] = thread[inside] // chunk
+            time[inside] += (thread[inside] % chunk) * (stop - start)
+            extra = (chunk - 1) * (stop - start)
+        regions.append(Region(kind, start + shift, stop + shift + extra, blocks, threads))
+        shifts[stop:] += extra
+        shift += extra
+    time += shifts[steps]
+    order = np.lexsort((joined["lane"], thread, worker, time))
+    return Trace(
+        name,
+        "gpu" if any(region[0] == "kernel" for region in machine.regions) else "cpu",
+        _placed(program),
+        tuple(Site(site.buffer, site.is_store, site.text) for site in program.sites),
+        tuple(regions),
+        tuple(int(step + shifts[step]) for step in machine.barriers),
+        joined["site"][order].astype(np.int32),
+        joined["index"][order],
+        time[order],
+        worker[order].astype(np.int32),
+        thread[order].astype(np.int32),
+        joined["lane"][order].astype(np.int32),
+        arrays,
+        ignore,
+    )
+
+
+def _placed(program: Program) -> tuple[BufferInfo, ...]:
+    """The buffers with their addresses."""
+    ends: dict[str, int] = {}
+    placed = []
+    for name, scope, dtype, shape in program.buffers:
+        space = scope or "global"
+        base = ends.get(space, 0)
+        info = BufferInfo(name, space, dtype, math.prod(shape), base, shape)
+        ends[space] = base + -(-info.size * info.itemsize // ALIGNMENT) * ALIGNMENT
+        placed.append(info)
+    return tuple(placed)

@@ -1,0 +1,198 @@
+"""What a trace says about locality: counts, cache lines, hit rates and reuse distances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernel_lab.errors import LabUsageError
+from kernel_lab.trace.events import Trace
+
+LINE = 64  # bytes of a cache line
+
+
+@dataclass(frozen=True)
+class BufferCounts:
+    """Accesses of a buffer: of elements, and by whole cache lines.
+
+    `elements` and `bytes` are the distinct ones, in a buffer of which each block or thread has a
+    copy those of one copy. `line_accesses` is how often an instruction touched a line, `lines` the
+    number of distinct lines.
+    """
+
+    name: str
+    scope: str
+    loads: int
+    stores: int
+    elements: int
+    bytes: int
+    line_accesses: int
+    lines: int
+
+
+def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
+    """Counts of each buffer that is accessed, in the order of the kernel's text."""
+    buffer, is_store = trace.buffer, trace.is_store
+    touched = line_accesses(trace, line)
+    rows = []
+    for number, info in enumerate(trace.buffers):
+        mine = buffer == number
+        if not mine.any():
+            continue
+        elements = len(np.unique(trace.index[mine]))
+        lines = touched.line[touched.buffer == number]
+        rows.append(
+            BufferCounts(
+                info.name,
+                info.scope,
+                int(np.count_nonzero(mine & ~is_store)),
+                int(np.count_nonzero(mine & is_store)),
+                elements,
+                elements * info.itemsize,
+                len(lines),
+                len(np.unique(lines)),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class LineAccesses:
+    """Cache lines in the order in which they are touched: once for each instruction of a thread,
+    or of a warp, however many of its lanes fall into the line."""
+
+    line: np.ndarray
+    worker: np.ndarray
+    buffer: np.ndarray
+    is_store: np.ndarray
+
+
+def line_accesses(trace: Trace, line: int = LINE) -> LineAccesses:
+    """The trace by cache lines of `line` bytes."""
+    if line < 1 or line & (line - 1):
+        raise LabUsageError(f"statistics: a cache line of {line} bytes; it must be a power of two")
+    unit = trace.warp if trace.device == "gpu" else trace.thread
+    number = trace.address // line
+    order = np.lexsort((number, unit, trace.worker, trace.time))
+    keys = np.stack([trace.time, trace.worker, unit, number])[:, order]
+    first = np.ones(len(order), bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    kept = order[first]
+    return LineAccesses(number[kept], trace.worker[kept], trace.buffer[kept], trace.is_store[kept])
+
+
+@dataclass(frozen=True)
+class CacheResult:
+    """Hits and misses of a cache model; a miss moves a line, so `misses` are line transfers."""
+
+    size: int
+    ways: int
+    line: int
+    hits: int
+    misses: int
+    cold: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits of all accesses; 0 where there was none."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes the misses brought in."""
+        return self.misses * self.line
+
+
+def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) -> CacheResult:
+    """Run the trace's global accesses through an LRU cache that each worker has of its own.
+
+    `size` is in bytes; `ways` lines share a set, or all of them where it is None (a fully
+    associative cache). Stores allocate. Registers and prefetching are not modelled. Raises
+    LabUsageError where the size is not a whole number of sets.
+    """
+    capacity = size // line
+    ways = capacity if ways is None else ways
+    if capacity < 1 or ways < 1 or capacity % ways or capacity * line != size:
+        raise LabUsageError(
+            f"statistics: {size} bytes are not sets of {ways} lines of {line} bytes"
+        )
+    touched = line_accesses(trace.of_scope("global"), line)
+    hits = misses = cold = 0
+    for worker in np.unique(touched.worker):
+        sets: list[dict[int, None]] = [{} for _ in range(capacity // ways)]
+        mine = touched.line[touched.worker == worker].tolist()
+        cold += len(set(mine))
+        for number in mine:
+            # Python's dict keeps the order of insertion: the first key is the least recently used.
+            held = sets[number % len(sets)]
+            if number in held:
+                hits += 1
+                del held[number]
+            else:
+                misses += 1
+                if len(held) == ways:
+                    del held[next(iter(held))]
+            held[number] = None
+    return CacheResult(size, ways, line, hits, misses, cold)
+
+
+def stack_distances(sequence: np.ndarray) -> np.ndarray:
+    """For each entry, how many distinct others came since the same value was last seen; -1 for a
+    value that is seen for the first time.
+
+    A fully associative LRU cache of n lines hits exactly where the distance is below n: Mattson,
+    Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
+    9(2), 1970. Bennett and Kruskal, "LRU stack processing", IBM J. Res. Dev. 19(4), 1975, count in
+    n log n with a tree over the trace, one entry after another. Here the same count is taken for
+    all entries at once: with p(i) the place where entry i's value was last seen, the distinct
+    values in between number i - p(i) - 1, less those of the entries in between whose own value was
+    seen after p(i) as well. Those are the j < i with p(j) > p(i), inversions, which a merge sort
+    counts level by level.
+    """
+    sequence = np.asarray(sequence)
+    places = np.arange(len(sequence))
+    order = np.argsort(sequence, kind="stable")
+    again = np.zeros(len(sequence), bool)
+    again[1:] = sequence[order[1:]] == sequence[order[:-1]]
+    previous = np.full(len(sequence), -1)
+    previous[order[again]] = order[np.flatnonzero(again) - 1]
+    seen = np.flatnonzero(previous >= 0)
+    distances = np.full(len(sequence), -1)
+    distances[seen] = places[seen] - previous[seen] - 1 - _larger_before(previous[seen])
+    return distances
+
+
+def _larger_before(values: np.ndarray) -> np.ndarray:
+    """For each entry, how many entries before it are larger. The values are distinct."""
+    count = np.zeros(len(values), np.int64)
+    ascending = np.argsort(values)
+    level = 0
+    while (1 << level) < len(values):
+        # Blocks of 2 ** (level + 1) entries: each entry of a right half against the left half.
+        by_block = ascending[np.argsort(ascending >> (level + 1), kind="stable")]
+        block, right = by_block >> (level + 1), (by_block >> level) & 1
+        left_so_far = np.cumsum(1 - right)
+        in_left = np.bincount(block, weights=1 - right).astype(np.int64)
+        before_block = np.cumsum(in_left) - in_left
+        larger = in_left[block] - (left_so_far - before_block[block])
+        count[by_block] += np.where(right == 1, larger, 0)
+        level += 1
+    return count
+
+
+def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
+    """Stack distances in cache lines of all global line accesses, each worker's by itself."""
+    touched = line_accesses(trace.of_scope("global"), line)
+    parts = [
+        stack_distances(touched.line[touched.worker == worker])
+        for worker in np.unique(touched.worker)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def reuse_histogram(distances: np.ndarray) -> tuple[int, np.ndarray]:
+    """First touches, and how many distances are 0, 1, 2-3, 4-7, ... lines."""
+    again = distances[distances >= 0]
+    bins = np.where(again > 0, np.floor(np.log2(np.maximum(again, 1))).astype(int) + 1, 0)
+    return int(len(distances) - len(again)), np.bincount(bins)

@@ -1,0 +1,129 @@
+"""What is computed: a workload has sizes, a definition, a NumPy reference and its useful work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from kernel_lab.errors import LabUsageError
+from kernel_lab.results import Published
+
+Array = np.ndarray[Any, Any]
+Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", where there is one, is a string
+
+DEVICES = ("cpu", "cuda")
+
+# Definitions index with 32-bit integers, and a test machine should not be filled by a typing error.
+_MOST_ELEMENTS = 1 << 28
+_MOST_FLOPS = 1 << 43
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What of a target the schedules look at: cores, vector registers and float32 lanes of one."""
+
+    cores: int = 1
+    registers: int = 32
+    lanes: int = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload's size on a processor: all that a definition or a schedule depends on.
+
+    `case["M"]` is a dimension of the size.
+    """
+
+    size: Size
+    processor: Processor = field(default_factory=Processor)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.size[name]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One computation of float32 arrays.
+
+    `sizes` holds the sizes of interest by device, the default first. `define(case)` returns its TE
+    tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
+    `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
+    (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
+    `published` are the documents' figures by device.
+    """
+
+    name: str
+    title: str
+    summary: str
+    sizes: Mapping[str, Sequence[Size]]
+    define: Callable[[Case], list[Any]]
+    reference: Callable[[Size, Sequence[Array]], Array]
+    shapes: Callable[[Size], list[tuple[int, ...]]]
+    flops: Callable[[Size], int]
+    terms: Callable[[Size], int]
+    modes: tuple[str, ...] = ()
+    limits: Callable[[Size], str | None] = lambda size: None
+    published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
+
+    def size(self, device: str, given: Mapping[str, Any] | None = None) -> Size:
+        """The device's default size with `given` dimensions in place of its own.
+
+        Raises LabUsageError naming the dimension, the value and the rule: an unknown dimension, no
+        whole number, below 1, or arrays or work too large for one machine.
+        """
+        if device not in self.sizes:
+            raise LabUsageError(f"{self.name} has no ladder for {device!r}")
+        size: dict[str, Any] = dict(self.sizes[device][0])
+        for name, value in (given or {}).items():
+            if name not in size:
+                raise LabUsageError(f"{self.name} has no size {name!r}: it has {', '.join(size)}")
+            size[name] = self._mode(value) if name == "mode" else self._extent(name, value)
+        elements = sum(int(np.prod([int(n) for n in s], dtype=object)) for s in self.shapes(size))
+        if elements > _MOST_ELEMENTS:
+            raise LabUsageError(
+                f"{self.name} at {describe(size)} has {elements:,} elements: "
+                f"the lab takes at most {_MOST_ELEMENTS:,}"
+            )
+        problem = self.limits(size)
+        if problem:
+            raise LabUsageError(f"{self.name} at {describe(size)}: {problem}")
+        if self.flops(size) > _MOST_FLOPS:
+            raise LabUsageError(
+                f"{self.name} at {describe(size)} is {self.flops(size):,} operations: "
+                f"the lab takes at most {_MOST_FLOPS:,}"
+            )
+        return MappingProxyType(size)
+
+    def _mode(self, value: Any) -> str:
+        if value not in self.modes:
+            raise LabUsageError(f"{self.name}: mode={value}: must be {' or '.join(self.modes)}")
+        return str(value)
+
+    def _extent(self, name: str, value: Any) -> int:
+        try:
+            whole = int(value)
+        except (TypeError, ValueError):
+            raise LabUsageError(f"{self.name}: {name}={value}: must be a whole number") from None
+        if isinstance(value, float) and value != whole:
+            raise LabUsageError(f"{self.name}: {name}={value}: must be a whole number")
+        if whole < 1:
+            raise LabUsageError(f"{self.name}: {name}={value}: must be at least 1")
+        return whole
+
+    def bytes(self, size: Size) -> int:
+        """Compulsory traffic: every input read once, the output written once, float32."""
+        return 4 * sum(int(np.prod(shape)) for shape in self.shapes(size))
+
+    def inputs(self, size: Size, seed: int = 0) -> list[Array]:
+        """Seeded example inputs: standard normal float32 arrays."""
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(s).astype(np.float32) for s in self.shapes(size)[:-1]]
+
+
+def describe(size: Size) -> str:
+    """A size as people write it: "M=512, N=512, K=512"."""
+    return ", ".join(f"{name}={value}" for name, value in size.items())

@@ -1,0 +1,88 @@
+"""Whole layers on NDArrays by the device's own kernels, in one or two passes over memory.
+
+The kernels take float32 and float64, all inputs alike; other dtypes are computed in the nearest of
+the two and rounded once. ValueError where shapes do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .dtypes import FLOAT_OF_INTEGER, is_floating
+from .ndarray import NDArray, wrap
+
+DTYPES = ("float32", "float64")
+
+
+def _run(name: str, arrays: Sequence[NDArray | None], *options: Any) -> tuple[NDArray, ...]:
+    """Arrays in, arrays of the first one's dtype out."""
+    first = arrays[0]
+    assert first is not None
+    dtype, device = first.dtype, first.device
+    if dtype not in DTYPES:
+        wide = "float32" if is_floating(dtype) else FLOAT_OF_INTEGER
+        arrays = [a if a is None else a.astype(wide) for a in arrays]
+    kernel = getattr(device.kernels, name)
+    found = kernel(*[None if a is None else a.view for a in arrays], *options)
+    out = tuple([wrap(device, view) for view in found])
+    return out if dtype in DTYPES else tuple(a.astype(dtype) for a in out)
+
+
+def batch_norm(
+    x: NDArray, weight: NDArray, bias: NDArray, eps: float
+) -> tuple[NDArray, NDArray, NDArray]:
+    """x (..., C) normalized over all axes but the last, times weight (C,) plus bias (C,) -> y like
+    x, mean (C,), biased variance (C,)."""
+    y, mean, variance = _run("batch_norm", (x, weight, bias), float(eps))
+    return y, mean, variance
+
+
+def batch_norm_grad(
+    grad: NDArray, x: NDArray, weight: NDArray, mean: NDArray, variance: NDArray, eps: float
+) -> tuple[NDArray, NDArray, NDArray]:
+    """The gradients for x, weight and bias from that of y."""
+    to_x, to_weight, to_bias = _run(
+        "batch_norm_grad", (grad, x, weight, mean, variance), float(eps)
+    )
+    return to_x, to_weight, to_bias
+
+
+def lstm_gates(sums: NDArray, cell: NDArray) -> tuple[NDArray, NDArray]:
+    """sums (B, 4 H: i, f, g, o) and cell (B, H) -> h' and c', each (B, H)."""
+    hidden, following = _run("lstm_gates", (sums, cell))
+    return hidden, following
+
+
+def lstm_gates_grad(
+    sums: NDArray,
+    cell: NDArray,
+    following: NDArray,
+    of_hidden: NDArray | None,
+    of_following: NDArray | None,
+) -> tuple[NDArray, NDArray]:
+    """The gradients for sums and cell from those of h' and c' (None for none), c' `following`."""
+    to_sums, to_cell = _run("lstm_gates_grad", (sums, cell, following, of_hidden, of_following))
+    return to_sums, to_cell
+
+
+def lstm_sequence(
+    projected: NDArray, h: NDArray, c: NDArray, w: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    """The steps of an LSTM: projected (T, B, 4 H), the input's share of its gates' sums, h and c
+    (B, H), w (H, 4 H) -> h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""
+    hidden, cells, sums = _run("lstm_sequence", (projected, h, c, w))
+    return hidden, cells, sums
+
+
+def lstm_sequence_grad(
+    h: NDArray,
+    c: NDArray,
+    w: NDArray,
+    made: tuple[NDArray, NDArray, NDArray],
+    of_hidden: NDArray | None,
+    of_cells: NDArray | None,
+) -> tuple[NDArray, ...]:
+    """The gradients for projected, h, c and w from those of h' and c' of each step (None for none);
+    `made` is what lstm_sequence returned."""
+    return _run("lstm_sequence_grad", (h, c, w, *made, of_hidden, of_cells))

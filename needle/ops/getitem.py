@@ -1,0 +1,81 @@
+"""Indexing with arrays and masks, made of a slice, a permutation and one gather."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .._state import state
+from ..autograd import Tensor, make_const
+from ..backend_ndarray import NDArray, indexing
+from ..backend_ndarray.dtypes import INTEGER
+from ..errors import TraceError
+from .arithmetic import maximum, minimum, where
+from .elementwise import cast
+from .index import gather
+from .shape import permute, reshape
+from .slicing import get_slice
+
+
+def getitem(a: Tensor, key: Any) -> Tensor:
+    """a[key] by NumPy's rules: ints, slices, None, Ellipsis, integer arrays and bool masks (NumPy
+    arrays, lists, NDArrays or Tensors).
+
+    IndexError for an index out of range (compiled code takes the nearest) and for masks and arrays
+    that do not fit, ValueError for one on another device; TraceError for a mask that is not known
+    while tracing, because the number of its True elements decides the shape.
+    """
+    if not isinstance(a, Tensor) or indexing.is_basic(key):
+        return get_slice(a, key)
+    entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
+    plan = indexing.arrange(entries, a.shape)
+    if any(entry != slice(None) for entry in plan.kept):
+        a = get_slice(a, plan.kept)
+    if plan.order != tuple(range(a.ndim)):
+        a = permute(a, plan.order)
+    if len(plan.arrays) == 1:
+        return gather(a, _tensor(a, plan.arrays[0]), plan.axis)
+    end = plan.axis + len(plan.arrays)
+    extents = a.shape[plan.axis : end]
+    merged = reshape(a, (*a.shape[: plan.axis], prod(extents), *a.shape[end:]))
+    return gather(merged, _linear(a, plan, extents), plan.axis)
+
+
+def _entry(a: Tensor, entry: Any) -> Any:
+    """An entry of a key with integer Tensors as they are and other arrays as NumPy's."""
+    if not isinstance(entry, (Tensor, NDArray)):
+        return entry
+    if entry.device is not a.device:
+        raise ValueError(f"index: arrays are on different devices: {a.device}, {entry.device}")
+    if isinstance(entry, Tensor) and entry.dtype in INTEGER:
+        return entry
+    if state.trace is not None and entry.dtype == "bool":
+        try:
+            return entry.numpy()
+        except TraceError as error:
+            raise TraceError(
+                f"{error} (the number of True elements of a mask decides the shape of what it "
+                "picks; use where)"
+            ) from None
+    return entry.numpy()
+
+
+def _tensor(a: Tensor, index: Any) -> Tensor:
+    return index if isinstance(index, Tensor) else make_const(index, a.device)
+
+
+def _linear(a: Tensor, plan: indexing.Arrangement, extents: tuple[int, ...]) -> Tensor:
+    """The index arrays as one over the product of `extents`."""
+    if state.trace is None or not any(isinstance(i, Tensor) for i in plan.arrays):
+        arrays = [i.numpy() if isinstance(i, Tensor) else i for i in plan.arrays]
+        return make_const(indexing.linear_index(arrays, extents, plan.shape), a.device)
+    linear: Any = None
+    for array, n in zip(plan.arrays, extents, strict=True):
+        index = cast(_tensor(a, array), "int64")
+        index = where(index < 0, index + n, index)
+        zero, last = (make_const(np.int64(i), a.device) for i in (0, n - 1))
+        index = maximum(minimum(index, last), zero)  # one axis must not reach into the next
+        linear = index if linear is None else linear * n + index
+    return linear

@@ -1,0 +1,212 @@
+"""The elementwise part of an LSTM's step, and all steps of a sequence, as one op each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Tensor, TensorTuple, apply
+from ..backend_ndarray import layers
+from ..backend_ndarray.dtypes import is_floating
+from ..errors import ShapeError
+from ..op import Op, register
+from ..samples import Arg, error, sample
+from ..spec import Spec, common_device
+from .elementwise import Sigmoid, Tanh, sigmoid, tanh
+from .matmul import MATMUL
+from .shape import reshape, transpose
+from .tuples import Stack, split, stack
+
+
+@register
+class LstmGates(Op):
+    """(h', c') of an LSTM from sums (B, 4 H), the gates i, f, g, o side by side, and the cell's
+    state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) * tanh(c')."""
+
+    infer_first = True
+    reads = frozenset({"inputs", 1})
+    samples = (
+        sample((2, 12), (2, 3)),
+        sample(Arg((3, 4), -20, 20), (3, 1)),
+        sample((0, 8), (0, 2)),
+        sample((2, 0), (2, 0)),
+    )
+    error_samples = (
+        error(ShapeError, r"\(2, 12\).*\(2, 4\)", (2, 12), (2, 4)),
+        error(ShapeError, r"\(2, 12\).*\(3, 3\)", (2, 12), (3, 3)),
+        error(ShapeError, r"\(12,\)", (12,), (3,)),
+        error(TypeError, "float64", Arg((2, 4), dtype="float32"), Arg((2, 1), dtype="float64")),
+        error(TypeError, "int32", Arg((2, 4), dtype="int32"), Arg((2, 1), dtype="int32")),
+    )
+
+    def infer(self, sums: Spec, cell: Spec) -> tuple[Spec, ...]:
+        shape = cell.shape
+        if len(shape) != 2 or sums.shape != (shape[0], 4 * shape[1]):
+            raise ShapeError(
+                f"{self.name}: sums of shape {sums.shape} and a state of shape {shape}; they must "
+                "be (B, 4 H) and (B, H)"
+            )
+        if sums.dtype != cell.dtype or not is_floating(sums.dtype):
+            raise TypeError(
+                f"{self.name}: sums are {sums.dtype} and the state {cell.dtype}; both must be of "
+                "one floating dtype"
+            )
+        device = common_device(self.name, sums, cell)
+        return (Spec(shape, cell.dtype, device),) * 2
+
+    def reference(self, sums: Any, cell: Any) -> Any:
+        i, f, g, o = np.split(sums, 4, axis=1)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        following = f * cell + i * np.tanh(g)
+        return o * np.tanh(following), following
+
+    def compute(self, sums: Any, cell: Any) -> Any:
+        return layers.lstm_gates(sums, cell)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        sums, cell = node.inputs
+        return _gates_gradient(out_grad, sums, cell, node[1])
+
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        sums, cell = node.saved
+        return layers.lstm_gates_grad(sums, cell, node.output[1], *out_grad)
+
+    def emit_te(self, k: Any, sums: Any, cell: Any) -> Any:
+        width = cell.shape[1]
+
+        def gate(number: int, op: Any) -> Any:
+            part = k.te.compute(cell.shape, lambda b, j: sums[b, number * width + j])
+            return op.emit_te(k, part)
+
+        i, f, o = (gate(number, Sigmoid()) for number in (0, 1, 3))
+        g = gate(2, Tanh())
+        kept, added = k.topi.multiply(f, cell), k.topi.multiply(i, g)
+        following = k.topi.add(kept, added)
+        return k.topi.multiply(o, Tanh().emit_te(k, following)), following
+
+
+def _gates_gradient(out_grad: Any, sums: Tensor, cell: Tensor, following: Tensor) -> Any:
+    """The gradients for sums and cell from those of (h', c' = following)."""
+    of_hidden, of_following = out_grad
+    i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
+    i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
+    t = tanh(following)
+    of_cell = of_hidden * o * (1 - t * t) + of_following
+    gates = [
+        of_cell * g * i * (1 - i),
+        of_cell * cell * f * (1 - f),
+        of_cell * i * (1 - g * g),
+        of_hidden * t * o * (1 - o),
+    ]
+    return reshape(stack(gates, 1), sums.shape), of_cell * f
+
+
+def _step_te(k: Any, x: Any, t: int) -> Any:
+    """Step t of a sequence (T, B, ...)."""
+    return k.te.compute(x.shape[1:], lambda *index: x(t, *index))
+
+
+@register
+class LstmSequence(Op):
+    """(hidden, cells, sums) of the T steps of an LSTM: its states h' and c' after each step
+    (T, B, H), and what its gates were made of (T, B, 4 H), from projected (T, B, 4 H), the input's
+    share of that, the first states h and c (B, H), and the weight w (H, 4 H) of h."""
+
+    infer_first = True
+    reads = frozenset({"inputs", 0, 1, 2})
+    samples = (
+        sample((3, 2, 8), (2, 2), (2, 2), (2, 8)),
+        sample((1, 1, 4), (1, 1), (1, 1), (1, 4)),
+        sample((2, 0, 8), (0, 2), (0, 2), (2, 8)),
+        sample((2, 3, 0), (3, 0), (3, 0), (0, 0)),
+    )
+    error_samples = (
+        error(ShapeError, r"\(3, 2, 9\)", (3, 2, 9), (2, 2), (2, 2), (2, 8)),
+        error(ShapeError, "at least one step", (0, 2, 8), (2, 2), (2, 2), (2, 8)),
+        error(ShapeError, r"c of shape \(2, 1\)", (3, 2, 8), (2, 2), (2, 1), (2, 8)),
+        error(ShapeError, r"w of shape \(8, 2\)", (3, 2, 8), (2, 2), (2, 2), (8, 2)),
+        error(TypeError, "float64", (1, 1, 4), (1, 1), (1, 1), Arg((1, 4), dtype="float64")),
+    )
+
+    def infer(self, projected: Spec, h: Spec, c: Spec, w: Spec) -> tuple[Spec, ...]:
+        if projected.ndim != 3 or projected.shape[0] < 1 or projected.shape[2] % 4:
+            raise ShapeError(
+                f"{self.name}: projected of shape {projected.shape} is not (T, B, 4 H) with at "
+                "least one step"
+            )
+        steps, batch, width = projected.shape
+        state, hidden = (batch, width // 4), width // 4
+        expected = {"h": (h, state), "c": (c, state), "w": (w, (hidden, width))}
+        for what, (given, shape) in expected.items():
+            if given.shape != shape:
+                raise ShapeError(
+                    f"{self.name}: {what} of shape {given.shape}; projected {projected.shape} "
+                    f"needs {shape}"
+                )
+            if given.dtype != projected.dtype or not is_floating(given.dtype):
+                raise TypeError(
+                    f"{self.name}: projected is {projected.dtype} and {what} {given.dtype}; all "
+                    "must be of one floating dtype"
+                )
+        device = common_device(self.name, projected, h, c, w)
+        states = Spec((steps, *state), h.dtype, device)
+        return states, states, Spec(projected.shape, h.dtype, device)
+
+    def reduction_length(self, projected: Spec, h: Spec, c: Spec, w: Spec) -> int:
+        return projected.shape[0] * (h.shape[1] + 1)
+
+    def reference(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+        steps = []
+        for share in projected:
+            sums = share + h @ w
+            h, c = LSTM_GATES.reference(sums, c)
+            steps.append((h, c, sums))
+        return tuple(np.stack(parts) for parts in zip(*steps, strict=True))
+
+    def compute(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+        return layers.lstm_sequence(projected, h, c, w)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        projected, h, c, w = node.inputs
+        hidden, cells, sums = (split(part, 0) for part in node)
+        of_hidden, of_cells, of_sums = (split(part, 0) for part in out_grad)
+        to_h, to_c, to_w, shares = 0 * h, 0 * c, 0 * w, []
+        for t in reversed(range(projected.shape[0])):
+            before = (hidden[t - 1], cells[t - 1]) if t else (h, c)
+            to_gates = of_hidden[t] + to_h, of_cells[t] + to_c
+            share, to_c = _gates_gradient(to_gates, sums[t], before[1], cells[t])
+            share = share + of_sums[t]
+            to_h, to_w = share @ transpose(w), to_w + transpose(before[0]) @ share
+            shares.append(share)
+        return stack(shares[::-1], 0), to_h, to_c, to_w
+
+    def backward(self, out_grad: Any, node: Any) -> Any:
+        if out_grad[2] is not None:
+            return NotImplemented
+        _, h, c, w = node.saved
+        return layers.lstm_sequence_grad(h, c, w, node.output, *out_grad[:2])
+
+    def emit_te(self, k: Any, projected: Any, h: Any, c: Any, w: Any) -> Any:
+        steps: list[tuple[Any, ...]] = []
+        for t in range(int(projected.shape[0])):
+            sums = k.topi.add(_step_te(k, projected, t), MATMUL.emit_te(k, h, w))
+            h, c = LSTM_GATES.emit_te(k, sums, c)
+            steps.append((h, c, sums))
+        return tuple(Stack(0).emit_te(k, *parts) for parts in zip(*steps, strict=True))
+
+
+LSTM_GATES = LstmGates()
+
+
+def lstm_gates(sums: Tensor, cell: Tensor) -> TensorTuple:
+    """(h', c') of an LSTM's step from the sums of its gates (B, 4 H: i, f, g, o) and its cell's
+    state (B, H). ShapeError when they do not match."""
+    return apply(LSTM_GATES, (sums, cell))
+
+
+def lstm_sequence(projected: Tensor, h: Tensor, c: Tensor, w: Tensor) -> TensorTuple:
+    """(hidden, cells, sums) of an LSTM's steps: projected (T, B, 4 H: i, f, g, o) is the input's
+    share of the sums, h and c (B, H) the first states, w (H, 4 H) the weight of h. ShapeError when
+    they do not match."""
+    return apply(LstmSequence(), (projected, h, c, w))

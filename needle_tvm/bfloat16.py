@@ -1,0 +1,49 @@
+"""bfloat16 arrays between NumPy and TVM. NumPy has the type from ml_dtypes alone and refuses it in
+DLPack, so its elements cross as integers of their size, under a label that is put right."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_NAME = "bfloat16"
+_UINT, _BFLOAT = 1, 4  # DLPack's type codes
+_CODE_OFFSET = 20  # of DLManagedTensor: data 8 bytes, device 8, ndim 4, then the type's code
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class _Relabelled:
+    """What consumers of DLPack ask for a capsule: `source`'s, with another type code."""
+
+    def __init__(self, source: Any, code: int) -> None:
+        self._source, self._code = source, code
+
+    def __dlpack__(self, **_: Any) -> Any:
+        # Without a version: the older structure, which each call makes anew.
+        capsule = self._source.__dlpack__()
+        ctypes.c_uint8.from_address(
+            _pointer(capsule, b"dltensor") + _CODE_OFFSET
+        ).value = self._code
+        return capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self._source.__dlpack_device__()
+
+
+def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
+    """A tvm_ffi tensor over a NumPy array's memory."""
+    if array.dtype.name != _NAME:
+        return ffi.from_dlpack(array)
+    return ffi.from_dlpack(_Relabelled(array.view(np.uint16), _BFLOAT))
+
+
+def to_array(value: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array over the memory of anything with `__dlpack__`."""
+    if not str(getattr(value, "dtype", "")).endswith(_NAME):
+        return np.from_dlpack(value)
+    return np.from_dlpack(_Relabelled(value, _UINT)).view(ml_dtypes.bfloat16)

@@ -1,0 +1,164 @@
+"""PyTorch models through `torch.export`, TVM's front end and this package's pipeline."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle.graph import positional_names
+from needle_tvm import stages, trees
+from needle_tvm.compiler import Executable, Progress, Source, compile_source
+from needle_tvm.errors import InstallError, TranslationError
+from needle_tvm.target import resolve
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, Target
+
+
+def compile_torch(
+    model: Any,
+    *inputs: Any,
+    target: str | dict[str, Any] = "cpu",
+    stage: str = "tuned",
+    trials: int = 0,
+    threads: int | None = None,
+    recompile: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Executable:
+    """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
+
+    `inputs` are tensors, or tuples, lists and dicts of them. Parameters keep their `state_dict`
+    names; buffers (batch norm's statistics) become constants of the code. The result takes torch
+    tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
+    imported and the model exported at each call, also when the code itself is in the cache.
+
+    Raises InstallError without PyTorch, TranslationError when the model is in training mode,
+    cannot be exported, has an operator TVM's front end does not know, or takes or returns anything
+    but tensors; and what `compile` raises.
+    """
+    stages.check(stage, trials)
+    spec = resolve(target, threads)
+    try:
+        import torch
+    except ImportError as error:
+        raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
+    if not isinstance(model, torch.nn.Module):
+        raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if model.training:
+        raise TranslationError("model is in training mode: call model.eval() first")
+    arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
+    module, exported = _translated(torch, model, inputs)
+    described = _signature(model, module, exported, arguments)
+    tensors = [
+        tensor
+        for i, (value, tree) in enumerate(zip(inputs, arguments, strict=True))
+        for tensor in trees.flatten(tree, value, f"input {i}")
+    ]
+    state = exported.state_dict
+    source = Source(
+        fingerprint=_fingerprint(module, described),
+        lower=lambda target: (_lower(module, target, stage), described),
+        params={entry["name"]: _array(state[entry["name"]]) for entry in described["params"]},
+        example=[_array(tensor) for tensor in tensors],
+    )
+    return compile_source(source, spec, stage, trials, seed, recompile, progress)
+
+
+def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any]:
+    """The Relax module and the exported program it was made from."""
+    from needle_tvm import _tvm
+
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+            exported = torch.export.export(model, inputs)
+            return _tvm.from_exported_program(exported), exported
+    except Exception as error:  # both raise many types of their own for a model they cannot take
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TranslationError(f"{type(model).__name__}: {reason}") from error
+
+
+def _lower(module: IRModule, target: Target, stage: str) -> IRModule:
+    """The stage's module: batch norm taken apart and convolutions made channels-last before, so
+    that the passes that fold scales and pack weights know them."""
+    from needle_tvm import build
+    from needle_tvm._tvm import transform
+
+    with target:
+        if stage == "tuned":
+            channels_last = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+            module = transform.DecomposeOpsForInference()(module)
+            module = transform.ConvertLayout(channels_last)(module)
+        elif stage == "noopt":
+            module = transform.LegalizeOps()(module)
+    return build.lower_module(module, target, stage)
+
+
+def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:
+    """What `main` takes and gives, as a manifest holds it."""
+    main = module["main"]
+    count = int(main.attrs["num_input"])
+    names = positional_names(inspect.signature(model.forward), len(arguments))
+    parameters = list(exported.graph_signature.inputs_to_parameters.values())
+    if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
+        raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
+    results = list(getattr(main.ret_ty, "fields", [main.ret_ty]))
+    tree = exported.call_spec.out_spec.unflatten(list(range(len(results))))
+    inputs = [str(variable.name) for variable in main.params[:count]]
+    return {
+        "inputs": [
+            _entry(name, variable.ty)
+            for name, variable in zip(inputs, main.params[:count], strict=True)
+        ],
+        "params": [
+            _entry(name, variable.ty)
+            for name, variable in zip(parameters, main.params[count:], strict=True)
+        ],
+        "outputs": [_described(result) for result in results],
+        "bare_output": len(results) == 1,
+        "arguments": [
+            {"name": name, "tree": argument}
+            for name, argument in zip(names, arguments, strict=True)
+        ],
+        "output_tree": _tree(tree, int, "output"),
+    }
+
+
+def _entry(name: str, type_: Any) -> dict[str, Any]:
+    return {"name": name, **_described(type_)}
+
+
+def _described(type_: Any) -> dict[str, Any]:
+    return {"shape": [int(extent) for extent in type_.shape.values], "dtype": str(type_.dtype)}
+
+
+def _tree(value: Any, leaf: type, where: str) -> Any:
+    """The structure of nested values; TranslationError for one that is no leaf."""
+    if isinstance(value, leaf):
+        return trees.LEAF
+    if isinstance(value, Mapping):
+        return {"dict": {str(name): _tree(part, leaf, where) for name, part in value.items()}}
+    if isinstance(value, (tuple, list)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_tree(part, leaf, where) for part in value]}
+    raise TranslationError(f"{where} is a {type(value).__name__}: only tensors are taken")
+
+
+def _fingerprint(module: IRModule, described: dict[str, Any]) -> str:
+    from needle_tvm._tvm import tvm
+
+    text = tvm.ir.save_json(module) + repr(described)
+    return "torch:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _array(tensor: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(tensor.detach().cpu().numpy())
+    except TypeError as error:  # a dtype NumPy does not have
+        raise TranslationError(f"a tensor of {tensor.dtype}: {error}") from error

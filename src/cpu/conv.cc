@@ -1,0 +1,450 @@
+// Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients: matrix
+// products over (pixels, taps and channels, outputs) whose register tiles read the image itself, so
+// that no matrix of windows is made. A copy is made only of the part of the image a thread works
+// on, and only where there is padding or the channels are not contiguous.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "cpu/cpu.h"
+#include "cpu/scratch.h"
+#include "cpu/thread_pool.h"
+
+namespace needle {
+namespace cpu {
+
+namespace {
+
+constexpr int64_t kPixels = 96;  // outputs a thread works on at a time: a multiple of every tile
+constexpr int64_t kDepth = 256;  // as in matmul.cc: terms for which a panel of B fits the L1 cache
+constexpr int64_t kParallelWork = 1 << 18;    // multiply-adds below which threads do not pay
+constexpr int64_t kLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
+constexpr int64_t kLargestElement = 16;
+constexpr int kMaxTileRows = 8;
+
+// Along one image axis: taps [first, first + taps) are those that ever meet the image, and reach
+// [low, low + extent) of it; what of that lies outside of [0, size) is padding.
+struct Axis {
+  int64_t size, count, stride, dilation, first = 0, taps = 0, low = 0, extent = 0;
+
+  Axis(const char* what, int64_t image, int64_t kernel, int64_t step, int64_t padding,
+       int64_t spread)
+      : size(image), stride(step), dilation(spread) {
+    if (kernel < 1 || step < 1 || padding < 0 || spread < 1 || image > (int64_t{1} << 40) ||
+        std::max({kernel, step, padding, spread}) > kLimit)
+      throw std::invalid_argument(std::string(what) + ": kernel " + std::to_string(kernel) +
+                                  ", stride " + std::to_string(step) + ", padding " +
+                                  std::to_string(padding) + " and dilation " +
+                                  std::to_string(spread) + " are not a window");
+    const int64_t room = image + 2 * padding - spread * (kernel - 1) - 1;
+    if (room < 0)
+      throw std::invalid_argument(std::string(what) + ": an extent of " + std::to_string(image) +
+                                  " with padding " + std::to_string(padding) +
+                                  " is smaller than a window of " + std::to_string(kernel));
+    count = room / step + 1;
+    int64_t last = -1;
+    for (int64_t i = 0; i < kernel; ++i) {
+      const int64_t shift = i * spread - padding;  // of the window's first position
+      const int64_t y = shift < 0 ? ceil_div(-shift, step) : 0;
+      if (y >= count || y * step + shift >= image) continue;
+      if (last < 0) first = i;
+      last = i;
+    }
+    if (last < 0) return;
+    taps = last - first + 1;
+    low = first * spread - padding;
+    extent = (count - 1) * step + (taps - 1) * spread + 1;
+  }
+  bool inside() const { return low >= 0 && low + extent <= size; }
+};
+
+constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
+
+struct Plan {
+  Axis y, x;
+  int64_t n, c, o, size;
+  DType dtype;
+  const GemmKernels& kernel;
+
+  Plan(const char* what, DType t, int64_t images, int64_t h, int64_t w, int64_t channels,
+       int64_t outputs, int64_t kh, int64_t kw, const ConvWindow& at)
+      : y(what, h, kh, at.stride[0], at.padding[0], at.dilation[0]),
+        x(what, w, kw, at.stride[1], at.padding[1], at.dilation[1]),
+        n(images),
+        c(channels),
+        o(outputs),
+        size(itemsize(t)),
+        dtype(t),
+        kernel(kernels().gemm[static_cast<int>(t)]) {
+    if (kernel.tile == nullptr)
+      throw TypeError(std::string(what) + " is not defined for " + name(t));
+    // Whatever is made of them can be counted in bytes.
+    checked_size(dims(n, y.extent, x.extent, c), size);
+    checked_size(dims(n, y.count, x.count, std::max(o, c)), kLargestElement);
+    checked_size(dims(n, pixels(), depth(), 1), size);
+    checked_size(dims(kh, kw, c, o), size);
+  }
+  int64_t pixels() const { return y.count * x.count; }
+  // Terms of each output.
+  int64_t depth() const { return y.taps * x.taps * c; }
+  bool nothing() const { return depth() == 0 || n * pixels() == 0; }
+  bool parallel() const {
+    return static_cast<double>(n * pixels()) * static_cast<double>(depth() * o) >= kParallelWork;
+  }
+  Dims output() const { return dims(n, y.count, x.count, o); }
+  Dims image() const { return dims(n, y.size, x.size, c); }
+  static Dims dims(int64_t a, int64_t b, int64_t c, int64_t d) {
+    Dims shape;
+    for (int64_t extent : {a, b, c, d}) shape.push(extent);
+    return shape;
+  }
+  // The taps that matter of a weight (kh, kw, c, o).
+  View part(const View& w) const {
+    const Dims& s = w.strides();
+    return View(w.buffer(), w.dtype(), dims(y.taps, x.taps, c, o), s,
+                w.offset() + y.first * s[0] + x.first * s[1]);
+  }
+};
+
+// Where the elements of images are, in elements; channels are contiguous.
+struct Layout {
+  int64_t image, row, column;
+};
+
+// The runs that a window is read in: one for each row of taps where they are neighbours, else one
+// for each tap.
+struct Runs {
+  std::vector<int64_t> at, weight;  // starts in the image, and rows of the weight matrix
+  int64_t length;
+
+  Runs(const Plan& p, const Layout& layout) {
+    const bool merged = p.x.taps == 1 || (p.x.dilation == 1 && layout.column == p.c);
+    length = merged ? p.x.taps * p.c : p.c;
+    for (int64_t i = 0; i < p.y.taps; ++i)
+      for (int64_t j = 0; j < (merged ? 1 : p.x.taps); ++j) {
+        at.push_back(i * p.y.dilation * layout.row + j * p.x.dilation * layout.column);
+        weight.push_back((i * p.x.taps + j) * p.c);
+      }
+  }
+  int64_t count() const { return static_cast<int64_t>(at.size()); }
+};
+
+// A row of pixels [from, from + count) of what the taps reach, zeros where that is padding.
+void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t row, char* to) {
+  const int64_t pixel = p.c * p.size, y = p.y.low + row;
+  const int64_t begin = std::max<int64_t>(p.x.low, 0);
+  const int64_t end = std::min(p.x.low + p.x.extent, p.x.size);
+  if (y < 0 || y >= p.y.size || begin >= end) {
+    std::memset(to, 0, static_cast<size_t>(p.x.extent * pixel));
+    return;
+  }
+  const Dims& s = x.strides();
+  const char* from = x.data() + (image * s[0] + y * s[1] + begin * s[2]) * p.size;
+  const int64_t left = begin - p.x.low, count = end - begin;
+  std::memset(to, 0, static_cast<size_t>(left * pixel));
+  to += left * pixel;
+  if (s[3] == 1 && s[2] == p.c) {
+    std::memcpy(to, from, static_cast<size_t>(count * pixel));
+  } else if (s[3] == 1 || p.c > count) {
+    for (int64_t i = 0; i < count; ++i)
+      move(from + i * s[2] * p.size, s[3], to + i * pixel, 1, p.c);
+  } else {
+    for (int64_t i = 0; i < p.c; ++i)
+      move(from + i * s[3] * p.size, s[2], to + i * p.size, p.c, count);
+  }
+  std::memset(to + count * pixel, 0, static_cast<size_t>((p.x.extent - left - count) * pixel));
+}
+
+// What `columns` columns of B, row-major with leading dimension `ldb`, look like to the tiles: read
+// in place but for a last panel that is not full.
+class Panels {
+ public:
+  Panels(const GemmKernels& kernel, const char* b, int64_t rows, int64_t columns, int64_t size)
+      : nr_(kernel.nr), columns_(columns), size_(size), b_(b) {
+    const int64_t tail = columns % nr_;
+    if (tail == 0) return;
+    last_ = scratch({rows, nr_, size}, kNoScratch);
+    kernel.pack_b(b + (columns - tail) * size, columns, 1, rows, static_cast<int>(tail),
+                  last_.get());
+  }
+  int64_t count() const { return ceil_div(columns_, nr_); }
+  int width(int64_t j) const { return static_cast<int>(std::min(nr_, columns_ - j * nr_)); }
+  const char* data(int64_t j, int64_t row) const {
+    return packed(j) ? last_.get() + row * nr_ * size_ : b_ + (row * columns_ + j * nr_) * size_;
+  }
+  int64_t ldb(int64_t j) const { return packed(j) ? nr_ : columns_; }
+
+ private:
+  bool packed(int64_t j) const { return last_ && j == count() - 1; }
+  int64_t nr_, columns_, size_;
+  const char* b_;
+  Scratch last_;
+};
+
+// Runs fn over [0, n) on threads; a failure to get memory is carried out of them.
+template <class F>
+void share(int64_t n, bool parallel, F&& fn) {
+  std::atomic<bool> failed{false};
+  parallel_for(n, parallel ? 1 : n, [&](int64_t begin, int64_t end) {
+    try {
+      fn(begin, end);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+  });
+  if (failed) throw OutOfMemory(kNoScratch);
+}
+
+// The outputs cut into units of about kPixels: some whole images, or some rows of one.
+struct Units {
+  int64_t images, rows, bands, count;
+
+  explicit Units(const Plan& p) {
+    images = std::max<int64_t>(1, kPixels / p.pixels());
+    rows = p.pixels() <= kPixels ? p.y.count : std::max<int64_t>(1, kPixels / p.x.count);
+    bands = ceil_div(p.y.count, rows);
+    count = ceil_div(p.n, images) * bands;
+  }
+};
+
+struct Unit {
+  int64_t image, images, row, rows;
+
+  Unit(const Plan& p, const Units& units, int64_t index) {
+    image = index / units.bands * units.images;
+    images = std::min(units.images, p.n - image);
+    row = index % units.bands * units.rows;
+    rows = std::min(units.rows, p.y.count - row);
+  }
+  int64_t pixels(const Plan& p) const { return images * rows * p.x.count; }
+};
+
+// fn(start of the window of each output of a unit, in elements), in order.
+template <class F>
+void each_window(const Plan& p, const Layout& layout, int64_t images, int64_t rows, F&& fn) {
+  for (int64_t b = 0; b < images; ++b)
+    for (int64_t y = 0; y < rows; ++y)
+      for (int64_t x = 0; x < p.x.count; ++x)
+        fn(b * layout.image + y * p.y.stride * layout.row + x * p.x.stride * layout.column);
+}
+
+// True where the tiles can read x as it is.
+bool readable(const Plan& p, const View& x) {
+  return p.y.inside() && p.x.inside() && (x.strides()[3] == 1 || p.c == 1);
+}
+
+void check(const char* what, bool right, const View& a, const View& b) {
+  if (!right || a.ndim() != 4 || b.ndim() != 4 || a.dtype() != b.dtype())
+    throw std::invalid_argument(std::string(what) + ": " + name(a.dtype()) + " " + a.shape().str() +
+                                " and " + name(b.dtype()) + " " + b.shape().str() +
+                                " do not match");
+}
+
+View zeros(DType t, const Dims& shape) {
+  View out = View::empty(t, shape);
+  if (out.size() > 0) std::memset(out.data(), 0, static_cast<size_t>(out.size() * itemsize(t)));
+  return out;
+}
+
+}  // namespace
+
+View conv2d(const View& x, const View& w, const ConvWindow& at) {
+  const char* what = "conv2d";
+  check(what, x.ndim() == 4 && w.ndim() == 4 && x.shape()[3] == w.shape()[2], x, w);
+  const Dims &a = x.shape(), &b = w.shape();
+  const Plan p(what, x.dtype(), a[0], a[1], a[2], a[3], b[3], b[0], b[1], at);
+  if (p.nothing() || p.o == 0) return zeros(p.dtype, p.output());
+  View out = View::empty(p.dtype, p.output());
+  const View weight = compact(p.part(w));
+  const Panels panels(p.kernel, weight.data(), p.depth(), p.o, p.size);
+  const bool direct = readable(p, x);
+  const int64_t mr = p.kernel.mr, nr = p.kernel.nr, line = p.x.extent * p.c;
+  const CastRow move = kernels().cast[static_cast<int>(p.dtype)][static_cast<int>(p.dtype)];
+  const Units units(p);
+  const int64_t reach = (units.rows - 1) * p.y.stride + (p.y.taps - 1) * p.y.dilation + 1;
+  const Dims& s = x.strides();
+  const Layout layout = direct ? Layout{s[0], s[1], s[2]} : Layout{reach * line, line, p.c};
+  const Runs runs(p, layout);
+  const int64_t chunk = std::max<int64_t>(1, kDepth / runs.length);
+  const bool parallel = p.parallel();
+  // Few units: threads share their columns as well.
+  const int64_t columns =
+      std::clamp<int64_t>(parallel ? 2 * num_threads() / units.count : 1, 1, panels.count());
+  share(units.count * columns, parallel, [&](int64_t begin, int64_t end) {
+    const int64_t most = units.images * units.rows * p.x.count;
+    Scratch pointers = scratch({most, int64_t{sizeof(void*)}}, kNoScratch);
+    const void** windows = reinterpret_cast<const void**>(pointers.get());
+    Scratch copy = scratch({direct ? 0 : units.images, layout.image, p.size}, kNoScratch);
+    int64_t present = -1;
+    for (int64_t part = begin; part < end; ++part) {
+      const Unit unit(p, units, part / columns);
+      const int64_t pixels = unit.pixels(p), first_row = unit.row * p.y.stride;
+      const char* from = copy.get();
+      if (direct) {
+        from =
+            x.data() + (unit.image * s[0] + (p.y.low + first_row) * s[1] + p.x.low * s[2]) * p.size;
+      } else if (present != part / columns) {
+        const int64_t rows = (unit.rows - 1) * p.y.stride + (p.y.taps - 1) * p.y.dilation + 1;
+        for (int64_t i = 0; i < unit.images; ++i)
+          for (int64_t r = 0; r < rows; ++r)
+            copy_row(p, x, move, unit.image + i, first_row + r,
+                     copy.get() + (i * layout.image + r * layout.row) * p.size);
+      }
+      present = part / columns;
+      int64_t m = 0;
+      each_window(p, layout, unit.images, unit.rows,
+                  [&](int64_t offset) { windows[m++] = from + offset * p.size; });
+      char* to = out.data() + (unit.image * p.pixels() + unit.row * p.x.count) * p.o * p.size;
+      const int64_t j0 = panels.count() * (part % columns) / columns;
+      const int64_t j1 = panels.count() * (part % columns + 1) / columns;
+      for (int64_t j = j0; j < j1; ++j)
+        for (int64_t t = 0; t < runs.count(); t += chunk)
+          for (int64_t i = 0; i < pixels; i += mr)
+            p.kernel.tile_rows(std::min(chunk, runs.count() - t), runs.at.data() + t,
+                               runs.weight.data() + t, runs.length, windows + i, panels.data(j, 0),
+                               panels.ldb(j), to + (i * p.o + j * nr) * p.size, p.o, t > 0,
+                               static_cast<int>(std::min(mr, pixels - i)), panels.width(j));
+    }
+  });
+  return out;
+}
+
+View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const ConvWindow& at) {
+  const char* what = "conv2d_input";
+  check(what, g.ndim() == 4 && w.ndim() == 4 && g.shape()[3] == w.shape()[3], g, w);
+  const Dims& b = w.shape();
+  const Plan p(what, g.dtype(), g.shape()[0], h, width, b[2], b[3], b[0], b[1], at);
+  check(what, p.output() == g.shape(), g, w);
+  if (p.nothing() || p.o == 0) return zeros(p.dtype, p.image());
+  View out = View::empty(p.dtype, p.image());
+  const View weight = compact(p.part(w)), grad = compact(g);
+  const int64_t mr = p.kernel.mr, nr = p.kernel.nr, depth = p.depth();
+  // The transposed weight, (O, taps and channels), in panels.
+  const int64_t panels = ceil_div(depth, nr);
+  Scratch packed = scratch({panels, p.o, nr, p.size}, kNoScratch);
+  const bool parallel = p.parallel();
+  parallel_for(panels, parallel ? 1 : panels, [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j)
+      p.kernel.pack_b(weight.data() + j * nr * p.o * p.size, 1, p.o, p.o,
+                      static_cast<int>(std::min(nr, depth - j * nr)),
+                      packed.get() + j * p.o * nr * p.size);
+  });
+  const int64_t line = p.x.extent * p.c;
+  const Layout layout{p.y.extent * line, line, p.c};
+  const Runs runs(p, layout);
+  const Units units(p);
+  const AddToRow add = kernels().add_to[static_cast<int>(p.dtype)];
+  const int64_t groups = ceil_div(p.n, units.images);
+  share(groups, parallel, [&](int64_t begin, int64_t end) {
+    Scratch image = scratch({units.images, layout.image, p.size}, kNoScratch);
+    Scratch columns = scratch({units.images * units.rows, p.x.count, depth, p.size}, kNoScratch);
+    for (int64_t group = begin; group < end; ++group) {
+      std::memset(image.get(), 0, static_cast<size_t>(units.images * layout.image * p.size));
+      for (int64_t band = 0; band < units.bands; ++band) {
+        const Unit unit(p, units, group * units.bands + band);
+        const int64_t pixels = unit.pixels(p);
+        const char* from =
+            grad.data() + (unit.image * p.pixels() + unit.row * p.x.count) * p.o * p.size;
+        for (int64_t j = 0; j < panels; ++j)
+          for (int64_t k = 0; k < p.o; k += kDepth)
+            for (int64_t i = 0; i < pixels; i += mr) {
+              const int rows = static_cast<int>(std::min(mr, pixels - i));
+              const void* rows_at[kMaxTileRows];
+              for (int r = 0; r < rows; ++r) rows_at[r] = from + (i + r) * p.o * p.size;
+              p.kernel.tile_rows(1, &k, &k, std::min(kDepth, p.o - k), rows_at,
+                                 packed.get() + j * p.o * nr * p.size, nr,
+                                 columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
+                                 static_cast<int>(std::min(nr, depth - j * nr)));
+            }
+        // Each output's share goes to where its window was.
+        const char* share_of = columns.get();
+        char* to = image.get() + unit.row * p.y.stride * layout.row * p.size;
+        each_window(p, layout, unit.images, unit.rows, [&](int64_t offset) {
+          for (int64_t t = 0; t < runs.count(); ++t)
+            add(share_of + runs.weight[t] * p.size, 1, to + (offset + runs.at[t]) * p.size, 1,
+                runs.length);
+          share_of += depth * p.size;
+        });
+      }
+      const Unit unit(p, units, group * units.bands);
+      const int64_t first = std::max<int64_t>(p.x.low, 0);
+      const int64_t end_column = std::max(first, std::min(p.x.low + p.x.extent, p.x.size));
+      const int64_t pixel = p.c * p.size;
+      for (int64_t i = 0; i < unit.images; ++i)
+        for (int64_t y = 0; y < p.y.size; ++y) {
+          char* to = out.data() + ((unit.image + i) * p.y.size + y) * p.x.size * pixel;
+          const int64_t row = y - p.y.low;
+          if (row < 0 || row >= p.y.extent) {
+            std::memset(to, 0, static_cast<size_t>(p.x.size * pixel));
+            continue;
+          }
+          const char* from = image.get() + (i * layout.image + row * layout.row) * p.size +
+                             (first - p.x.low) * pixel;
+          std::memset(to, 0, static_cast<size_t>(first * pixel));
+          std::memcpy(to + first * pixel, from, static_cast<size_t>((end_column - first) * pixel));
+          std::memset(to + end_column * pixel, 0,
+                      static_cast<size_t>((p.x.size - end_column) * pixel));
+        }
+    }
+  });
+  return out;
+}
+
+View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const ConvWindow& at) {
+  const char* what = "conv2d_weight";
+  check(what, x.ndim() == 4 && g.ndim() == 4, x, g);
+  const Dims& a = x.shape();
+  const Plan p(what, x.dtype(), a[0], a[1], a[2], a[3], g.shape()[3], kh, kw, at);
+  check(what, p.output() == g.shape(), x, g);
+  const bool whole = p.y.taps == kh && p.x.taps == kw && !p.nothing();
+  View out = whole ? View::empty(p.dtype, Plan::dims(kh, kw, p.c, p.o))
+                   : zeros(p.dtype, Plan::dims(kh, kw, p.c, p.o));
+  if (p.nothing() || p.o == 0) return out;
+  const View grad = compact(g);
+  const int64_t pixels = p.n * p.pixels(), mr = p.kernel.mr, nr = p.kernel.nr;
+  const Panels panels(p.kernel, grad.data(), pixels, p.o, p.size);
+  const bool direct = readable(p, x), parallel = p.parallel();
+  const int64_t line = p.x.extent * p.c;
+  const Dims& s = x.strides();
+  const Layout layout = direct ? Layout{s[0], s[1], s[2]} : Layout{p.y.extent * line, line, p.c};
+  Scratch copy = scratch({direct ? 0 : p.n, layout.image, p.size}, kNoScratch);
+  const char* from = direct ? x.data() + (p.y.low * s[1] + p.x.low * s[2]) * p.size : copy.get();
+  if (!direct) {
+    const CastRow move = kernels().cast[static_cast<int>(p.dtype)][static_cast<int>(p.dtype)];
+    const int64_t lines = p.n * p.y.extent;
+    parallel_for(lines, parallel ? ceil_div(kGrain, line) : lines, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        copy_row(p, x, move, i / p.y.extent, i % p.y.extent, copy.get() + i * line * p.size);
+    });
+  }
+  Scratch table = scratch({pixels, int64_t{sizeof(int64_t)}}, kNoScratch);
+  int64_t* offsets = reinterpret_cast<int64_t*>(table.get());
+  int64_t m = 0;
+  each_window(p, layout, p.n, p.y.count, [&](int64_t offset) { offsets[m++] = offset; });
+  const Runs runs(p, layout);
+  const int64_t tiles = ceil_div(runs.length, mr);  // of each run
+  const int64_t o = p.o;
+  // Row k of the weight matrix is tap and channel k of what is left of the kernel.
+  View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
+              p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
+  View trimmed = whole ? target : View::empty(p.dtype, target.shape());
+  parallel_for(runs.count() * tiles, parallel ? 1 : runs.count() * tiles,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t q = 0; q < pixels; q += kDepth)
+                   for (int64_t tile = begin; tile < end; ++tile) {
+                     const int64_t run = tile / tiles, k = tile % tiles * mr;
+                     char* to = trimmed.data() + (runs.weight[run] + k) * o * p.size;
+                     for (int64_t j = 0; j < panels.count(); ++j)
+                       p.kernel.tile_columns(
+                           std::min(kDepth, pixels - q), from + (runs.at[run] + k) * p.size,
+                           offsets + q, panels.data(j, q), panels.ldb(j), to + j * nr * p.size, o,
+                           q > 0, static_cast<int>(std::min(mr, runs.length - k)), panels.width(j));
+                   }
+               });
+  if (!whole) cpu::copy(trimmed, target);
+  return out;
+}
+
+}  // namespace cpu
+}  // namespace needle

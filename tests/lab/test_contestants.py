@@ -1,0 +1,86 @@
+"""What a contest's processes run, tried here in this process."""
+
+import numpy as np
+import pytest
+
+from kernel_lab import build, contestants, peers, registry
+from kernel_lab.workload import Case, describe
+from needle_tvm.tolerance import relative_tolerance
+
+pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
+
+SIZES = {
+    "vector_add": ({"N": 30},),
+    "conv1d": (
+        {"M": 40, "N": 6},
+        {"M": 40, "N": 6, "mode": "same"},
+        {"M": 9, "N": 5, "mode": "same"},
+    ),
+    "depthwise": (
+        {"B": 2, "C": 3, "H": 6, "W": 7, "K": 3},
+        {"B": 1, "C": 2, "H": 6, "W": 7, "K": 4},
+    ),
+    "separable": ({"B": 2, "C": 3, "H": 6, "W": 7, "K": 3, "O": 2},),
+    "gemm": ({"M": 5, "N": 6, "K": 7},),
+    "gelu_matmul": ({"M": 5, "N": 6, "K": 7},),
+}
+CASES = [
+    (workload, size, peer)
+    for workload in registry.WORKLOADS.values()
+    for size in SIZES[workload.name]
+    for peer in peers.of(workload, "cpu")
+]
+
+
+def saved(workload, size, folder):
+    path = str(folder / "inputs.npz")
+    inputs = workload.inputs(size)
+    np.savez(path, **{f"input_{number}": array for number, array in enumerate(inputs)})
+    return path, inputs
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("workload", "given", "peer"),
+    CASES,
+    ids=[f"{w.name}-{peer.name}-{describe(size)}" for w, size, peer in CASES],
+)
+def test_a_peer_computes_the_workload(workload, given, peer, tmp_path):
+    for module in peer.modules:
+        pytest.importorskip(module)
+    size = workload.size("cpu", given)
+    path, inputs = saved(workload, size, tmp_path)
+    made = peers.contestant(peer, workload, path, size, 1, {})
+    call, outputs = getattr(contestants, made.factory.partition(":")[2])(**made.kwargs)
+    call()
+    expected = workload.reference(size, inputs)
+    scale = np.abs(expected).max()
+    tolerance = relative_tolerance("float32", workload.terms(size))
+    assert np.abs(outputs()[0] - expected).max() <= tolerance * scale
+
+
+@pytest.mark.parametrize("launches", [1, 3])
+def test_a_library_on_a_device_is_launched_and_waited_for(launches, tmp_path):
+    """On the CPU, which TVM calls the same way: it shows the arrays and the calls, not a GPU."""
+    ladder = registry.ladder("vector_add", "cpu")
+    size = ladder.workload.size("cpu", {"N": 50})
+    target = build.make_target("cpu")
+    library = tmp_path / "library.so"
+    module = ladder["parallel"].module(Case(size, build.processor(target)))
+    build.write_library(module, target, library)
+    path, inputs = saved(ladder.workload, size, tmp_path)
+    call, outputs = contestants.device_library(str(library), path, [50], launches, device="cpu")
+    assert np.isnan(outputs()[0]).all()
+    call()
+    np.testing.assert_array_equal(outputs()[0], inputs[0] + inputs[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted({name for name, _ in registry.LADDERS}))
+def test_a_gpu_ladder_is_timed_on_a_gpu(name):
+    from kernel_lab.run import Request, run
+
+    result = run(Request(name, device="cuda", rounds=2, peers=True))
+    for entry in (*result.rungs, *result.peers):
+        assert entry.refused or entry.seconds.median > 0
+        assert entry.refused or entry.launch_seconds.median > 0

@@ -1,0 +1,140 @@
+"""A run of the lab from end to end, and what its results say."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from kernel_lab import field, registry, run, table
+from kernel_lab.errors import LabUsageError, WrongResult
+from kernel_lab.results import Quartiles
+from kernel_lab.run import Request
+from kernel_lab.rung import Ladder
+
+pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
+
+SMALL = {"M": 24, "N": 40, "K": 16}
+
+
+@pytest.fixture(scope="module")
+def result():
+    request = Request(
+        "gemm",
+        size=SMALL,
+        rungs=["naive", "vectorise", "cache_block"],
+        rounds=2,
+        peers=True,
+        sweep=("M", [8, 16]),
+    )
+    return run.run(request)
+
+
+def test_rungs_are_checked_timed_and_compared(result):
+    assert [rung.name for rung in result.rungs] == ["naive", "vectorise", "cache_block"]
+    for entry in (*result.rungs, *result.peers):
+        assert entry.check.error <= entry.check.tolerance < 1e-4
+        assert len(entry.blocks) == 2 and entry.seconds.median > 0
+        assert entry.gigaflops == pytest.approx(
+            2 * 24 * 40 * 16 / entry.seconds.median / 1e9, rel=1e-9
+        )
+        assert entry.speedup_naive is not None
+    assert result.rung("naive").speedup_naive.median == 1.0
+    assert result.rung("vectorise").speedup_previous is None  # what it starts from was left out
+    assert {peer.name for peer in result.peers} >= {"NumPy", "NumPy, tuned"}
+    assert result.best().kind in ("naive", "rewrite", "schedule")
+    limit = result.roofline
+    assert limit.seconds == pytest.approx(
+        max(result.flops / limit.gigaflops, result.bytes / limit.gigabytes) / 1e9
+    )
+
+
+def test_the_json_is_whole_and_has_no_nan(result):
+    text = json.dumps(result.to_dict(), allow_nan=False)
+    read = json.loads(text)
+    assert read["size"] == SMALL
+    assert [rung["name"] for rung in read["rungs"]] == ["naive", "vectorise", "cache_block"]
+    assert read["rungs"][0]["seconds"]["median"] > 0
+    assert [point["size"]["M"] for point in read["sweep"]] == [8, 16]
+
+
+def test_a_rung_brings_what_the_report_shows(result):
+    entry = result.rung("cache_block")
+    assert "T.parallel" in entry.script and "def cache_block(" in entry.source
+    assert entry.module["main"] is not None
+
+
+def test_the_sweep_times_the_rungs_at_every_size(result):
+    assert result.sweep_axis == "M"
+    for point in result.sweep:
+        assert point.flops == 2 * point.size["M"] * 40 * 16
+        assert point.seconds["cache_block"] > 0
+
+
+def test_the_table_shows_every_rung(result):
+    from rich.console import Console
+
+    written = io.StringIO()
+    table.print_result(result, Console(width=120, file=written))
+    text = written.getvalue()
+    for word in ("naive", "cache_block", "NumPy, tuned", "roofline", "GFLOP/s by M"):
+        assert word in text
+
+
+def test_a_wrong_rung_is_named_and_not_timed(monkeypatch):
+    gemm = registry.ladder("gemm", "cpu")
+    wrong = Ladder(gemm.workload, "cpu")
+
+    def doubled(case):
+        from needle_tvm._tvm import te
+
+        a, b, c = gemm.workload.define(case)
+        return [a, b, te.compute(c.shape, lambda i, j: c[i, j] * 2.0, name="twice")]
+
+    @wrong.rung(expected=(1, 1), kind="naive", define=doubled)
+    def twice_as_much(sch, case):
+        """Computes twice what it should."""
+
+    monkeypatch.setitem(registry.LADDERS, ("gemm", "cpu"), wrong)
+    with pytest.raises(WrongResult, match="twice_as_much differs from NumPy"):
+        run.run(Request("gemm", size=SMALL, rounds=1))
+
+
+def test_comparison_counts_a_nan_and_a_wrong_shape_as_wrong():
+    exact = np.array([1.0, 2.0])
+    assert field.compare(np.array([1.0, 2.5]), exact, 1e-6).error == pytest.approx(0.25)
+    assert field.compare(np.array([1.0, np.nan]), exact, 1e-6).error == float("inf")
+    assert field.compare(np.array([1.0]), exact, 1e-6).error == float("inf")
+
+
+def test_what_is_a_surprise():
+    assert not run.surprises(1.0, (2, 4)) and not run.surprises(6.0, (2, 4))
+    assert run.surprises(0.9, (2, 4)) and run.surprises(6.1, (2, 4))
+    assert not run.surprises(100.0, None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("gemm", size={"M": 0}), "M=0: must be at least 1"),
+        (Request("gemm", size={"M": "many"}), "M=many: must be a whole number"),
+        (Request("gemm", size={"M": 2.5}), "M=2.5: must be a whole number"),
+        (Request("gemm", size={"Q": 3}), "no size 'Q'"),
+        (Request("gemm", size={"M": 10**9}), "elements"),
+        (Request("gemm", size={"M": 10000, "N": 10000, "K": 10**20}), "elements"),
+        (Request("gemm", rungs=["fastest"]), "no rung 'fastest'"),
+        (Request("fft"), "unknown workload 'fft'"),
+        (Request("conv1d", size={"mode": "valid"}), "full or same"),
+        (Request("conv1d", size={"M": 4, "N": 9}), "must not be longer"),
+        (Request("gemm", sweep=("M", [8, 0])), "M=0: must be at least 1"),
+    ],
+)
+def test_a_bad_request_is_refused_by_name(request_, words):
+    with pytest.raises(LabUsageError, match=words):
+        run.run(request_)
+
+
+def test_factors_are_short():
+    assert table.factor(Quartiles(2.0, 1.96, 2.04)) == "2.00 (1.96-2.04)"
+    assert table.factor(None) == ""
+    assert table.duration(1.5e-3) == "1.50 ms"

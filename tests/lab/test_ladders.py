@@ -1,0 +1,152 @@
+"""Every rung of every CPU ladder: described, and right at every size it claims."""
+
+import numpy as np
+import pytest
+
+from kernel_lab import build, registry
+from kernel_lab.errors import LabUsageError
+from kernel_lab.results import KINDS
+from kernel_lab.workload import Case, describe
+from needle_tvm.runtime import aligned_copy
+from needle_tvm.tolerance import relative_tolerance
+
+pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
+
+# Small, of every remainder: whole tiles, one short of and one beyond them, smaller than any tile.
+SIZES = {
+    "vector_add": ({"N": 1}, {"N": 77}, {"N": 128}),
+    "conv1d": (
+        {"M": 1, "N": 1},
+        {"M": 37, "N": 5, "mode": "same"},
+        {"M": 33, "N": 33},
+        {"M": 257, "N": 61, "mode": "same"},
+        {"M": 256, "N": 32},
+        {"M": 130, "N": 4, "mode": "same"},
+    ),
+    "depthwise": (
+        {"B": 1, "C": 1, "H": 1, "W": 1, "K": 1},
+        {"B": 1, "C": 3, "H": 9, "W": 17, "K": 3},
+        {"B": 2, "C": 2, "H": 5, "W": 33, "K": 4},
+        {"B": 1, "C": 2, "H": 16, "W": 32, "K": 7},
+        {"B": 1, "C": 1, "H": 3, "W": 4, "K": 9},
+    ),
+    "separable": (
+        {"B": 1, "C": 1, "H": 1, "W": 1, "K": 1, "O": 1},
+        {"B": 2, "C": 3, "H": 9, "W": 17, "K": 3, "O": 5},
+        {"B": 1, "C": 4, "H": 16, "W": 32, "K": 7, "O": 8},
+    ),
+    "gemm": (
+        {"M": 1, "N": 1, "K": 1},
+        {"M": 50, "N": 37, "K": 61},
+        {"M": 64, "N": 64, "K": 64},
+        {"M": 7, "N": 100, "K": 3},
+        {"M": 33, "N": 31, "K": 130},
+    ),
+    "gelu_matmul": ({"M": 1, "N": 1, "K": 1}, {"M": 50, "N": 37, "K": 61}),
+}
+
+CPU = [
+    (ladder, rung)
+    for (_, device), ladder in registry.LADDERS.items()
+    if device == "cpu"
+    for rung in ladder.rungs
+]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return build.make_target("cpu")
+
+
+def test_every_workload_has_sizes_to_be_tested_at():
+    assert set(SIZES) == set(registry.WORKLOADS)
+
+
+@pytest.mark.parametrize(
+    "ladder", registry.LADDERS.values(), ids=lambda x: f"{x.workload.name}-{x.device}"
+)
+def test_a_ladder_begins_naive_and_its_rungs_are_described(ladder):
+    names = [rung.name for rung in ladder.rungs]
+    assert len(set(names)) == len(names)
+    assert ladder.rungs[0].kind == "naive" and ladder.rungs[0].after is None
+    for position, rung in enumerate(ladder.rungs):
+        assert rung.kind in KINDS
+        assert len(rung.reason) > 40, f"{rung.name} says too little of why"
+        low, high = rung.expected
+        assert 0 < low <= high
+        assert rung.reason.startswith("FAILS") == (rung.kind == "failed")
+        if position:
+            assert rung.after in names[:position]
+        assert f"def {rung.schedule.__name__}(" in rung.source
+
+
+def test_a_rewrite_changes_the_definition_and_a_schedule_does_not():
+    for ladder in registry.LADDERS.values():
+        for rung in ladder.rungs[1:]:
+            before = ladder[rung.after]
+            assert (rung.define is not before.define) == (rung.kind == "rewrite"), rung.name
+
+
+@pytest.mark.parametrize(
+    ("ladder", "rung"), CPU, ids=[f"{ladder.workload.name}-{rung.name}" for ladder, rung in CPU]
+)
+def test_a_rung_is_right_where_it_claims_and_refuses_by_name_where_not(ladder, rung, target):
+    workload = ladder.workload
+    claimed = 0
+    for given in SIZES[workload.name]:
+        size = workload.size("cpu", given)
+        case = Case(size, build.processor(target))
+        if rung.claims(size) is not None:
+            with pytest.raises(LabUsageError, match=rung.name):
+                rung.module(case)
+            continue
+        claimed += 1
+        inputs = [aligned_copy(array) for array in workload.inputs(size, seed=claimed)]
+        out = aligned_copy(np.full(workload.shapes(size)[-1], np.nan, np.float32))
+        library = build.compile_module(rung.module(case), target)
+        library["main"](*map(_tensor, (*inputs, out)))
+        expected = workload.reference(size, inputs)
+        scale = np.abs(expected).max() or 1.0
+        difference = np.abs(out - expected).max() / scale
+        tolerance = relative_tolerance("float32", workload.terms(size))
+        assert difference <= tolerance, f"{rung.name} at {describe(size)}"
+    assert claimed, f"{rung.name} claims none of the sizes"
+
+
+def _tensor(array):
+    from needle_tvm._tvm import tvm
+
+    return tvm.runtime.from_dlpack(array)
+
+
+@pytest.mark.parametrize("name", ["conv1d", "depthwise", "separable", "gemm"])
+def test_useful_arithmetic_counts_no_padding(name):
+    """The count is that of the terms NumPy's definition adds up: ones convolved with ones."""
+    workload = registry.WORKLOADS[name]
+    for given in SIZES[name]:
+        size = workload.size("cpu", given)
+        ones = [np.ones(shape, np.float32) for shape in workload.shapes(size)[:-1]]
+        total = workload.reference(size, ones).sum()
+        if name == "separable":  # each depthwise term is summed once per output channel
+            image = size["B"] * size["O"] * size["C"] * size["H"] * size["W"]
+            total = total / size["O"] + image
+        assert workload.flops(size) == 2 * total
+        assert workload.bytes(size) == 4 * sum(np.prod(s) for s in workload.shapes(size))
+
+
+@pytest.mark.parametrize("mode", ["full", "same"])
+@pytest.mark.parametrize(("m", "n"), [(9, 4), (9, 5), (4, 4), (1, 1)])
+def test_conv1d_is_numpys_convolution(mode, m, n):
+    workload = registry.WORKLOADS["conv1d"]
+    size = workload.size("cpu", {"M": m, "N": n, "mode": mode})
+    a, w = workload.inputs(size)
+    expected = np.convolve(a.astype(np.float64), w, mode)
+    np.testing.assert_allclose(workload.reference(size, [a, w]), expected, rtol=1e-12)
+
+
+def test_inputs_are_seeded():
+    workload = registry.WORKLOADS["gemm"]
+    size = workload.size("cpu", {"M": 3, "N": 4, "K": 5})
+    first, again = workload.inputs(size, seed=3), workload.inputs(size, seed=3)
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert (workload.inputs(size, seed=4)[0] != first[0]).any()

@@ -1,0 +1,292 @@
+"""The report stands alone, says what the result says, and a browser shows it."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("matplotlib")
+
+from kernel_lab import build, registry, report
+from kernel_lab.diagrams import charts
+from kernel_lab.errors import LabUsageError
+from kernel_lab.results import (
+    Check,
+    LabResult,
+    Published,
+    Quartiles,
+    Roofline,
+    RungResult,
+    SweepPoint,
+)
+from kernel_lab.rung import Ladder
+from kernel_lab.scaled import scaled_trace, smaller
+from kernel_lab.trace import TraceTooLarge
+from kernel_lab.workload import Case
+
+
+def entry_of(rung, case, seconds, **other):
+    """A rung's result with times made up."""
+    return RungResult(
+        name=rung.name,
+        kind=rung.kind,
+        reason=rung.reason,
+        after=rung.after,
+        expected=rung.expected,
+        check=Check(1e-7, 1e-5),
+        seconds=seconds and Quartiles(seconds, 0.9 * seconds, 1.2 * seconds),
+        gigaflops=seconds and 1e-9 / seconds,
+        roofline=seconds and 0.5,
+        source=rung.source,
+        module=rung.module(case),
+        **other,
+    )
+
+
+def result_of(ladder, size, times, **other):
+    case = Case(size)
+    rungs = [entry_of(ladder[name], case, seconds) for name, seconds in times.items()]
+    return LabResult(
+        workload=ladder.workload.name,
+        title="sum of <two> vectors",
+        device=ladder.device,
+        size=dict(size),
+        flops=ladder.workload.flops(size),
+        bytes=ladder.workload.bytes(size),
+        target=build.description(ladder.device),
+        machine={"processor": "a processor", "threads": 2},
+        date="2026-11-20T12:00:00+00:00",
+        rungs=rungs,
+        **other,
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A CPU result of two rungs, a refused one, peers and a sweep; and its page."""
+    ladder = registry.ladder("vector_add", "cpu")
+    result = result_of(
+        ladder,
+        {"N": 4096},
+        {"naive": 4e-6, "vectorise": 1.5e-6},
+        roofline=Roofline(100.0, 40.0, 1e-6, "memory"),
+        peers_missing={"torch": "PyTorch is not installed"},
+        published=[Published("004", "Table I", 30.4, "Colab")],
+        sweep=[
+            SweepPoint(
+                {"N": n}, n, {"naive": n * 1e-9, "vectorise": None if n < 512 else n * 5e-10}
+            )
+            for n in (256, 512, 1024)
+        ],
+        sweep_axis="N",
+    )
+    result.rungs[1].speedup_previous = Quartiles(2.67, 2.5, 2.8)
+    result.rungs[1].speedup_naive = Quartiles(2.67, 2.5, 2.8)
+    result.rungs[1].surprising = True
+    result.rungs[1].explained = "The numbers of this test are made up."
+    result.rungs.append(RungResult("parallel", "schedule", "why", refused="N=4096 is too small"))
+    result.peers.append(
+        RungResult("numpy", "peer", "a + b", seconds=Quartiles(3e-6, 3e-6, 3e-6), gigaflops=1.37)
+    )
+    directory = tmp_path_factory.mktemp("report")
+    page = report.write(result, directory)
+    return result, page
+
+
+class Outline(HTMLParser):
+    """Checks that tags close in order; collects text, and what would be fetched."""
+
+    VOID = frozenset({"meta", "link", "img", "br", "hr", "col", "input"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text, self.fetched, self.tags = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href") and not re.match(r"#|data:", value or ""):
+                self.fetched.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def outline(page):
+    parsed = Outline()
+    parsed.feed(page.read_text(encoding="utf-8"))
+    parsed.close()
+    return parsed
+
+
+def test_the_page_is_whole_and_needs_nothing_else(written):
+    found = outline(written[1])
+    assert found.open == [] and found.fetched == []
+    # A stepwise view for each rung that is drawn, and the script that moves them.
+    assert found.tags.count("script") == found.tags.count("canvas") + 1 == 3
+    assert not re.search(r"url\(\s*['\"]?(?!data:|#)", written[1].read_text())
+    assert found.tags.count("svg") >= 3 + 2 * 2  # charts, and pictures of two rungs
+
+
+def test_the_page_says_what_the_result_says(written):
+    text = " ".join("".join(outline(written[1]).text).split())
+    for said in (
+        "sum of <two> vectors, CPU",
+        "N=4096 · a processor · 2 threads",
+        "best hand rung: vectorise",
+        "as fast as numpy",
+        "refused: N=4096 is too small",
+        "PyTorch is not installed",
+        "Measured: 2.67.",
+        "The numbers of this test are made up.",
+        "One loop on one thread: two loads, an addition, a store.",
+        "what changed since naive",
+        "hot loop: ",
+        "Table I",
+        "30.4 ms",
+        "traced at N=4096, the size that was timed",
+    ):
+        assert said in text, said
+
+
+def test_pictures_lie_beside_the_page(written):
+    names = {path.name for path in (written[1].parent / "pictures").iterdir()}
+    for stem in ("time", "roofline", "sweep", "naive-space-time", "vectorise-reuse"):
+        assert {f"{stem}.png", f"{stem}.svg"} <= names
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_browser_shows_the_page_in_light_and_dark(written, tmp_path, theme):
+    from matplotlib.image import imread
+
+    shot = tmp_path / "page.png"
+    flags = "--no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars"
+    flags += " --disable-background-networking --disable-component-update --disable-sync"
+    scheme = {"light": "1", "dark": "0"}[theme]
+    command = ["chromium", "--headless", *flags.split(), f"--user-data-dir={tmp_path}/profile"]
+    command += [f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,900"]
+    command += [f"--screenshot={shot}", written[1].as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=90)
+    grey = imread(shot)[..., :3].mean(axis=2)
+    paper = np.median(grey)
+    assert paper > 0.9 if theme == "light" else paper < 0.2
+    # Ink in every band of the window: the table and the charts are there, and can be read.
+    for band in np.array_split(grey, 6):
+        assert (np.abs(band - paper) > 0.4).mean() > 0.002
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    flags += " --disable-background-networking --disable-component-update --disable-sync"
+    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
+    done = subprocess.run(
+        [*command, written[1].as_uri()], check=True, capture_output=True, timeout=90, text=True
+    )
+    outputs = re.findall(r"<output>(.*?)</output>", done.stdout)
+    assert outputs == [
+        "step 1 of 3000: load a[i]",
+        "step 1 of 768: load a[i_0 * 16 + i_1], 16 accesses",
+    ]
+
+
+def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
+    workload = registry.workload("vector_add")
+    ladder = Ladder(workload, "cuda")
+
+    @ladder.rung(kind="naive", expected=(1, 1))
+    def naive(sch, case):
+        """A thread for each element."""
+        block, thread = sch.split(sch.get_loops(sch.get_sblock("c"))[0], [None, 128])
+        sch.bind(block, "blockIdx.x")
+        sch.bind(thread, "threadIdx.x")
+
+    monkeypatch.setitem(registry.LADDERS, ("vector_add", "cuda"), ladder)
+    result = result_of(
+        ladder, {"N": 1 << 10}, {"naive": None}, timed=False, untimed_reason="there is no GPU"
+    )
+    text = " ".join("".join(outline(report.write(result, tmp_path)).text).split())
+    assert "Not timed: there is no GPU" in text and "not timed" in text
+    assert "No uncoalesced access and no bank conflict was found." in text
+    if shutil.which("nvcc"):
+        assert "ld.global" in text and "__global__" in text
+    else:
+        assert "no nvcc was found" in text
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert "naive-warp.svg" in names and "time.svg" not in names
+
+
+def test_a_trace_is_scaled_down_until_it_can_be_drawn():
+    ladder = registry.ladder("gemm", "cpu")
+    case = Case({"M": 512, "N": 256, "K": 300})
+    found = scaled_trace(ladder.workload, ladder["naive"], case, limit=50_000)
+    assert found.size == {"M": 32, "N": 16, "K": 18} or len(found.trace) <= 50_000
+    assert found.error < 1e-6
+    assert found.note.startswith("scaled down: traced at M=")
+    assert found.note.endswith("(timed at M=512, N=256, K=300)")
+    with pytest.raises(TraceTooLarge, match="rung 'naive' has no size of at most 10"):
+        scaled_trace(ladder.workload, ladder["naive"], case, limit=10)
+
+
+def test_the_largest_dimension_is_halved_first():
+    sizes = smaller({"M": 64, "K": 7, "mode": "full"}, lambda size: None)
+    assert [size["M"] for size in sizes] == [64, 32, 16, 8, 4]
+    assert all(size["K"] == 7 and size["mode"] == "full" for size in sizes)
+
+
+def test_a_dimension_the_rung_needs_is_kept():
+    def claims(size):
+        return None if size["M"] % 64 == 0 else "M is not a multiple of 64"
+
+    sizes = smaller({"M": 128, "K": 16}, claims)
+    assert sizes[:4] == [
+        {"M": 128, "K": 16},
+        {"M": 64, "K": 16},
+        {"M": 64, "K": 8},
+        {"M": 64, "K": 4},
+    ]
+    assert sizes[4] == {"M": 32, "K": 4}  # nothing it takes is left: the largest again
+
+
+def test_charts_show_the_figures(written):
+    result = written[0]
+    bars = charts.time_chart(result).axes[0].patches
+    assert [bar.get_width() for bar in bars] == [4e-6, 1.5e-6, 3e-6]
+    lines = charts.sweep_chart(result).axes[0].lines
+    assert [line.get_xdata().tolist() for line in lines] == [[256, 512, 1024], [512, 1024]]
+    np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
+    roof = charts.roofline_chart(result).axes[0].lines[0].get_ydata()
+    assert roof.max() == 100.0
+
+
+def test_labels_that_would_overlap_are_moved_apart():
+    places = charts.spread_out(np.array([1.0, 0.99, 5.0, 1.01]), gap=0.5)
+    assert (np.diff(np.sort(places)) >= 0.5 - 1e-6).all()
+    assert np.argsort(places).tolist() == [1, 0, 3, 2]
+
+
+def test_times_are_written_in_the_unit_that_suits_them():
+    found = [charts.time_text(seconds) for seconds in (2.5, 1.25e-3, 85.8e-6, 3e-9)]
+    assert found == ["2.5 s", "1.25 ms", "85.8 µs", "3 ns"]
+
+
+def test_what_was_not_measured_has_no_chart(written):
+    bare = result_of(registry.ladder("vector_add", "cpu"), {"N": 64}, {"naive": None})
+    for chart in (charts.time_chart, charts.roofline_chart, charts.sweep_chart):
+        with pytest.raises(LabUsageError, match="chart: "):
+            chart(bare)

@@ -1,0 +1,132 @@
+"""PyTorch models compiled by needle_tvm, against PyTorch's own results."""
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle_tvm import runtime
+from needle_tvm.errors import TranslationError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+
+class Convolutions(torch.nn.Module):
+    """Convolution, batch norm with statistics of its own, a residual and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, image):
+        hidden = torch.relu(self.norm(self.first(image)))
+        hidden = hidden + torch.relu(self.second(hidden))
+        return self.head(hidden.mean(dim=(2, 3)))
+
+
+class Pair(torch.nn.Module):
+    """A dict in, a dict out, and a weight that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, batch, scale):
+        hidden = torch.tanh(batch["x"] @ self.weight)
+        return {"sum": hidden + batch["y"], "list": [hidden @ self.weight.T * scale]}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        yield
+
+
+def mlp():
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 33), torch.nn.GELU(), torch.nn.LayerNorm(33), torch.nn.Linear(33, 4)
+    ).eval()
+
+
+def convolutions():
+    model = Convolutions()
+    with torch.no_grad():
+        model.norm.running_mean.normal_()
+        model.norm.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def exact(model, *inputs):
+    """The model's result in float64."""
+    with torch.no_grad():
+        return model.double()(*(tensor.double() for tensor in inputs)).numpy()
+
+
+@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
+@pytest.mark.parametrize(
+    ("make", "shape"), [(mlp, (5, 16)), (convolutions, (2, 3, 9, 7))], ids=["mlp", "convolutions"]
+)
+def test_equals_pytorch(make, shape, stage):
+    model, x = make(), torch.randn(shape)
+    result = needle_tvm.compile_torch(model, x, stage=stage)(x).numpy()
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, exact(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_packed_ahead_and_can_be_replaced():
+    model, other, x = mlp(), mlp(), torch.randn(5, 16)
+    executable = needle_tvm.compile_torch(model, x)
+    assert executable.manifest["functions"]["main"]["transform"] is not None
+    executable.set_params({name: value.detach() for name, value in other.state_dict().items()})
+    np.testing.assert_allclose(executable(x).numpy(), exact(other, x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_artifact_runs_without_either_framework(tmp_path):
+    model, x = convolutions(), torch.randn(2, 3, 9, 7)
+    needle_tvm.compile_torch(model, x).export(tmp_path / "model")
+    program = runtime.load(tmp_path / "model")
+    np.testing.assert_allclose(program(x.numpy()), exact(model, x), rtol=1e-5, atol=1e-5)
+    assert runtime.self_test(program) == 0.0
+
+
+def test_structures_are_kept():
+    model = Pair().eval()
+    batch, scale = {"x": torch.randn(2, 6), "y": torch.randn(2, 6)}, torch.tensor(0.5)
+    result = needle_tvm.compile_torch(model, batch, scale)(batch, scale=scale)
+    with torch.no_grad():
+        expected = model(batch, scale)
+    assert set(result) == {"sum", "list"}
+    np.testing.assert_allclose(result["sum"].numpy(), expected["sum"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result["list"][0].numpy(), expected["list"][0], rtol=1e-5, atol=1e-5)
+
+
+def test_equal_models_share_code_and_other_statistics_do_not():
+    x = torch.randn(2, 3, 5, 5)
+    model = convolutions()
+    assert not needle_tvm.compile_torch(model, x).from_cache
+    assert needle_tvm.compile_torch(model, x).from_cache
+    assert not needle_tvm.compile_torch(convolutions(), x).from_cache
+
+
+def test_what_cannot_be_compiled_is_refused():
+    x = torch.randn(5, 16)
+    with pytest.raises(TranslationError, match="training mode"):
+        needle_tvm.compile_torch(torch.nn.Linear(16, 2), x)
+    with pytest.raises(TranslationError, match=r"not a torch\.nn\.Module"):
+        needle_tvm.compile_torch(torch.relu, x)
+    with pytest.raises(TranslationError, match="input 1 is a int"):
+        needle_tvm.compile_torch(mlp(), x, 3)
+
+    with pytest.raises(TranslationError, match="bfloat16"):
+        needle_tvm.compile_torch(mlp().bfloat16(), x.bfloat16())
+
+    class Unknown(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.svdvals(x)
+
+    with pytest.raises(TranslationError, match="Unknown: "):
+        needle_tvm.compile_torch(Unknown().eval(), x)
