@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from needle import _examples as examples
 from needle import data, nn, optim
 from needle.ops import REGISTRY
 
+HERE = Path(__file__).parent
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -170,7 +172,7 @@ def test_one_leaf_read_by_sixteen_threads():
 
 def run_python(code, timeout=120):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True,
+        [sys.executable, "-W", "ignore", "-c", code], cwd=HERE, capture_output=True, text=True,
         timeout=timeout,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -182,7 +184,6 @@ def test_fork_during_training():
     """A child trains on, from the state it was forked with, to the weights the parent gets."""
     run_python("""
 import os, sys, threading
-sys.path.insert(0, "tests")
 import needle as ndl
 import test_concurrent as t
 expected = t.train(0)
@@ -208,7 +209,6 @@ def test_interrupted_again_and_again():
         run_python("""
 import random, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, "tests")
 import numpy as np, needle as ndl
 import test_concurrent as t
 from needle import backend_ndarray as nd
@@ -239,11 +239,11 @@ print(caught)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupted_program_ends(tmp_path):
     """One Ctrl-C ends a training loop at once: no thread of ours keeps the process."""
-    code = "import sys; sys.path.insert(0, 'tests'); import test_concurrent as t\n"
-    code += "print('on', flush=True)\nwhile True: t.train(0)"
+    code = "import test_concurrent as t\nprint('on', flush=True)\nwhile True: t.train(0)"
     program = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", code], cwd=HERE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         assert program.stdout.readline() == "on\n"
         time.sleep(0.5)

@@ -5,6 +5,7 @@ import pytest
 
 import needle as ndl
 from needle import nn, optim
+from needle.backend_ndarray.dtypes import HALVES
 from needle.errors import TraceError
 from needle.testing import assert_close
 from needle.trace import trace
@@ -248,19 +249,20 @@ KINDS = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loaded_state_goes_on_bit_for_bit(kind, device):
+def test_a_loaded_state_goes_on_bit_for_bit(kind, dtype, device):
     make, options = KINDS[kind]
 
     def new():
         values = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
-        return [ndl.Tensor(values * k, device=device) for k in (1, 2, 3)]
+        return [ndl.Tensor(values * k, device=device, dtype=dtype) for k in (1, 2, 3)]
 
     def steps(optimizer, params, first, last):
         for i in range(first, last):
             for k, param in enumerate(params[:2]):  # the third never has a gradient
                 grad = np.random.default_rng(10 * i + k).normal(size=(3, 3)).astype("float32")
-                param.grad = ndl.Tensor(grad, device=device)
+                param.grad = ndl.Tensor(grad, device=device, dtype=dtype)
             optimizer.step()
 
     whole = new()

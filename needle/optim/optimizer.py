@@ -108,9 +108,11 @@ class Optimizer:
                 param = self.params[i]
                 if name not in names:
                     wrong.append(f"parameter {i} has an unexpected {name!r}")
-                elif (array.shape, array.dtype) != (param.shape, param.dtype):
-                    found = f"{array.dtype}{list(array.shape)}"
-                    wrong.append(f"{name!r} of parameter {i} is {found}, not {param.spec}")
+                    continue
+                found = f"{array.dtype}{list(array.shape)}"
+                needed = f"{compute_dtype(param.dtype)}{list(param.shape)}"
+                if found != needed:
+                    wrong.append(f"{name!r} of parameter {i} is {found}, not {needed}")
         if wrong:
             raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
         for name in names:

@@ -28,7 +28,7 @@ constexpr bool kKeep = true;
 // Sizes in steps of an eighth of the power of two below, so that nearly equal ones share blocks.
 int64_t rounded(int64_t bytes) {
   int64_t step = kAlignment;
-  while (step * 16 <= bytes) step *= 2;
+  while (step <= bytes / 16) step *= 2;
   if (bytes < kLarge) step = kAlignment;
   if (bytes > INT64_MAX - step) throw std::bad_alloc();
   return (std::max<int64_t>(bytes, 1) + step - 1) / step * step;

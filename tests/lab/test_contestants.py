@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 from kernel_lab import build, contestants, peers, registry
 from kernel_lab.workload import Case, describe
 from needle_tvm.tolerance import relative_tolerance
@@ -30,6 +35,18 @@ CASES = [
     for size in SIZES[workload.name]
     for peer in peers.of(workload, "cpu")
 ]
+
+
+@pytest.fixture(autouse=True)
+def torch_as_found():
+    """A peer sets PyTorch up for a process of its own; here the next test wants it as it was."""
+    if torch is None:
+        yield
+        return
+    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(gradients)
 
 
 def saved(workload, size, folder):

@@ -40,8 +40,6 @@ def test_stated_ulps(device, dtype):
 @pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
 def test_stated_ulps_of_each_instruction_set(isa):
     code = """
-import sys
-sys.path.insert(0, "tests/ndarray")
 import test_nd_accuracy as t
 for dtype in ("float32", "float64"):
     t.check(t.nd.cpu(), dtype, 50_000)

@@ -13,8 +13,10 @@ SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")  # whose shadow needs all
 
 def run(*command):
     return subprocess.run(
-        [sys.executable, "-X", "faulthandler", *command], cwd=HERE, capture_output=True, text=True
-    )
+        [sys.executable, "-X", "faulthandler", *command],
+        cwd=HERE, capture_output=True, text=True,
+        timeout=600,  # what is computed where it should be refused might never end
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,7 +50,6 @@ HUGE = {
     "nd.ones((2, 1)).broadcast_to((2, 2**58)).reshape(2**59)": NO_MEMORY,
     "wide((2**40, 1)) @ wide((1, 2**20))": NO_MEMORY,
     "wide((2**50, 0)) @ wide((0, 2**50))": REFUSED,
-    "wide((2, 2**59)) @ wide((2**59, 1))": NO_MEMORY,  # to pack the operands in
     "(wide((0, 2**40)) @ wide((2**40, 2**20))).shape": (0, 2**20),
     "nd.ones((1,)).pad(((2**62, 2**62),))": REFUSED,
     "nd.ones((1,)).pad(((2**40, 0),))": NO_MEMORY,

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,10 +76,10 @@ np.savez(sys.argv[2], **{name: plain(k.to_numpy(v)) for name, v in out.items()})
 
 
 def run_isa(isa, *arguments, code=SCRIPT):
-    environment = {**os.environ, "NEEDLE_CPU_ISA": isa}
     return subprocess.run(
         [sys.executable, "-c", code, isa, *arguments],
-        env=environment, capture_output=True, text=True,
+        env={**os.environ, "NEEDLE_CPU_ISA": isa}, cwd=Path(__file__).parent,
+        capture_output=True, text=True,
     )  # fmt: skip
 
 
