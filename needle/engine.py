@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import autograd
 from ._state import enable_grad, no_grad, state
 from .backend_ndarray.dtypes import ITEMSIZE
+from .backend_ndarray.locks import fork_safe_lock
 from .errors import ShapeError
 from .node import handle
 
@@ -70,7 +70,7 @@ def backward(
 
 
 # Leaves may be shared by graphs that several threads go through at once: no sum may get lost.
-_accumulating = threading.RLock()
+_accumulating = fork_safe_lock()
 
 
 def _check_out_grad(root: autograd.Tensor, out_grad: Any) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ._state import state
+from .backend_ndarray.locks import fork_safe_lock
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _generator: np.random.Generator | None = None
 
 

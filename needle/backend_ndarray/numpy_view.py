@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from .locks import fork_safe_lock
 
 Shape = Sequence[int]
 Array = np.ndarray[Any, Any]
@@ -19,7 +20,7 @@ MAX_BYTES = 2**63 - 1
 class Counters:
     """Bytes of all buffers that are alive, their peak, and writes in place; under one lock."""
 
-    lock = threading.RLock()  # a buffer may die, and be counted, while another is
+    lock = fork_safe_lock()  # a buffer may die, and be counted, while another is
     live = peak = writes = 0
 
     @classmethod
