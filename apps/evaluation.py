@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 import digits
-import machine
 import models
 import needle as ndl
 import needle_tvm
 import peers
-from cli import EvaluationError, Progress, UsageError, one_line
 from contestants import Disagreement, build_model, check_agreement, save_arrays
-from needle_tvm import parity, timing
+from needle_tvm import host, parity, timing
+from needle_tvm.command_line import Progress, one_line
+from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.stages import STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
@@ -91,8 +91,8 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     ladder = check_parity(subject, compiled)
     result: dict[str, Any] = {
         "needle": ndl.__version__,
-        "date": machine.now(),
-        "machine": machine.describe(threads),
+        "date": host.now(),
+        "machine": host.describe(threads),
         "model": request.model,
         "device": request.device,
         "inputs": [{"shape": list(x.shape), "dtype": x.dtype.name} for x in subject.inputs],

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import cli
 import training
+from needle_tvm import command_line as cli
+from needle_tvm.errors import UsageError
 
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 5e-4
@@ -61,7 +62,7 @@ class Cifar10(training.Task):
             train = ndl.data.CIFAR10Dataset(options.data, True, transforms=changes)
             test = ndl.data.CIFAR10Dataset(options.data, False)
         except (ValueError, FileNotFoundError) as error:
-            raise cli.UsageError(cli.one_line(error)) from error
+            raise UsageError(cli.one_line(error)) from error
         self.loader = ndl.data.DataLoader(
             train,
             options.batch,

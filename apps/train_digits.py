@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import cli
 import training
+from needle_tvm import command_line as cli
 
 HIDDEN = (128, 64)
 LEARNING_RATE = {"mlp": 3e-3, "resnet": 4e-3}

@@ -10,8 +10,9 @@ from operator import index as as_int
 from pathlib import Path
 from typing import Any
 
-import cli
 import training
+from needle_tvm import command_line as cli
+from needle_tvm.errors import UsageError
 
 LEARNING_RATE = {"lstm": 4e-3, "transformer": 1e-3}
 MAX_NORM = 0.25
@@ -93,7 +94,7 @@ class PennTreebank(training.Task):
             train = ndl.data.batchify(corpus.train, options.batch)
             test = ndl.data.batchify(corpus.test, min(options.batch, len(corpus.test) // 2))
         except (ValueError, FileNotFoundError) as error:
-            raise cli.UsageError(cli.one_line(error)) from error
+            raise UsageError(cli.one_line(error)) from error
         words = len(corpus.dictionary)
         self.settings = {
             "model": options.model,

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import checkpoint
-import cli
-import machine
+from needle_tvm import command_line as cli
+from needle_tvm import host
+from needle_tvm.errors import EvaluationError, UsageError
 
 _QUIET_SECONDS = 5.0  # between lines of progress within an epoch
 
@@ -127,7 +128,7 @@ def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:
     cli.check_writable(out)
     device = getattr(ndl, options.device)()
     if not device.enabled():
-        raise cli.UsageError(f"device {options.device!r} is not available on this machine")
+        raise UsageError(f"device {options.device!r} is not available on this machine")
     ndl.manual_seed(options.seed)
     return plan, device
 
@@ -151,7 +152,7 @@ def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
     base = settings["lr"]
     per_epoch = len(task.loader)
     if per_epoch == 0:
-        raise cli.UsageError("there are too few samples for a single batch")
+        raise UsageError("there are too few samples for a single batch")
     steps = per_epoch * plan.epochs
     last = steps if plan.stop_after is None else min(steps, progress.step + plan.stop_after)
     begun = time.perf_counter() - progress.seconds
@@ -183,7 +184,7 @@ def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
                 progress.loss_count += 1
                 log.write(step=progress.step, loss=value, lr=task.optimizer.lr)
                 if not math.isfinite(value):
-                    raise cli.EvaluationError(f"the loss is {value} at step {progress.step}")
+                    raise EvaluationError(f"the loss is {value} at step {progress.step}")
                 now = time.perf_counter()
                 if now - said > _QUIET_SECONDS:
                     said, text = now, _text(progress, plan)
@@ -231,13 +232,13 @@ def _text(progress: Progress, plan: Plan) -> str:
 
 def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
     if not plan.checkpoint.is_file():
-        raise cli.UsageError(f"--resume: there is no checkpoint {plan.checkpoint}")
+        raise UsageError(f"--resume: there is no checkpoint {plan.checkpoint}")
     try:
         progress = Progress(**checkpoint.read_progress(plan.checkpoint))
         before = progress.settings
         for name in {**before, **settings}:
             if before.get(name) != settings.get(name):
-                raise cli.UsageError(
+                raise UsageError(
                     f"--resume: {name} is {settings.get(name)!r}, but {plan.checkpoint} was begun "
                     f"with {before.get(name)!r}"
                 )
@@ -245,9 +246,9 @@ def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
             plan.checkpoint, task.model, task.optimizer, task.loader, task.device
         )
     except (TypeError, ValueError) as error:
-        if isinstance(error, cli.UsageError):
+        if isinstance(error, UsageError):
             raise
-        raise cli.UsageError(f"--resume: {cli.one_line(error)}") from error
+        raise UsageError(f"--resume: {cli.one_line(error)}") from error
     return progress
 
 
@@ -266,9 +267,9 @@ class _Log:
         self._file = open(path, "w", buffering=1)
         self._file.writelines(kept)
         if not kept:
-            self.write(started=machine.now(), settings=progress.settings)
+            self.write(started=host.now(), settings=progress.settings)
         elif progress.step:
-            self.write(resumed=machine.now(), step=progress.step)
+            self.write(resumed=host.now(), step=progress.step)
 
     def write(self, **values: Any) -> None:
         self._file.write(json.dumps(values) + "\n")

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import cli
 import models
+from needle_tvm import command_line as cli
 
 STAGES = ("noopt", "fused", "tuned")
 DEVICES = ("cpu", "cuda")

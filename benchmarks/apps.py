@@ -6,9 +6,7 @@ from needle_tvm.child import load_module
 
 FOLDER = Path(__file__).resolve().parent.parent / "apps"
 
-cli = load_module(FOLDER / "cli.py")
 contestants = load_module(FOLDER / "contestants.py")
-machine = load_module(FOLDER / "machine.py")
 mlp = load_module(FOLDER / "models" / "mlp.py")
 peers = load_module(FOLDER / "peers.py")
 report = load_module(FOLDER / "report.py")

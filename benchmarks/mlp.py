@@ -6,15 +6,14 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import needle as ndl
 import needle_tvm
-from benchmarks import apps, tables
-from needle_tvm import timing
-from needle_tvm.threads import available_cores
+from benchmarks import apps, contests, tables
+from needle_tvm import command_line as cli
 from needle_tvm.timing import Contestant
 
 EAGER, TUNED = "needle eager", "needle tuned"
@@ -83,73 +82,35 @@ def contestants(case: Case, folder: Path, options: argparse.Namespace) -> list[C
     return found + peers
 
 
-def run_case(case: Case, options: argparse.Namespace, progress: timing.Progress) -> dict[str, Any]:
-    """One contest, as JSON values: times in seconds, ratios as peer's time / ours."""
+def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """One contest, as JSON values."""
     with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
-        results = timing.contest(
-            contestants(case, Path(folder), options),
-            rounds=options.rounds,
-            block_seconds=options.block_seconds,
-            check=apps.contestants.check_agreement,
-            progress=progress,
-        )
-    ours = [result for result in results if result.name.startswith("needle")]
-    return {
-        "case": case.name,
-        "batch": case.batch,
-        "sizes": list(case.sizes),
-        "contestants": [result.to_dict() for result in results],
-        "ratios": {
-            mine.name: {
-                peer.name: asdict(timing.ratio(mine, peer)) for peer in results if peer is not mine
-            }
-            for mine in ours
-        },
-    }
+        found = contests.run(case.name, contestants(case, Path(folder), options), options)
+    return {**found, "batch": case.batch, "sizes": list(case.sizes)}
 
 
 def make_parser() -> argparse.ArgumentParser:
-    positive, natural = apps.cli.positive, apps.cli.natural
-    parser = apps.cli.Parser(
-        prog="python -m benchmarks.mlp", description=__doc__, allow_abbrev=False
-    )
+    parser = contests.make_parser("benchmarks.mlp", __doc__)
     add = parser.add_argument
     add("--all", action="store_true", help="all shapes, not only the default MLP")
-    add("--trials", type=natural, default=0, metavar="N", help="also time a model tuned so long")
-    add("--torch-compile", action="store_true", help="also time torch.compile")
-    add("--rounds", type=positive, default=15, metavar="N", help="blocks of each (%(default)s)")
     add(
-        "--block-seconds",
-        type=apps.cli.seconds,
-        default=0.2,
-        metavar="S",
-        help="length (%(default)s)",
+        "--trials", type=cli.natural, default=0, metavar="N", help="also one tuned so long"
     )
-    add("--threads", type=positive, default=available_cores(), metavar="N", help="(%(default)s)")
-    add("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="(%(default)s)")
+    add("--torch-compile", action="store_true", help="also time torch.compile")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    return apps.cli.guarded("benchmarks.mlp", lambda: run(options))
+    return cli.guarded("benchmarks.mlp", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the contests one after the other, printing each as it ends; writes JSON and a chart."""
-    apps.cli.check_writable(options.out / "mlp.json")
-    report: dict[str, Any] = {
-        "machine": apps.machine.describe(options.threads),
-        "date": apps.machine.now(),
-        "needle": ndl.__version__,
-        "rounds": options.rounds,
-        "block_seconds": options.block_seconds,
-        "peers_missing": apps.peers.missing("mlp"),
-        "cases": [],
-    }
+    cli.check_writable(options.out / "mlp.json")
+    report = contests.new_report(options, "mlp")
     for case in CASES if options.all else (DEFAULT,):
-        with apps.cli.progress() as bar:
-            found = run_case(case, options, lambda d, t, _, c=case.name, b=bar: b(d, t, c))
+        found = run_case(case, options)
         report["cases"].append(found)
         tables.print_case(found)
     tables.print_conditions(report)

@@ -6,16 +6,16 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import needle as ndl
-from benchmarks import apps, memory, products, tables
-from needle_tvm import timing
-from needle_tvm.threads import available_cores
+from benchmarks import apps, contests, memory, products, tables
+from needle_tvm import command_line as cli
+from needle_tvm import host, timing
 from needle_tvm.timing import Contestant
 
 OURS = "needle eager"
@@ -104,7 +104,7 @@ def product_contestants(size: int, options: argparse.Namespace) -> list[Contesta
         Contestant(OURS, f"{here}needle_product", {"size": size}, threads=threads),
         Contestant("NumPy", f"{here}numpy_product", {"size": size}, threads=threads),
     ]
-    if apps.machine.has_avx512():
+    if "avx512f" in host.cpuinfo()[1]:
         # OpenBLAS may not know the processor and then takes kernels without AVX-512.
         env = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
         found.append(replace(found[1], name="NumPy, OPENBLAS_CORETYPE=SKYLAKEX", env=env))
@@ -114,28 +114,6 @@ def product_contestants(size: int, options: argparse.Namespace) -> list[Contesta
             Contestant(apps.peers.TORCH_EAGER, f"{here}torch_product", kwargs, threads=threads)
         )
     return found
-
-
-def run_contest(
-    name: str,
-    entries: Sequence[Contestant],
-    options: argparse.Namespace,
-    progress: timing.Progress,
-) -> dict[str, Any]:
-    """One contest, as JSON values: times in seconds, ratios as peer's time / ours."""
-    results = timing.contest(
-        entries,
-        rounds=options.rounds,
-        block_seconds=options.block_seconds,
-        check=apps.contestants.check_agreement,
-        progress=progress,
-    )
-    mine, *others = results
-    return {
-        "case": name,
-        "contestants": [result.to_dict() for result in results],
-        "ratios": {mine.name: {peer.name: asdict(timing.ratio(mine, peer)) for peer in others}},
-    }
 
 
 def measure_memory(case: Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -157,50 +135,34 @@ def measure_memory(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    positive = apps.cli.positive
-    parser = apps.cli.Parser(
-        prog="python -m benchmarks.training", description=__doc__, allow_abbrev=False
-    )
-    add = parser.add_argument
+    parser = contests.make_parser("benchmarks.training", __doc__)
+    add, positive = parser.add_argument, cli.positive
     add("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
     add("--modes", nargs="+", choices=("forward", "step"), default=("forward", "step"))
     add("--optimizer", choices=("sgd", "adam"), default="sgd", help="(%(default)s, with momentum)")
     add("--batch", type=positive, metavar="N", help="for all models, instead of their own")
     add("--size", type=positive, default=1024, metavar="N", help=f"of {PRODUCT} (%(default)s)")
-    add("--rounds", type=positive, default=15, metavar="N", help="blocks of each (%(default)s)")
-    add("--block-seconds", type=apps.cli.seconds, default=0.2, metavar="S", help="(%(default)s)")
     add("--quick", action="store_true", help="5 blocks of each")
     add("--memory", action="store_true", help="measure peaks of memory instead of times")
-    add("--threads", type=positive, default=available_cores(), metavar="N", help="(%(default)s)")
-    add("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="(%(default)s)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    return apps.cli.guarded("benchmarks.training", lambda: run(options))
+    return cli.guarded("benchmarks.training", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the contests one after the other, printing each as it ends; writes JSON and a chart."""
     if options.memory:
         return run_memory(options)
-    apps.cli.check_writable(options.out / "training.json")
+    cli.check_writable(options.out / "training.json")
     if options.quick:
         options.rounds = 5
-    report: dict[str, Any] = {
-        "machine": apps.machine.describe(options.threads),
-        "date": apps.machine.now(),
-        "needle": ndl.__version__,
-        "rounds": options.rounds,
-        "block_seconds": options.block_seconds,
-        "peers_missing": apps.peers.missing("lstm"),
-        "cases": [],
-    }
+    report = contests.new_report(options, "lstm")
 
     def contest(name: str, entries: Sequence[Contestant]) -> None:
-        with apps.cli.progress() as bar:
-            found = run_contest(name, entries, options, lambda d, t, _: bar(d, t, name))
+        found = contests.run(name, entries, options)
         report["cases"].append(found)
         tables.print_case(found)
 
@@ -225,15 +187,9 @@ def run(options: argparse.Namespace) -> int:
 def run_memory(options: argparse.Namespace) -> int:
     """The models at their own batch and at MEMORY_BATCH (or at --batch); prints and writes JSON."""
     path = options.out / "memory.json"
-    apps.cli.check_writable(path)
-    report: dict[str, Any] = {
-        "machine": apps.machine.describe(options.threads),
-        "date": apps.machine.now(),
-        "needle": ndl.__version__,
-        "peers_missing": apps.peers.missing("lstm"),
-        "cases": [],
-    }
-    with apps.cli.progress() as bar:
+    cli.check_writable(path)
+    report = contests.new_report(options, "lstm")
+    with cli.progress() as bar:
         for case in CASES:
             batches = [options.batch] if options.batch else [case.batch, MEMORY_BATCH]
             for batch in batches if case.name in options.only else ():

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from kernel_lab import registry
-from kernel_lab.errors import LabUsageError
-from kernel_lab.run import Progress, Request, run
+from kernel_lab.run import Request, run
 from kernel_lab.workload import DEVICES, describe
-from needle_tvm.errors import NeedleTVMError, TargetError
-from needle_tvm.timing import TimingError
+from needle_tvm.command_line import OK, Parser, check_writable, guarded, natural, positive, progress
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _PROGRAM = "kernel_lab"
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: error: {message}\n")
-
-
-def _whole(least: int) -> Any:
-    def whole(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
-        return value
-
-    return whole
 
 
 def _assignments(text: str) -> dict[str, str]:
@@ -64,16 +36,16 @@ def _sweep(text: str) -> tuple[str, list[str]]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
     add("--rungs", metavar="LIST", help="comma-separated rungs to run (all)")
     add("--size", type=_assignments, default={}, metavar="M=..,N=..", help="(the documents')")
-    add("--trials", type=_whole(0), default=0, metavar="N", help="of each search (%(default)s: no)")
+    add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: no)")
     add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
     add("--sweep", type=_sweep, metavar="M=..,..", help="the ladder over sizes, too")
-    add("--rounds", type=_whole(1), default=7, metavar="N", help="timed blocks each (%(default)s)")
+    add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
     add("--untimed", action="store_true", help="time nothing; for GPU ladders where no GPU is")
     add("--report", type=Path, metavar="DIR", help="write an HTML report there")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
@@ -86,35 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
+
+    def chosen() -> int:
         if options.list:
             return _list(options)
         if options.workload is None:
             parser.error(f"name a workload: {', '.join(registry.WORKLOADS)}")
         return _run(options)
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except (LabUsageError, TargetError) as error:
-        return _complain(error, USAGE)
-    except (NeedleTVMError, TimingError, OSError) as error:
-        return _complain(error, FAILED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
-
-def _complain(problem: object, code: int) -> int:
-    if os.environ.get("NEEDLE_DEBUG"):
-        traceback.print_exc()
-    sys.stderr.write(f"{_PROGRAM}: error: {' '.join(str(problem).split())}\n")
-    return code
-
-
-def _terminate(number: int, frame: Any) -> NoReturn:
-    raise SystemExit(128 + number)
+    return guarded(_PROGRAM, chosen)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -134,21 +86,12 @@ def _list(options: argparse.Namespace) -> int:
     return OK
 
 
-def _check_writable(path: Path) -> None:
-    """Raises LabUsageError, before any work is done, when `path` could not be written later."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if there != path and not there.is_dir():
-        raise LabUsageError(f"{path}: {there} is not a folder")
-    if not os.access(there, os.W_OK):
-        raise LabUsageError(f"{path}: {there} is not writable")
-
-
 def _run(options: argparse.Namespace) -> int:
     to_stdout = options.json == "-"
     if options.json and not to_stdout:
-        _check_writable(Path(options.json))
+        check_writable(Path(options.json))
     if options.report:
-        _check_writable(options.report / "index.html")
+        check_writable(options.report / "index.html")
     request = Request(
         workload=options.workload,
         device=options.device,
@@ -168,8 +111,8 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(stderr=to_stdout, quiet=options.quiet)
     if not console.is_terminal:
         console.width = 120  # a file or a pipe has no width of its own to keep to
-    with _progress(options.quiet) as progress:
-        result = run(request, progress)
+    with progress(options.quiet) as say:
+        result = run(request, say)
     print_result(result, console)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
     if to_stdout:
@@ -186,22 +129,3 @@ def _run(options: argparse.Namespace) -> int:
         report.write(result, options.report)
         console.print(f"wrote {options.report}", highlight=False)
     return OK
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    """A bar on a terminal's stderr, one line for each new step elsewhere, nothing when quiet."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True, quiet=quiet)
-    if not console.is_terminal:
-        yield lambda done, total, text: console.print(text, highlight=False)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("starting")
-        yield lambda done, total, text: bars.update(
-            task, completed=done, total=max(total, 1), description=text
-        )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from needle_tvm.errors import NeedleTVMError
+from needle_tvm.errors import NeedleTVMError, UsageError
 
 
 class LabError(NeedleTVMError):
     """Base of the lab's own errors: the work was asked for rightly and did not succeed."""
 
 
-class LabUsageError(LabError, ValueError):
+class LabUsageError(LabError, UsageError):
     """Something was asked for that the lab does not have or cannot do: a size, a rung, a device."""
 
 

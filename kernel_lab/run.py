@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +14,12 @@ from kernel_lab.field import LAUNCHES, Field, one_launch
 from kernel_lab.results import LabResult, Quartiles, Roofline, RungResult, SweepPoint
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size, Workload, describe
-from needle_tvm import timing
-from needle_tvm.host import cpuinfo
+from needle_tvm import host, timing
+from needle_tvm.command_line import Progress
 from needle_tvm.threads import available_cores
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Target
-
-Progress = Callable[[int, int, str], None]
 
 _SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
 _SECONDS_BLOCK = 0.08
@@ -95,8 +91,8 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
         flops=workload.flops(size),
         bytes=workload.bytes(size),
         target=build.description(request.device),
-        machine=_machine(),
-        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        machine=host.describe(available_cores()),
+        date=host.now(),
         rungs=entries,
         timed=untimed is None,
         untimed_reason=untimed,
@@ -172,15 +168,6 @@ def _why_untimed(request: Request) -> str | None:
     if reason is not None:
         raise LabUsageError(f"{reason}: --untimed runs the ladder without timing it")
     return None
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "processor": cpuinfo()[0] or "unknown",
-        "threads": available_cores(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-    }
 
 
 def _measure(

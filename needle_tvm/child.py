@@ -28,11 +28,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+from needle_tvm.errors import NeedleTVMError
+
 _STDERR_LINES = 20  # how much of a failed child's stderr its error carries
 _EXIT_SECONDS = 2.0  # how long a child that was told to end may take before it is killed
 
 
-class ChildError(RuntimeError):
+class ChildError(NeedleTVMError, RuntimeError):
     """A child failed, died or did not answer in time.
 
     `str()` is one line; `details` holds the end of the child's stderr.

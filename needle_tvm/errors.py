@@ -11,11 +11,15 @@ class InstallError(NeedleTVMError):
     """TVM is missing, or its version and tvm-ffi's do not belong together."""
 
 
-class TargetError(NeedleTVMError, ValueError):
+class UsageError(NeedleTVMError, ValueError):
+    """What was asked for does not exist or cannot be met: an argument of a call or a command."""
+
+
+class TargetError(UsageError):
     """A target that is unknown, or that this machine cannot compile for or run."""
 
 
-class StageError(NeedleTVMError, ValueError):
+class StageError(UsageError):
     """An unknown stage, or an option that does not fit it."""
 
 
@@ -35,9 +39,9 @@ class ArtifactError(NeedleTVMError):
     """An artifact that cannot be written, or that must not be loaded."""
 
 
+class EvaluationError(NeedleTVMError):
+    """The work was done and did not succeed."""
+
+
 class TuningError(NeedleTVMError):
     """The tuning session failed as a whole (a failing candidate is only rejected)."""
-
-
-class ParityError(NeedleTVMError):
-    """A compiled stage whose results differ from the eager model's."""

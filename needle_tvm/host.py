@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import hashlib
+import os
 import platform
 from pathlib import Path
+from typing import Any
 
 # LLVM's feature names beside /proc/cpuinfo's, for the features code generation uses. A feature
 # not listed here is not checked when an artifact is loaded.
@@ -90,3 +93,19 @@ def identity() -> str:
     model, flags = cpuinfo()
     text = "\0".join([platform.machine(), model, *sorted(flags)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def describe(threads: int) -> dict[str, Any]:
+    """The machine as JSON values, to stand beside figures; `threads` is how many were used."""
+    return {
+        "processor": cpuinfo()[0] or "unknown",
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-import cli
-from needle_tvm.errors import ArtifactError, TargetError
+from needle_tvm import command_line as cli
+from needle_tvm.errors import ArtifactError, EvaluationError, TargetError, UsageError
 
 
 def raising(error):
@@ -18,9 +18,9 @@ def raising(error):
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (cli.UsageError("--x: no"), 2, "--x: no"),
+        (UsageError("--x: no"), 2, "--x: no"),
         (TargetError("target 'z': unknown"), 2, "target 'z': unknown"),
-        (cli.EvaluationError("b differs from a"), 1, "b differs from a"),
+        (EvaluationError("b differs from a"), 1, "b differs from a"),
         (ArtifactError("/a: damaged"), 1, "/a: damaged"),
         (PermissionError(13, "Permission denied", "/a/b"), 1, "/a/b: Permission denied"),
         (ValueError("two\n  lines"), 1, "ValueError: two lines (NEEDLE_DEBUG=1 shows where)"),

@@ -1,4 +1,4 @@
-"""What the command lines of the apps share: one-line errors, exit codes, progress on stderr."""
+"""What all command lines share: one-line errors, exit codes, progress on stderr."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from needle_tvm.errors import NeedleTVMError, UsageError
+
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 Progress = Callable[[int, int, str], None]
-
-
-class UsageError(ValueError):
-    """An argument that cannot be met; one line that names it."""
-
-
-class EvaluationError(RuntimeError):
-    """The work was done and did not succeed; one line that says why."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,7 +67,7 @@ def check_writable(path: Path) -> None:
 
 
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
-    """Run an app; its exit code, with every error as one line on stderr.
+    """Runs a program; its exit code, with every error as one line on stderr.
 
     A traceback is printed with `debug` or NEEDLE_DEBUG set. Ctrl-C and SIGTERM unwind, so that
     child processes and temporary files go too.
@@ -91,17 +85,20 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
             traceback.print_exc()
             details = getattr(error.__cause__ or error, "details", "")  # a child's stderr
             sys.stderr.write(details and f"{details}\n")
-        from needle.errors import TraceError
-        from needle_tvm.errors import NeedleTVMError, StageError, TargetError
-
-        if isinstance(error, UsageError | TargetError | StageError):
+        if isinstance(error, UsageError):
             return _complain(program, one_line(error), USAGE)
-        if isinstance(error, EvaluationError | NeedleTVMError | TraceError | OSError):
+        if isinstance(error, (NeedleTVMError, OSError, *_errors_of_needle())):
             return _complain(program, one_line(error), FAILED)
         text = f"{type(error).__name__}: {one_line(error)} (NEEDLE_DEBUG=1 shows where)"
         return _complain(program, text, FAILED)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _errors_of_needle() -> tuple[type[Exception], ...]:
+    """A model that cannot be traced; where needle was not imported, nothing of it was raised."""
+    errors = sys.modules.get("needle.errors")
+    return (errors.TraceError,) if errors else ()
 
 
 def _complain(program: str, text: str, code: int) -> int:
