@@ -6,7 +6,7 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +57,8 @@ def statements(body: Callable[[Any], None]) -> Any:
 # What an op's `emit_te` is handed.
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
 
+derived_object = tvm.ir.utils.derived_object  # what makes a Python class a TVM object
+
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
 
@@ -84,6 +86,59 @@ def is_known_cpu(name: str) -> bool:
 def make_target(description: dict[str, Any]) -> Target:
     """A Target from its JSON form; ValueError or TVM's own error where TVM does not know it."""
     return Target(description)
+
+
+def target_fields(target: Target) -> dict[str, Any]:
+    """All that TVM's Target says, its host included, as plain JSON values."""
+    fields = _plain(target.export())
+    assert isinstance(fields, dict)
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return value
+
+
+def pass_configuration() -> dict[str, Any]:
+    """The PassContext in force here, as plain JSON values."""
+    context = tvm.transform.PassContext.current()
+    return {
+        "opt_level": int(context.opt_level),
+        "required": sorted(str(name) for name in context.required_pass),
+        "disabled": sorted(str(name) for name in context.disabled_pass),
+        "config": {str(name): str(value) for name, value in context.config.items()},
+    }
+
+
+def cuda_version() -> str:
+    """Version of the CUDA toolkit that compiles kernels here; "none" without one."""
+    from tvm.support import nvcc
+
+    try:
+        return ".".join(str(number) for number in nvcc.get_cuda_version())
+    except (RuntimeError, OSError):
+        return "none"
+
+
+def structural_hash(module: IRModule) -> str:
+    """TVM's structural hash, as its JSON databases write it."""
+    return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def structural_equal(one: IRModule, other: IRModule) -> bool:
+    """Whether two modules are the same but for the names of variables."""
+    return bool(tvm_ffi.structural_equal(one, other))
+
+
+def raised_through_tvm(error: type[Exception]) -> None:
+    """Have this error keep its type when it crosses TVM, as from a database to the search."""
+    tvm_ffi.register_error(error.__name__, error)
 
 
 def static_shape(expr: Any) -> tuple[int, ...] | None:
@@ -240,6 +295,13 @@ __all__ = [
     "topi",
     "transform",
     "tvm",
+    "cuda_version",
+    "derived_object",
+    "pass_configuration",
+    "raised_through_tvm",
+    "structural_equal",
+    "structural_hash",
+    "target_fields",
     "variables_of",
     "written_dtype",
 ]

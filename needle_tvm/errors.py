@@ -43,5 +43,13 @@ class EvaluationError(NeedleTVMError):
     """The work was done and did not succeed."""
 
 
+class RecordsError(NeedleTVMError):
+    """A record store that cannot be opened, read or written; what was to be written is not in it."""
+
+
+class DamagedRecordsError(RecordsError):
+    """A record store whose files are damaged."""
+
+
 class TuningError(NeedleTVMError):
     """The tuning session failed as a whole (a failing candidate is only rejected)."""

@@ -1,0 +1,237 @@
+"""Opening a store's folder: creating it, sharing it between processes, recovering a damaged one.
+
+A store is a folder, so that the database file and its write-ahead log are put in place, moved
+aside and copied together: a log beside another file than its own would damage that one. Every
+process holds a shared lock on the folder while it has the store open. Who gets it alone may check
+the files in peace, and replace the folder when they are damaged:
+
+    NAME               the store
+    NAME.recovered     complete and about to be renamed to NAME; found only after a crash
+    NAME.damaged-TIME  what was damaged, as it was found; never deleted
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from needle_tvm.errors import DamagedRecordsError, RecordsError
+from needle_tvm.records import sqlite
+from needle_tvm.records.rows import COLUMNS, Row, name, values
+from needle_tvm.records.salvage import read_wal, salvage
+
+Report = Callable[[str], None]
+
+_WAIT_SECONDS = 60.0  # for another process that is checking or recovering the store
+_DAMAGED_WAIT_SECONDS = 5.0  # for others to close a damaged store
+
+
+class FolderLock:
+    """A lock on a folder itself, which goes along when the folder is renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+    def try_alone(self) -> bool:
+        """Get the folder alone, if nobody else has it."""
+        return self._try(fcntl.LOCK_EX)
+
+    def try_shared(self) -> bool:
+        """Get the folder together with others, if nobody has it alone."""
+        return self._try(fcntl.LOCK_SH)
+
+    def share(self) -> None:
+        """Let others in too."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def current(self) -> bool:
+        """Whether the path still leads to the locked folder."""
+        try:
+            there = os.stat(self._folder)
+        except OSError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _try(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, FolderLock]:
+    """A connection to the store in `folder`, which is created where there is none.
+
+    A damaged store is recovered first, and `report` is called with one line about it. Raises
+    RecordsError when the folder cannot be written, holds something else or a newer schema, or is
+    damaged while other processes use it.
+    """
+    deadline = time.monotonic() + _WAIT_SECONDS
+    damaged_deadline: float | None = None
+    while True:
+        lock: FolderLock | None = None
+        try:
+            _create_where_absent(folder)
+            lock = FolderLock(folder)
+        except FileNotFoundError:
+            continue  # being replaced this very moment
+        except OSError as error:
+            raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
+        try:
+            alone = lock.try_alone()
+            if (alone or lock.try_shared()) and lock.current():
+                try:
+                    _check(folder, alone)
+                    connection = _connected(folder)
+                except DamagedRecordsError as damage:
+                    if alone:
+                        _recover(folder, str(damage), report)
+                        continue
+                    damaged_deadline = damaged_deadline or time.monotonic() + _DAMAGED_WAIT_SECONDS
+                    if time.monotonic() > damaged_deadline:
+                        raise RecordsError(
+                            f"{damage}, and other processes use it: it is recovered when it is "
+                            "opened after they have ended"
+                        ) from damage
+                else:
+                    lock.share()
+                    if lock.current():
+                        kept, lock = lock, None
+                        return connection, kept
+                    connection.close()
+        finally:
+            if lock is not None:
+                lock.close()
+        if time.monotonic() > deadline:
+            raise RecordsError(f"{folder}: another process kept it for {_WAIT_SECONDS:g} s")
+        time.sleep(0.02)
+
+
+def _connected(folder: Path) -> sqlite3.Connection:
+    with sqlite.errors(folder):
+        return sqlite.connect(folder)
+
+
+def _check(folder: Path, alone: bool) -> None:
+    """Raise DamagedRecordsError or RecordsError unless the store can be used."""
+    main, wal = folder / sqlite.FILE, folder / sqlite.WAL
+    if not main.exists() and not wal.exists():
+        raise RecordsError(f"{folder}: is not a record store; it was not touched")
+    if not main.exists() or not main.stat().st_size:
+        raise DamagedRecordsError(f"{folder}: is damaged ({sqlite.FILE} is empty or missing)")
+    if alone and wal.exists():  # to others it may be in the middle of a change
+        damage = read_wal(wal.read_bytes()).damage
+        if damage is not None:
+            raise DamagedRecordsError(f"{folder}: is damaged ({damage})")
+    sqlite.check(folder, thorough=alone)
+
+
+def _create_where_absent(folder: Path) -> None:
+    """Put a complete, empty store in place, or a recovered one that a crash left behind."""
+    if folder.is_dir() and any(folder.iterdir()):
+        return
+    if folder.exists() and not folder.is_dir():
+        raise RecordsError(f"{folder}: is not a record store; it was not touched")
+    with suppress(FileNotFoundError):
+        os.rename(recovered(folder), folder)
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = _filled(folder, {})
+    try:
+        os.rename(new, folder)
+        _sync(folder.parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # someone else was faster
+            raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _filled(folder: Path, rows: dict[str, Row]) -> Path:
+    """A new folder beside `folder`: a store with these rows, on disk."""
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with sqlite.errors(folder):
+            sqlite.create(new)
+            with closing(sqlite.connect(new)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                for row in rows.values():
+                    insert(connection, row)
+                connection.execute("COMMIT")
+        _sync(new / sqlite.FILE)
+        _sync(new)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    new.chmod(0o755)
+    return new
+
+
+def _recover(folder: Path, damage: str, report: Report) -> None:
+    """Put what is intact in a new store in the damaged one's place. The caller holds it alone."""
+    try:
+        found = salvage(_bytes(folder / sqlite.FILE), _bytes(folder / sqlite.WAL))
+        new, waiting = _filled(folder, found), recovered(folder)
+        shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that did not get further
+        os.rename(new, waiting)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        aside = folder.with_name(f"{folder.name}.damaged-{now:%Y%m%dT%H%M%S.%f}")
+        os.rename(folder, aside)
+        with suppress(FileNotFoundError):  # who opens it this very moment does this for us
+            os.rename(waiting, folder)
+        _sync(folder.parent)
+    except OSError as error:
+        text = f"{damage}, and cannot be recovered here ({error.strerror})"
+        raise RecordsError(text) from error
+    counted = sum(row.table == "records" for row in found.values())
+    report(f"{damage}: {counted} intact records were recovered; the damaged store is {aside}")
+
+
+def insert(connection: sqlite3.Connection, row: Row) -> bool:
+    """Have this row in the store; whether it was not there yet, or was damaged."""
+    columns = COLUMNS[row.table]
+    listed, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    excluded = ", ".join(f"excluded.{column}" for column in columns)
+    before = connection.total_changes
+    connection.execute(
+        f"INSERT INTO {row.table} (digest, {listed}) VALUES (?, {marks}) "
+        f"ON CONFLICT (digest) DO UPDATE SET ({listed}) = ({excluded}) "
+        f"WHERE ({listed}) IS NOT ({excluded})",
+        (name(row), *values(row)),
+    )
+    return connection.total_changes > before
+
+
+def recovered(folder: Path) -> Path:
+    """Where the store that replaces a damaged one waits for the last step."""
+    return folder.with_name(f"{folder.name}.recovered")
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

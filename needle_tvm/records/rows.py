@@ -1,0 +1,130 @@
+"""What a store holds: rows, each named by the SHA-256 of its table and its values.
+
+A row says one thing that stays true (this workload exists; this trace took so long; this record
+was judged so), so that two stores are merged by taking the rows of both. The name makes every row
+its own check: one whose values no longer give its name is damaged and is never served.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+# What is known of a record, in the order in which it overrules: one `rejected` verdict outweighs
+# any `gated` one, whichever was written or merged first.
+MEASURED, GATED, REJECTED = STATES = ("measured", "gated", "rejected")
+
+_FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not run
+
+
+@dataclass(frozen=True)
+class Module:
+    """The unscheduled function as TVM's JSON text."""
+
+    table: ClassVar[str] = "modules"
+    text: str
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """Target, versions and pass configuration as canonical JSON; see `keys.Key`."""
+
+    table: ClassVar[str] = "keys"
+    text: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is tuned: `module` and `key` are names of rows."""
+
+    table: ClassVar[str] = "workloads"
+    structural_hash: str
+    module: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement of one schedule of the workload named `workload`.
+
+    `trace`, `run_secs` and `args_info` are JSON as TVM writes them. `seconds` is the mean of
+    `run_secs`, None where the candidate did not run. `measured_at` (UTC, ISO 8601) and `host` are
+    empty for what was imported from files that do not tell.
+    """
+
+    table: ClassVar[str] = "records"
+    workload: str
+    trace: str
+    run_secs: str
+    args_info: str
+    seconds: float | None
+    measured_at: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found of the record named `record`: `state` is one of STATES."""
+
+    table: ClassVar[str] = "verdicts"
+    record: str
+    state: str
+    decided_at: str
+    host: str
+    detail: str
+
+
+Row = Module | KeyRow | Workload | Record | Verdict
+KINDS: tuple[type[Row], ...] = (Module, KeyRow, Workload, Record, Verdict)
+COLUMNS = {kind.table: tuple(f.name for f in dataclasses.fields(kind)) for kind in KINDS}
+
+
+def values(row: Row) -> tuple[Any, ...]:
+    """The row's values in the order of its columns."""
+    return tuple(getattr(row, name) for name in COLUMNS[row.table])
+
+
+def name(row: Row) -> str:
+    """The row's name: hex SHA-256 of its table and values."""
+    return _digest(row.table, values(row))
+
+
+def _digest(table: str, row: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps([table, *row]).encode()).hexdigest()
+
+
+def verified(kind: type[Row], stored: Sequence[Any]) -> Row | None:
+    """The row of this kind stored as (name, value, ...), None where it is damaged."""
+    digest, *cells = stored
+    if len(cells) != len(COLUMNS[kind.table]):
+        return None
+    try:
+        if _digest(kind.table, cells) != digest:
+            return None
+    except (TypeError, ValueError):  # bytes, or text that is no Unicode
+        return None
+    row: Row = kind(*cells)
+    return row
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def mean_seconds(run_secs: Sequence[float] | None) -> float | None:
+    """Mean of a candidate's run times; None where it did not run."""
+    if not run_secs:
+        return None
+    mean = math.fsum(run_secs) / len(run_secs)
+    return mean if 0 <= mean < _FAILED_SECONDS else None
+
+
+def strongest(states: Sequence[str]) -> str:
+    """The state that a record with these verdicts is in."""
+    return max(states, key=STATES.index, default=MEASURED)
