@@ -44,7 +44,7 @@ class EvaluationError(NeedleTVMError):
 
 
 class RecordsError(NeedleTVMError):
-    """A record store that cannot be opened, read or written; what was to be written is not in it."""
+    """A record store that cannot be opened, read or written; what was written then is not in it."""
 
 
 class DamagedRecordsError(RecordsError):

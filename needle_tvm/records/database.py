@@ -1,8 +1,8 @@
 """The record store as a meta_schedule database. Imports TVM.
 
-    key = Key.of(target)
-    tuning = RecordDatabase(store, key, states=(MEASURED, GATED))   # what a search learns from
-    with RecordDatabase(store, key): ...                            # what is compiled with
+key = Key.of(target)
+tuning = RecordDatabase(store, key, states=(MEASURED, GATED))   # what a search learns from
+with RecordDatabase(store, key): ...                            # what is compiled with
 """
 
 from __future__ import annotations
@@ -121,16 +121,8 @@ class RecordDatabase(ms.database.PyDatabase):
         workload = Workload(_tvm.structural_hash(mod), rows.name(module), rows.name(key))
         self._modules.setdefault(rows.name(workload), mod)
         records = [
-            Record(
-                workload=rows.name(workload),
-                trace=rows.canonical(trace),
-                run_secs=rows.canonical(run_secs),
-                args_info=rows.canonical(args_info),
-                seconds=rows.mean_seconds(run_secs),
-                measured_at=now(),
-                host=this_host(),
-            )
-            for trace, run_secs, args_info in measured
+            rows.measurement(workload, *parts, measured_at=now(), host=this_host())
+            for parts in measured
         ]
         self.store.add(records, workload=workload, module=module, key=key)
 

@@ -1,4 +1,4 @@
-"""What a tuning record holds for: target, versions and pass configuration. Imports TVM when used."""
+"""What a tuning record holds for: target, versions, pass configuration. Imports TVM when used."""
 
 from __future__ import annotations
 

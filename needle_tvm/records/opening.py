@@ -27,7 +27,7 @@ from pathlib import Path
 from needle_tvm.errors import DamagedRecordsError, RecordsError
 from needle_tvm.records import sqlite
 from needle_tvm.records.rows import COLUMNS, Row, name, values
-from needle_tvm.records.salvage import read_wal, salvage
+from needle_tvm.records.salvage import read_wal, salvage, salvage_tail
 
 Report = Callable[[str], None]
 
@@ -99,8 +99,7 @@ def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, Folde
             alone = lock.try_alone()
             if (alone or lock.try_shared()) and lock.current():
                 try:
-                    _check(folder, alone)
-                    connection = _connected(folder)
+                    connection = _connected(folder, _check(folder, alone))
                 except DamagedRecordsError as damage:
                     if alone:
                         _recover(folder, str(damage), report)
@@ -125,23 +124,43 @@ def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, Folde
         time.sleep(0.02)
 
 
-def _connected(folder: Path) -> sqlite3.Connection:
+def _connected(folder: Path, rows: dict[str, Row]) -> sqlite3.Connection:
     with sqlite.errors(folder):
-        return sqlite.connect(folder)
+        connection = sqlite.connect(folder)
+        if rows:
+            _insert_all(connection, rows)
+        return connection
 
 
-def _check(folder: Path, alone: bool) -> None:
-    """Raise DamagedRecordsError or RecordsError unless the store can be used."""
+def _insert_all(connection: sqlite3.Connection, rows: dict[str, Row]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for row in rows.values():
+            insert(connection, row)
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _check(folder: Path, alone: bool) -> dict[str, Row]:
+    """Raise DamagedRecordsError or RecordsError unless the store can be used.
+
+    Gives what SQLite will not find although it is there: see `salvage_tail`.
+    """
+    rows: dict[str, Row] = {}
     main, wal = folder / sqlite.FILE, folder / sqlite.WAL
     if not main.exists() and not wal.exists():
         raise RecordsError(f"{folder}: is not a record store; it was not touched")
     if not main.exists() or not main.stat().st_size:
         raise DamagedRecordsError(f"{folder}: is damaged ({sqlite.FILE} is empty or missing)")
     if alone and wal.exists():  # to others it may be in the middle of a change
-        damage = read_wal(wal.read_bytes()).damage
-        if damage is not None:
-            raise DamagedRecordsError(f"{folder}: is damaged ({damage})")
+        log = read_wal(wal.read_bytes())
+        if log.damage is not None:
+            raise DamagedRecordsError(f"{folder}: is damaged ({log.damage})")
+        rows = salvage_tail(main.read_bytes(), log) if log.sound < len(log.frames) else rows
     sqlite.check(folder, thorough=alone)
+    return rows
 
 
 def _create_where_absent(folder: Path) -> None:
@@ -172,10 +191,7 @@ def _filled(folder: Path, rows: dict[str, Row]) -> Path:
         with sqlite.errors(folder):
             sqlite.create(new)
             with closing(sqlite.connect(new)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                for row in rows.values():
-                    insert(connection, row)
-                connection.execute("COMMIT")
+                _insert_all(connection, rows)
         _sync(new / sqlite.FILE)
         _sync(new)
     except BaseException:

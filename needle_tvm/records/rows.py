@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 # What is known of a record, in the order in which it overrules: one `rejected` verdict outweighs
 # any `gated` one, whichever was written or merged first.
@@ -80,6 +80,7 @@ class Verdict:
 
 
 Row = Module | KeyRow | Workload | Record | Verdict
+R = TypeVar("R", bound=Row)
 KINDS: tuple[type[Row], ...] = (Module, KeyRow, Workload, Record, Verdict)
 COLUMNS = {kind.table: tuple(f.name for f in dataclasses.fields(kind)) for kind in KINDS}
 
@@ -98,7 +99,7 @@ def _digest(table: str, row: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps([table, *row]).encode()).hexdigest()
 
 
-def verified(kind: type[Row], stored: Sequence[Any]) -> Row | None:
+def verified(kind: type[R], stored: Sequence[Any]) -> R | None:
     """The row of this kind stored as (name, value, ...), None where it is damaged."""
     digest, *cells = stored
     if len(cells) != len(COLUMNS[kind.table]):
@@ -108,8 +109,7 @@ def verified(kind: type[Row], stored: Sequence[Any]) -> Row | None:
             return None
     except (TypeError, ValueError):  # bytes, or text that is no Unicode
         return None
-    row: Row = kind(*cells)
-    return row
+    return kind(*cells)
 
 
 def canonical(value: Any) -> str:
@@ -123,6 +123,27 @@ def mean_seconds(run_secs: Sequence[float] | None) -> float | None:
         return None
     mean = math.fsum(run_secs) / len(run_secs)
     return mean if 0 <= mean < _FAILED_SECONDS else None
+
+
+def measurement(
+    workload: Workload,
+    trace: Any,
+    run_secs: Sequence[float] | None,
+    args_info: Any,
+    *,
+    measured_at: str = "",
+    host: str = "",
+) -> Record:
+    """The record of one measurement, from what TVM's `TuningRecord.as_json` gives."""
+    return Record(
+        workload=name(workload),
+        trace=canonical(trace),
+        run_secs=canonical(run_secs),
+        args_info=canonical(args_info),
+        seconds=mean_seconds(run_secs),
+        measured_at=measured_at,
+        host=host,
+    )
 
 
 def strongest(states: Sequence[str]) -> str:

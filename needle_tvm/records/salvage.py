@@ -24,9 +24,13 @@ _INTEGER_WIDTHS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 @dataclass
 class Wal:
-    """A write-ahead log: frames in order, each (page number, commits?, page); what is wrong."""
+    """A write-ahead log: frames in order, each (page number, page), and what is wrong with it.
 
-    frames: list[tuple[int, bool, bytes]] = field(default_factory=list)
+    The first `sound` frames are what SQLite will apply: finished transactions.
+    """
+
+    frames: list[tuple[int, bytes]] = field(default_factory=list)
+    sound: int = 0
     damage: str | None = None
 
 
@@ -34,8 +38,8 @@ def read_wal(data: bytes) -> Wal:
     """The frames of a log, those behind a damaged one included.
 
     A log that simply ends, or that ends in frames no transaction was finished with (its writer was
-    killed), is not damaged. A finished transaction behind a frame that fails its checksum is: SQLite
-    would drop it without a word.
+    killed), is not damaged. One with a finished transaction behind a frame that fails its checksum
+    is: SQLite would drop that transaction without a word.
     """
     wal = Wal()
     if len(data) < _WAL_HEADER + _FRAME_HEADER:
@@ -61,7 +65,9 @@ def read_wal(data: bytes) -> Wal:
             wal.damage = "a frame of its write-ahead log does not fit its checksum"
         intact = intact and fits
         running = (sums[0], sums[1])
-        wal.frames.append((number, bool(size), page))
+        wal.frames.append((number, page))
+        if intact and size:
+            wal.sound = len(wal.frames)
     return wal
 
 
@@ -80,20 +86,41 @@ def salvage(main: bytes, wal: bytes) -> dict[str, Row]:
     pages is whole in one of the two, unless it is damaged.
     """
     page_size = _page_size(main)
-    before = {
+    before = _pages(main, page_size)
+    after = {**before, **_latest(read_wal(wal).frames, page_size)}
+    return {**_rows(before, before, page_size), **_rows(after, after, page_size)}
+
+
+def salvage_tail(main: bytes, wal: Wal) -> dict[str, Row]:
+    """Every intact row in the frames of a log that SQLite will not apply.
+
+    They are of a transaction that was being written when its process was killed, or of the last
+    one, whose end is damaged: the two look alike, and a row is true in both.
+    """
+    page_size = _page_size(main)
+    tail = _latest(wal.frames[wal.sound :], page_size)
+    return _rows(tail, {**_pages(main, page_size), **_latest(wal.frames, page_size)}, page_size)
+
+
+def _pages(main: bytes, page_size: int) -> dict[int, bytes]:
+    return {
         number + 1: main[number * page_size : (number + 1) * page_size]
         for number in range(len(main) // page_size)
     }
-    frames = {
-        number: page for number, _, page in read_wal(wal).frames if len(page) == page_size
-    }
+
+
+def _latest(frames: list[tuple[int, bytes]], page_size: int) -> dict[int, bytes]:
+    return {number: page for number, page in frames if len(page) == page_size}
+
+
+def _rows(leaves: Mapping[int, bytes], pages: Mapping[int, bytes], size: int) -> dict[str, Row]:
+    """The intact rows of the leaves among these pages; `pages` are what they overflow into."""
     found: dict[str, Row] = {}
-    for pages in (before, {**before, **frames}) if frames else (before,):
-        for cells in _leaf_rows(pages, page_size):
-            for kind in KINDS:
-                row = rows.verified(kind, _as_stored(kind, cells))
-                if row is not None:
-                    found[cells[0]] = row
+    for cells in _leaf_rows(leaves, pages, size):
+        for kind in KINDS:
+            row = rows.verified(kind, _as_stored(kind, cells))
+            if row is not None:
+                found[cells[0]] = row
     return found
 
 
@@ -114,8 +141,10 @@ def _page_size(main: bytes) -> int:
     return _PAGE_SIZE
 
 
-def _leaf_rows(pages: Mapping[int, bytes], page_size: int) -> Iterator[list[Any]]:
-    for number, page in pages.items():
+def _leaf_rows(
+    leaves: Mapping[int, bytes], pages: Mapping[int, bytes], page_size: int
+) -> Iterator[list[Any]]:
+    for number, page in leaves.items():
         at = 100 if number == 1 else 0
         if page[at : at + 1] != bytes([_TABLE_LEAF]):
             continue

@@ -60,9 +60,15 @@ def _connect(folder: Path, mode: str) -> sqlite3.Connection:
         isolation_level=None,  # transactions begin and end where we say
         check_same_thread=False,
     )
+    connection.text_factory = _text
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     return connection
+
+
+def _text(data: bytes) -> str:
+    """Damaged text is no error yet: it will not fit the row's name."""
+    return data.decode(errors="replace")
 
 
 def check(folder: Path, *, thorough: bool) -> None:

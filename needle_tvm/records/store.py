@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from needle_tvm import cache, host
 from needle_tvm.errors import RecordsError
@@ -34,13 +34,11 @@ from needle_tvm.records.rows import (
     STATES,
     KeyRow,
     Module,
+    R,
     Record,
-    Row,
     Verdict,
     Workload,
 )
-
-R = TypeVar("R", Module, KeyRow, Workload, Record, Verdict)
 
 
 def default_path() -> Path:
@@ -316,7 +314,7 @@ class Store:
                 shown = str(stored[0])[:12]
                 self._report(f"{self.path}: {kind.table[:-1]} {shown} is damaged and not used")
             else:
-                yield cast(R, row)
+                yield row
 
 
 _INHERITED: list[Any] = []  # connections of parents of this process: never closed here
