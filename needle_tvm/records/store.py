@@ -89,7 +89,8 @@ class Store:
             there = self.path.is_dir() and any(self.path.iterdir())
         except OSError as error:
             raise RecordsError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if not there and not create and not recovered(self.path).is_dir():
+        absent = not there and not self.path.is_file() and not recovered(self.path).is_dir()
+        if absent and not create:
             raise RecordsError(f"{self.path}: there is no record store")
         self.writable = not there or os.access(self.path, os.W_OK)
         if not self.writable:
