@@ -5,7 +5,11 @@ import contextlib
 import json
 import os
 import struct
+import subprocess
+import sys
+import types
 
+import numpy as np
 import pytest
 
 from needle_tvm import __main__ as program
@@ -267,7 +271,10 @@ def product(n):
     return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
-def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd):
+def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd, monkeypatch):
+    # Every TuneContext imports all tensor intrinsics, which takes 10 s; this target has none.
+    name = "tvm.s_tir.tensor_intrin"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     module = product(16)
     callbacks = [ms.measure_callback.AddToDatabase()]
     parts = {"builder": NoBuilder(), "runner": NoRunner(), "measure_callbacks": callbacks}
@@ -282,8 +289,6 @@ def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
-    import numpy as np
-
     target = make_target({**TARGET, "mcpu": _tvm.host_cpu()})
     tuning = RecordDatabase(store, Key.of(target), (MEASURED, GATED))
     module = product(32)
@@ -492,9 +497,6 @@ def test_a_bad_argument_is_one_line(capsys, arguments):
 
 
 def test_the_command_line_needs_no_tvm_to_list(tmp_path):
-    import subprocess
-    import sys
-
     Store(tmp_path / "store").close()
     code = (
         "import sys\n"

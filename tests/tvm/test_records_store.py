@@ -275,7 +275,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(disk):
     ballast.write_bytes(bytes(100_000))
     with Store(folder / "records") as store:
         written = []
-        with pytest.raises(RecordsError, match="no space is left .*nothing was written"):
+        with pytest.raises(RecordsError, match=r"no space is left .*nothing was written"):
             for i in range(1000):
                 written.append(add(store, i, length=20_000))
         assert len(written) > 2
