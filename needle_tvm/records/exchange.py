@@ -215,7 +215,10 @@ def export_json(
     for name in (WORKLOADS, RECORDS):
         if (folder / name).exists():
             raise RecordsError(f"{folder / name}: exists; it was not touched")
-    target = json.loads(store.all(KeyRow, "WHERE digest = ?", (key,))[key].text)["target"]
+    row = store.row(KeyRow, key)
+    if row is None:
+        raise RecordsError(f"{store.path}: has no key {key}")
+    target = json.loads(row.text)["target"]
     workload_lines: list[Any] = []
     record_lines: list[Any] = []
     for name, workload in store.all(Workload, "WHERE key = ?", (key,)).items():
@@ -225,8 +228,8 @@ def export_json(
         if module is None or not chosen:
             continue
         for record in sorted(chosen):
-            row = records[record]
-            trace, run_secs, args_info = map(json.loads, (row.trace, row.run_secs, row.args_info))
+            texts = (records[record].trace, records[record].run_secs, records[record].args_info)
+            trace, run_secs, args_info = map(json.loads, texts)
             index = len(workload_lines)
             record_lines.append([index, [trace, run_secs, target, args_info]])
         text = module.text.encode()

@@ -27,12 +27,13 @@ def _script() -> str:
     # Values keep the type they are given, but for `seconds`: NULL or REAL. No foreign keys: a row
     # whose neighbour was lost to damage is kept, and counts again when the neighbour comes back.
     types = {"seconds": "REAL"}
-    statements = ["PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL"]
+    statements = ["PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL", "BEGIN"]
     for table, columns in COLUMNS.items():
         cells = ", ".join(f"{column} {types.get(column, 'TEXT NOT NULL')}" for column in columns)
         statements.append(f"CREATE TABLE {table} (digest TEXT NOT NULL UNIQUE, {cells})")
     statements += [f"CREATE INDEX {name} ON {columns}" for name, columns in _INDEXES.items()]
     statements += [f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {SCHEMA}"]
+    statements.append("COMMIT")
     return ";\n".join(statements) + ";"
 
 
@@ -104,7 +105,7 @@ def _first_line(text: str) -> str:
 
 
 @contextmanager
-def errors(path: Path) -> Iterator[None]:
+def errors(path: Path, advice: str = "") -> Iterator[None]:
     """SQLite's errors as ours: DamagedRecordsError, or RecordsError that says what to do about it.
 
     Whatever the block was writing is not in the store then.
@@ -114,7 +115,7 @@ def errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         text = str(error)
         if "malformed" in text or "not a database" in text or "no such" in text:
-            raise DamagedRecordsError(f"{path}: is damaged ({text})") from error
+            raise DamagedRecordsError(f"{path}: is damaged ({text}){advice}") from error
         raise RecordsError(f"{path}: {_meaning(text)}; nothing was written") from error
 
 

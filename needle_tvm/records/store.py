@@ -92,8 +92,9 @@ class Store:
         absent = not there and not self.path.is_file() and not recovered(self.path).is_dir()
         if absent and not create:
             raise RecordsError(f"{self.path}: there is no record store")
-        self.writable = not there or os.access(self.path, os.W_OK)
-        if not self.writable:
+        files = (self.path, self.path / sqlite.FILE, self.path / sqlite.WAL)
+        self.writable = all(os.access(file, os.W_OK) for file in files if file.exists())
+        if there and not self.writable:
             self._folder = self._copied()
         self._pid = -1
         self._connection: sqlite3.Connection
@@ -121,8 +122,15 @@ class Store:
         return folder
 
     def _connect(self) -> None:
-        self._connection, self._lock = open_folder(self._folder, self._report)
+        own = self._folder == self.path
+        self._connection, self._lock = open_folder(
+            self._folder, self._report if own else self._report_copy
+        )
         self._pid = os.getpid()
+
+    def _report_copy(self, _: str) -> None:
+        """What was recovered is a copy of ours that nobody has heard of."""
+        self._report(f"{self.path}: is damaged, and read-only: only what is intact of it is read")
 
     def close(self) -> None:
         """Let go of the files. What was written is on disk already."""
@@ -149,7 +157,7 @@ class Store:
                 # files the parent is using.
                 _INHERITED.append((self._connection, self._lock))
                 self._connect()
-            with sqlite.errors(self.path):
+            with sqlite.errors(self.path, "; opening it again recovers what is intact"):
                 yield self._connection
 
     @contextmanager

@@ -333,6 +333,14 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
             assert not any(mine.merge(store).values())
     with pytest.raises(RecordsError, match="Read-only file system"):
         Store(folder / "new")
+    subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+    (folder / "records" / sqlite.FILE).write_bytes(b"")  # the log has it all
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    reported = []
+    with Store(folder / "records", report=reported.append) as store:
+        assert set(store.all(Record)) == {name}
+    (line,) = reported
+    assert line.startswith(str(folder / "records")) and "damaged, and read-only" in line
 
 
 def test_every_kind_of_row_names_itself(store):
