@@ -18,8 +18,9 @@ import sqlite3
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ class Store:
         self.path = Path(path).expanduser().absolute() if path is not None else default_path()
         self._report = report or _warn
         self._mutex = threading.RLock()
-        self._closing = ExitStack()
+        self._connection: sqlite3.Connection | None = None
+        self._lock: FolderLock | None = None
+        self._closed = False
         self._folder = self.path
         try:
             there = self.path.is_dir() and any(self.path.iterdir())
@@ -96,20 +99,14 @@ class Store:
         self.writable = all(os.access(file, os.W_OK) for file in files if file.exists())
         if there and not self.writable:
             self._folder = self._copied()
-        self._pid = -1
-        self._connection: sqlite3.Connection
-        self._lock: FolderLock
-        try:
-            self._connect()
-        except BaseException:
-            self._closing.close()
-            raise
+        self._connected()
+        _OPEN.add(self)
 
     def _copied(self) -> Path:
         """SQLite cannot read a log in a folder it cannot write: so it is given another folder."""
-        temporary = tempfile.TemporaryDirectory(prefix="needle-records-")
-        self._closing.callback(temporary.cleanup)
-        folder = Path(temporary.name) / self.path.name
+        temporary = Path(tempfile.mkdtemp(prefix="needle-records-"))
+        self._remove_copy = weakref.finalize(self, _remove, temporary, os.getpid())
+        folder = temporary / self.path.name
         folder.mkdir()
         try:
             for file in (sqlite.FILE, sqlite.WAL):
@@ -121,12 +118,20 @@ class Store:
             raise RecordsError(f"{self.path}: is not a record store")
         return folder
 
-    def _connect(self) -> None:
-        own = self._folder == self.path
-        self._connection, self._lock = open_folder(
-            self._folder, self._report if own else self._report_copy
-        )
-        self._pid = os.getpid()
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            own = self._folder == self.path
+            self._connection, self._lock = open_folder(
+                self._folder, self._report if own else self._report_copy
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._lock is not None:
+            self._lock.close()
+        self._connection = self._lock = None
 
     def _report_copy(self, _: str) -> None:
         """What was recovered is a copy of ours that nobody has heard of."""
@@ -135,11 +140,10 @@ class Store:
     def close(self) -> None:
         """Let go of the files. What was written is on disk already."""
         with self._mutex:
-            if self._pid == os.getpid():
-                self._connection.close()
-                self._lock.close()
-                self._closing.close()
-            self._pid = -2
+            self._closed = True
+            self._disconnect()
+            if self._folder != self.path:
+                self._remove_copy()
 
     def __enter__(self) -> Store:
         return self
@@ -150,15 +154,11 @@ class Store:
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         with self._mutex:
-            if self._pid == -2:
+            if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
-            if self._pid != os.getpid():
-                # A child must not even close a connection of its parent's: that would tidy away
-                # files the parent is using.
-                _INHERITED.append((self._connection, self._lock))
-                self._connect()
+            connection = self._connected()
             with sqlite.errors(self.path, "; opening it again recovers what is intact"):
-                yield self._connection
+                yield connection
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -326,4 +326,28 @@ class Store:
                 yield row
 
 
-_INHERITED: list[Any] = []  # connections of parents of this process: never closed here
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child must not take it from its parent
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# SQLite keeps which locks its process holds in memory of its own, where a forked child finds its
+# parent's, does not hold them, and damages the file: even with a connection it opens itself. So
+# nothing is open while a process forks; both sides connect anew when they next use a store.
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+_forking: list[Store] = []
+
+
+def _before_fork() -> None:
+    for store in list(_OPEN):
+        store._mutex.acquire()
+        _forking.append(store)
+        store._disconnect()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._mutex.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

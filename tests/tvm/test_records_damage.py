@@ -217,6 +217,19 @@ def test_a_log_left_behind_is_read(whole, tmp_path):
         assert contents(store) == everything
 
 
+def test_damage_in_the_midst_of_a_log_is_told_and_its_end_is_read(whole, tmp_path):
+    """SQLite itself drops what follows a damaged frame, and does not say so."""
+    _, (logged, everything) = whole
+    size = (logged / sqlite.WAL).stat().st_size
+    for at, told in ((32 + (size // FRAME // 2) * FRAME, True), (size - FRAME, False)):
+        for start in (at, at + 24):
+            reported = damage_and_open(logged, everything, tmp_path, sqlite.WAL, start, noise)
+            assert any("write-ahead log" in line for line in reported) == told
+    # The last frame is a page of an index: the transaction's record is whole without it.
+    with Store(tmp_path / "records") as store:
+        assert set(store.all(Record)) == {n for n, r in everything.items() if r.table == "records"}
+
+
 @pytest.mark.parametrize("file", [sqlite.FILE, sqlite.WAL])
 def test_a_missing_file(whole, tmp_path, file):
     _, (logged, everything) = whole

@@ -179,25 +179,26 @@ def test_threads_share_one_store(store):
     assert len(store.all(Record)) == 40
 
 
-def test_a_forked_child_uses_a_connection_of_its_own(tmp_path):
+def test_a_forked_child_and_its_parent_both_write(tmp_path):
     code = (
         "import os, sys\n"
         "from record_writer import *\n"
         "store = Store(sys.argv[1])\n"
         "workload, module, key = make_workload(0)\n"
-        "def write(i):\n"
-        "    record = make_record(workload, i)\n"
-        "    store.add([record], workload=workload, module=module, key=key)\n"
-        "write(0)\n"
+        "def write(who):\n"
+        "    for i in range(20):\n"
+        "        record = make_record(workload, who, i)\n"
+        "        store.add([record], workload=workload, module=module, key=key)\n"
+        "write('before')\n"
         "child = os.fork()\n"
-        "write(1 if child else 2)\n"
+        "write('parent' if child else 'child')\n"
         "store.close()\n"
         "if child:\n"
         "    assert os.waitpid(child, 0)[1] == 0\n"
     )
     run_beside(code, tmp_path / "records")
     with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert len(store.all(Record)) == 3
+        assert len(store.all(Record)) == 60
 
 
 def run_beside(code, *arguments):
