@@ -51,17 +51,17 @@ def read_wal(data: bytes) -> Wal:
         page_size = _PAGE_SIZE
         if len(data) >= _WAL_HEADER + _FRAME_HEADER + page_size:
             wal.damage = "the header of its write-ahead log does not fit its checksum"
-    running, intact, left_over = (sum1, sum2), header_fits, False
+    running, intact = (sum1, sum2), header_fits
     step = _FRAME_HEADER + page_size
     for start in range(_WAL_HEADER, len(data) - step + 1, step):
         head, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + step]
         number, size, frame_salt1, frame_salt2, *sums = struct.unpack(">6I", head)
         if header_fits and (frame_salt1, frame_salt2) != (salt1, salt2):
             # From before the log was last begun anew, or damaged; what comes behind it tells.
-            running, intact, left_over = (sums[0], sums[1]), False, True
+            running, intact = (sums[0], sums[1]), False
             continue
         fits = _checksum(order, page, *_checksum(order, head[:8], *running)) == tuple(sums)
-        if left_over or (fits and size and not intact):
+        if fits and size and not intact:
             wal.damage = "a frame of its write-ahead log does not fit its checksum"
         intact = intact and fits
         running = (sums[0], sums[1])

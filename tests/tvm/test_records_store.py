@@ -140,6 +140,18 @@ def test_forgetting_takes_along_what_nothing_needs_any_more(store):
     assert set(store.all(Record)) == {kept} and len(contents(store)) == 4
 
 
+def test_what_was_forgotten_does_not_come_back_from_a_damaged_store(tmp_path):
+    path, reported = tmp_path / "records", []
+    with Store(path) as store:
+        names = [add(store, i, length=1500) for i in range(40)]
+        store.remove(names[:30])  # whole pages become free
+    data = (path / sqlite.FILE).read_bytes()
+    (path / sqlite.FILE).write_bytes(bytes(4096) + data[4096:])
+    with Store(path, report=reported.append) as store:
+        assert set(store.all(Record)) == set(names[30:])
+    assert "10 intact records" in reported[0]
+
+
 def test_8_processes_write_at_once(tmp_path):
     write_at_once(tmp_path, 50)
 
@@ -181,7 +193,7 @@ def test_threads_share_one_store(store):
 
 def test_a_forked_child_and_its_parent_both_write(tmp_path):
     code = (
-        "import os, sys\n"
+        "import glob, os, sys\n"
         "from record_writer import *\n"
         "store = Store(sys.argv[1])\n"
         "workload, module, key = make_workload(0)\n"
@@ -191,6 +203,8 @@ def test_a_forked_child_and_its_parent_both_write(tmp_path):
         "        store.add([record], workload=workload, module=module, key=key)\n"
         "write('before')\n"
         "child = os.fork()\n"
+        "held = [os.path.realpath(file) for file in glob.glob('/proc/self/fd/*')]\n"
+        "assert not [file for file in held if 'sqlite3' in file], held\n"
         "write('parent' if child else 'child')\n"
         "store.close()\n"
         "if child:\n"
