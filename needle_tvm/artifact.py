@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -285,7 +286,7 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     golden = manifest.get("golden")
     if golden is not None:
         _expect(len(golden["tolerances"]) == len(main["outputs"]), "golden tolerances")
-        _expect(all(float(tolerance) >= 0 for tolerance in golden["tolerances"]), "golden")
+        _expect(all(0 <= float(each) < math.inf for each in golden["tolerances"]), "golden")
 
 
 def _expect(condition: bool, what: str) -> None:

@@ -1,9 +1,10 @@
-"""A folder that is written whole or not at all, on disk and not only in memory. Standard library.
+"""Folders and files that are written whole or not at all, on disk and not only in memory.
 
-The folder is filled under a temporary name beside its place, every file and the folder itself are
+A folder is filled under a temporary name beside its place, every file and the folder itself are
 synced, and then it takes its place in one step: who looks there sees what was before or what is
 new, also after a crash or a power cut. A process that is killed cannot clean up; what it left is
 known by its name and by the lock it no longer holds, and the next one to write there removes it.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ def writing(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         os.close(lock)
     _remove_abandoned(target)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all. Raises OSError; what was at `path` is then still there."""
+    temporary = path.parent / (_prefix(path) + secrets.token_hex(8))
+    try:
+        temporary.write_bytes(data)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -126,8 +126,8 @@ class Program:
             array = np.asarray(_as_numpy(params[spec["name"]]))
             if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
                 problems.append(
-                    f"{spec['name']!r} is {_describe(array.shape, str(array.dtype))}, "
-                    f"not {_describe(spec['shape'], spec['dtype'])}"
+                    f"{spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
+                    f"not {describe(spec['shape'], spec['dtype'])}"
                 )
             arrays.append(array)
         if problems:
@@ -173,8 +173,12 @@ class Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a flat list of arrays; a flat list of arrays back."""
-        outputs = self.call(self.convert(values))
-        return [bfloat16.to_array(tensor) for tensor in outputs]
+        return self.to_arrays(self.call(self.convert(values)))
+
+    @staticmethod
+    def to_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """What `call` gave as NumPy arrays, over the same memory."""
+        return [bfloat16.to_array(tensor) for tensor in tensors]
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed."""
@@ -196,8 +200,8 @@ class Program:
         array = _as_numpy(value)
         if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
             raise InputError(
-                f"input {spec['name']!r} is {_describe(array.shape, str(array.dtype))}, "
-                f"the model was compiled for {_describe(spec['shape'], spec['dtype'])}"
+                f"input {spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
+                f"the model was compiled for {describe(spec['shape'], spec['dtype'])}"
             )
         usable = array.flags.c_contiguous and array.flags.writeable and array.size
         if not usable or array.ctypes.data % ALIGNMENT:
@@ -291,7 +295,8 @@ def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value)
 
 
-def _describe(shape: Sequence[int], dtype: str) -> str:
+def describe(shape: Sequence[int], dtype: str) -> str:
+    """A shape and dtype in an error or a table: "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"
 
 

@@ -1,0 +1,30 @@
+"""`python -m needle_tvm COMMAND`: look at, check, run and sign exported models."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from needle_tvm.command_line import Parser, guarded
+
+# Each has add_parser(subparsers), which adds commands whose default `command` is the function that
+# is called with the parsed options and returns the exit code.
+MODULES = (
+    "needle_tvm.artifact_command",
+    "needle_tvm.key_command",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    parser = Parser(prog="python -m needle_tvm", description=__doc__, allow_abbrev=False)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in MODULES:
+        importlib.import_module(name).add_parser(subparsers)
+    options = parser.parse_args(arguments)
+    return guarded("needle_tvm", lambda: int(options.command(options)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
