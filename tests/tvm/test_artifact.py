@@ -245,7 +245,7 @@ def test_threads_get_the_same_bits(exported, array):
 
 
 THREADS = """
-import gc, resource, sys, threading
+import gc, sys, threading
 import numpy as np
 import psutil
 from needle_tvm import runtime
@@ -274,7 +274,7 @@ def round_of_threads():
 found = [round_of_threads() for _ in range(6)]
 memory, threads = zip(*found)
 assert not wrong, wrong
-assert threads[-1] <= threads[1], threads
+assert threads[-1] < 16, threads  # the pools of the threads that ended have ended too
 # The first rounds bring the allocators to their size; after them a call leaves nothing behind.
 assert memory[-1] - memory[1] < 4 << 20, memory
 """

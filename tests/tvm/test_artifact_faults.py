@@ -212,7 +212,11 @@ def test_manifests_of_other_shapes(pair, spy, tmp_path):
             ("transform", 1),
         )),
     ]  # fmt: skip
-    manifests = list(MANIFESTS.values())
+    # The same JSON in other bytes, too: a flipped bit makes 1E-05 of 1e-05.
+    data = json.dumps(good, indent=1).encode()
+    same = [data + b" \n", data, json.dumps(good).encode(), data.replace(b"e-", b"E-") + b"\n"]
+    assert all(json.loads(other) == good for other in same)
+    manifests = [*MANIFESTS.values(), *same]
     for changes in wrong:
         manifests.append(resealed(work, **changes)[artifact.MANIFEST])
         artifact.write_manifest(work, good)
