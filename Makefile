@@ -39,8 +39,9 @@ lab: build
 guide: build
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
 
+# One process per core up to two: each holds a model or two and the compiler.
 test: build
-	$(PY) -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # More than 100,000 drawn cases over all properties; the last line says how many it were.
 test-all: export NEEDLE_CASES ?= 6000

@@ -187,11 +187,14 @@ class Program:
             raise InputError(f"takes {len(specs)} arrays, was given {len(values)}")
         return [self._wrap(value, spec) for value, spec in zip(values, specs, strict=True)]
 
-    def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time."""
+    def call(self, tensors: Sequence[Any], machine: Any = None) -> list[Any]:
+        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time.
+
+        It runs on the calling thread's virtual machine, or on one that `new_machine` made.
+        """
         if self._params is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
-        result = self._machine()["main"](*tensors, *self._params)
+        result = (machine or self._machine())["main"](*tensors, *self._params)
         if self._main["bare_output"]:
             return [result]
         return list(result)
@@ -212,9 +215,13 @@ class Program:
         """This thread's VM: its registers are not locked, the code below them is shared."""
         machine = getattr(self._local, "machine", None)
         if machine is None:
-            machine = self._executable()
-            machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
-            self._local.machine = machine
+            machine = self._local.machine = self.new_machine()
+        return machine
+
+    def new_machine(self) -> Any:
+        """A virtual machine of its own for this program; one thread at a time may use it."""
+        machine = self._executable()
+        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
         return machine
 
 

@@ -168,6 +168,12 @@ def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[View | Scalar, View | Sc
     return kernel
 
 
+def _relu_grad(g: Any, y: Any) -> Array:
+    dtype = np.result_type(g, y)  # to which np.where would not hold Python's numbers
+    g, y = np.asarray(g, dtype), np.asarray(y, dtype)
+    return np.where(y > 0, g, np.zeros((), dtype))
+
+
 add = _binary(np.add)
 subtract = _binary(np.subtract)
 multiply = _binary(np.multiply)
@@ -175,7 +181,7 @@ divide = _binary(np.true_divide)
 power = _binary(np.power)
 maximum = _binary(np.maximum)
 minimum = _binary(np.minimum)
-relu_grad = _binary(lambda g, y: np.where(y > 0, g, np.zeros((), np.result_type(g, y))))
+relu_grad = _binary(_relu_grad)
 equal = _binary(np.equal)
 not_equal = _binary(np.not_equal)
 less = _binary(np.less)
