@@ -137,11 +137,11 @@ def test_verify_names_the_damaged_file(copied, capsys):
     assert f"{artifact.PARAMS}: is damaged" in fails(capsys, "verify", copied)
 
 
-@pytest.mark.parametrize("wrong", [1.01, np.nan, np.inf])
+@pytest.mark.parametrize("wrong", [1e3, np.nan, np.inf])
 def test_verify_runs_the_golden_example(copied, capsys, wrong):
     """Files and digests are right, and still the model is not what was exported."""
     golden = load_file(copied / artifact.GOLDEN)
-    golden["output.0"].flat[7] = golden["output.0"].flat[7] * np.float32(wrong) + np.float32(0.1)
+    golden["output.0"].flat[7] = wrong
     save_file(golden, copied / artifact.GOLDEN)
     artifact.write_manifest(copied, artifact.read_manifest(copied))
     code, out, err = command(capsys, "verify", copied, "--json")
