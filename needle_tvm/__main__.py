@@ -12,6 +12,7 @@ from needle_tvm.command_line import Parser, guarded
 # is called with the parsed options and returns the exit code.
 MODULES = (
     "needle_tvm.artifact_command",
+    "needle_tvm.profile_command",
     "needle_tvm.key_command",
 )
 
