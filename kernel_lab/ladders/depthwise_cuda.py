@@ -149,8 +149,8 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     """A block's piece of the image with its frame, and its kernel, in shared memory.
 
     Each pixel is fetched, and asked whether it lies inside, once for a block instead of up to K x K
-    times. At 7 x 7 the cache had given most of this. A warp reads a row of the frame, so that no two
-    of its lanes meet in a bank of shared memory.
+    times. At 7 x 7 the cache had given most of this. A warp reads a row of the frame: no two of its
+    lanes meet in a bank of shared memory.
     """
     _shared(sch)
 
