@@ -111,6 +111,7 @@ LARGEST = [
     ("conv1d", "whole_tiles", {"M": 16384}, "N", 5888),
     ("separable", "fuse", {}, "C", 48),
     ("depthwise", "threads_2d", {"C": 1, "H": 2, "W": 2, "K": 3}, "B", 65535),
+    ("gelu_matmul", "fuse", {"N": 1, "K": 1}, "M", 16 * 65535),
     ("depthwise", "blocks_2d", {"B": 1, "C": 1, "W": 2, "K": 3}, "H", 65535),
 ]
 
