@@ -25,7 +25,7 @@ CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # what the GPU rungs are compiled for w
 NVCC_MODE = {"TVM_CUDA_COMPILE_MODE": "nvcc"}
 
 # Shared memory a block may use without asking for more, on every architecture from sm_75 on.
-_SHARED_BYTES = 48 * 1024
+SHARED_BYTES = 48 * 1024
 
 
 def description(device: str, arch: str | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
         "kind": "cuda",
         "arch": arch or CUDA_ARCHITECTURES[-1],
         "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": _SHARED_BYTES,
+        "max_shared_memory_per_block": SHARED_BYTES,
         "thread_warp_size": 32,
     }
 
