@@ -25,9 +25,10 @@ try:
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
-        from tvm.s_tir import Schedule
+        from tvm.s_tir import Schedule, TensorIntrin
         from tvm.s_tir import meta_schedule as ms
         from tvm.script import ir_builder
+        from tvm.script import tirx as tvmscript  # what TVMScript's files call T
         from tvm.target import Target
         from tvm.target import codegen as _codegen
         from tvm.tirx import PrimFunc
@@ -213,6 +214,7 @@ __all__ = [
     "PrimFunc",
     "Schedule",
     "Target",
+    "TensorIntrin",
     "TensorType",
     "calls_of",
     "check_well_formed",
@@ -240,6 +242,7 @@ __all__ = [
     "topi",
     "transform",
     "tvm",
+    "tvmscript",
     "variables_of",
     "written_dtype",
 ]
