@@ -14,7 +14,6 @@ from kernel_lab.errors import WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
 from needle_tvm import timing
-from needle_tvm.tolerance import relative_tolerance
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Target
@@ -104,8 +103,8 @@ class Field:
     def check(self, outputs: Mapping[str, Sequence[Array]], entries: Sequence[RungResult]) -> None:
         """Notes every entry's error; raises WrongResult naming the first that is wrong."""
         expected = self.workload.reference(self.case.size, self.arrays)
-        tolerance = relative_tolerance("float32", self.workload.terms(self.case.size))
         for entry in entries:
+            tolerance = self.workload.tolerance(self.case.size, entry.precision)
             entry.check = compare(outputs[entry.name][0], expected, tolerance)
             if not entry.check.error <= tolerance:
                 raise WrongResult(

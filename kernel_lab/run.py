@@ -66,6 +66,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     untimed = _why_untimed(request)
     target = build.make_target(request.device)
     case = Case(size, build.processor(target))
+    arch = build.architecture(target)
     entries = []
     for number, rung in enumerate(chosen):
         say(number, len(chosen), f"{rung.name}: scheduling")
@@ -76,7 +77,8 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
             after=rung.after,
             expected=rung.expected,
             explained=rung.explained,
-            refused=rung.claims(size),
+            precision=rung.precision,
+            refused=rung.refuses(size, arch),
             source=rung.source,
         )
         if entry.refused is None:
@@ -84,7 +86,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
             entry.script = str(entry.module.script())
         entries.append(entry)
     if request.rungs is not None and all(entry.refused for entry in entries):
-        raise LabUsageError(f"{entries[0].name} does not take this size: {entries[0].refused}")
+        raise LabUsageError(f"{entries[0].name} is refused: {entries[0].refused}")
     if request.trials and untimed is None:
         entries += _searches(ladder, case, target, request, say)
     result = LabResult(
@@ -198,7 +200,7 @@ def _measure(
             if peer.missing:
                 result.peers_missing[peer.name] = peer.missing
             else:
-                result.peers.append(RungResult(peer.name, "peer", peer.reason))
+                result.peers.append(peer.entry())
     with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
         folder = Path(temporary)
         field_ = Field(workload, case, target, folder, request.seed, request.device)
@@ -299,14 +301,15 @@ def _sweep_point(
         entries = []
         for rung in chosen:
             seconds[rung.name] = None
-            if rung.claims(size) is None:
-                entry = RungResult(rung.name, rung.kind, rung.reason, module=rung.module(case))
+            if rung.refuses(size, build.architecture(target)) is None:
+                entry = RungResult(rung.name, rung.kind, rung.reason, precision=rung.precision)
+                entry.module = rung.module(case)
                 contest.add_rung(entry)
                 entries.append(entry)
         for peer in peers.of(workload, request.device) if request.peers else ():
             if not peer.missing:
                 contest.add_peer(peer.name)
-                entries.append(RungResult(peer.name, "peer", peer.reason))
+                entries.append(peer.entry())
         timed = timing.contest(
             contest.contestants,
             rounds=max(3, request.rounds // 2),

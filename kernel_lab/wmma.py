@@ -220,9 +220,7 @@ def _product(left: T.handle, right: T.handle, sums: T.handle) -> None:
         for i, j, k in T.grid(16, 16, 16):
             with T.sblock(""):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
-                    "float32", B[vk, vj]
-                )
+                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vk, vj])
 
 
 @T.prim_func(s_tir=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_lab.trace import fragments
 from kernel_lab.trace.errors import NotInterpreted, TraceError
 from kernel_lab.trace.expressions import Expressions, Slot, Value, call_name, inverse
 from kernel_lab.trace.machine import Machine, Storage, numpy_dtype
@@ -115,10 +116,11 @@ class Program(Expressions):
         buffer, scope = node.buffer, str(node.buffer.scope())
         if self._lanes:
             raise NotInterpreted(f"trace: {buffer.name} is allocated inside a vectorised loop")
-        if scope not in ("", "global", "local", "shared", "shared.dyn"):
+        known = ("", "global", "local", "shared", "shared.dyn", *fragments.SCOPES)
+        if scope not in known:
             raise NotInterpreted(
-                f"trace: {buffer.name} has scope {scope!r}; tensor-core and warp memory is not"
-                " interpreted"
+                f"trace: {buffer.name} has scope {scope!r}; of the memory of warps and tensor"
+                f" cores only {', '.join(fragments.SCOPES)} is interpreted"
             )
         if buffer in self.slots:
             return
@@ -126,6 +128,10 @@ class Program(Expressions):
         share = {None: "all", "parallel": "thread"}.get(self._region, "thread")
         if self._region == "kernel" and scope.startswith("shared"):
             share = "block"
+        elif fragments.is_fragment(scope):
+            if self._region != "kernel":
+                raise NotInterpreted(f"trace: {buffer.name} has scope {scope!r} outside a kernel")
+            share = "warp"
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
         # Once for the region: an allocation in a loop need not start afresh each time.
@@ -339,6 +345,8 @@ class Program(Expressions):
         name = call_name(node.value) if hasattr(node.value, "op") else None
         if name in ("tvm_storage_sync", "cuda.cta_sync"):
             self.emit("m.barrier()")
+        elif name in fragments.CALLS:
+            fragments.emit(self, name, node.value.args)
         elif name == "ret" or type(node.value).__name__ == "IntImm":
             pass
         else:
