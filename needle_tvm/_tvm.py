@@ -6,7 +6,8 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -204,6 +205,20 @@ def device_source(library: Any) -> str:
     return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
 
 
+_CUDA_COMPILER = "tvm_callback_cuda_compile"
+
+
+@contextmanager
+def cuda_left_as_source() -> Iterator[None]:
+    """Inside, a build for CUDA ends with the source: no compiler is called, nothing can run."""
+    before = tvm_ffi.get_global_func(_CUDA_COMPILER)
+    tvm_ffi.register_global_func(_CUDA_COMPILER, lambda code: b"not compiled", override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_CUDA_COMPILER, before, override=True)
+
+
 __all__ = [
     "INTERNAL_ERROR",
     "OP_PATTERN",
@@ -219,6 +234,7 @@ __all__ = [
     "calls_of",
     "check_well_formed",
     "cpu_features",
+    "cuda_left_as_source",
     "device_source",
     "expr_functor",
     "from_exported_program",

@@ -14,7 +14,7 @@ rng = np.random.default_rng(5)
 def product(
     threads=32, layout="row_major", first="0", shape=(16, 16, 16), number=0, dtype="float32"
 ):
-    """C = A B + 1 of 16 x 16 halves; with `first` "lane" threads read A at addresses of their own."""
+    """C = A B + 1 of 16 x 16 halves; `first` "lane": threads read A from addresses of their own."""
     m, n, k = shape
     lane_dependent = first == "lane"
 
