@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 _SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
+_SECONDS_IDLE_GPU = 0.05  # launching leaves no threads that spin
 _SECONDS_BLOCK = 0.08
 _SECONDS_WARM = 0.1
 _TIMEOUT = 300.0
@@ -214,7 +215,7 @@ def _measure(
             field_.contestants,
             rounds=request.rounds,
             block_seconds=_SECONDS_BLOCK,
-            idle_seconds=_SECONDS_IDLE,
+            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
             warmup_seconds=_SECONDS_WARM,
             min_calls=1,
             timeout=_TIMEOUT,
@@ -314,7 +315,7 @@ def _sweep_point(
             contest.contestants,
             rounds=max(3, request.rounds // 2),
             block_seconds=_SECONDS_BLOCK / 2,
-            idle_seconds=_SECONDS_IDLE,
+            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
             warmup_seconds=_SECONDS_WARM,
             min_calls=1,
             timeout=_TIMEOUT,
