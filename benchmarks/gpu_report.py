@@ -14,7 +14,7 @@ _HEADINGS = (
     "kind",
     "operands",
     "device time",
-    "launched and waited for",
+    "launch overhead",
     "GFLOP/s",
     "x naive",
     "x step before",
@@ -39,8 +39,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         f" {result['date']}.",
         "",
         "Device time is that of one of 100 launches in a row; a kernel that is shorter than the"
-        ' preparation of its launch shows that instead. "Launched and waited for" is one launch'
-        " and the wait for its end. Each contestant runs in a process of its own, in"
+        " preparation of its launch shows that instead. The launch overhead is what one launch and"
+        " the wait for its end take beside that. Each contestant runs in a process of its own, in"
         f" {result['rounds']} alternating blocks; a time is their median, a ratio the median of the"
         " ratios taken block by block (above 1: ours is faster). Everything was compared with NumPy"
         " in float64 before it was timed. Operands of float16 and tf32 keep 11 bits, those of"
@@ -73,7 +73,7 @@ def _row(entry: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
         entry["kind"],
         entry["precision"],
         _spread(entry["seconds"]),
-        duration(entry["launch_seconds"]["median"]) if entry["launch_seconds"] else "",
+        _overhead(entry),
         f"{entry['gigaflops']:.4g}" if entry["gigaflops"] else "",
         _factor(entry["speedup_naive"]),
         _factor(entry["speedup_previous"]) + (" !" if entry["surprising"] else ""),
@@ -81,6 +81,13 @@ def _row(entry: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
         "" if entry["kind"] == "peer" else _over(entry, peers),
         f"{entry['error']:.0e} ({entry['tolerance']:.0e})" if entry["error"] is not None else "",
     ]
+
+
+def _overhead(entry: Mapping[str, Any]) -> str:
+    """What a launch that is waited for takes beside the device's time."""
+    if not entry["launch_seconds"]:
+        return ""
+    return duration(max(0.0, entry["launch_seconds"]["median"] - entry["seconds"]["median"]))
 
 
 def _over(entry: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> str:

@@ -142,7 +142,6 @@ def pretended(monkeypatch):
     monkeypatch.setattr(build, "gpu_architecture", lambda: "sm_90")
     monkeypatch.setattr(build, "make_target", lambda device, arch=None: target)
     monkeypatch.setattr(field, "PLACE", "cpu")
-    monkeypatch.setattr(field, "LAUNCHES", 3)
     return ladder
 
 
