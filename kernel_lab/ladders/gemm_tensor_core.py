@@ -8,7 +8,7 @@ bits instead of 24), which `precision` says, the table shows and the tolerance f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_lab.ladders import gemm_cuda
 from kernel_lab.workload import Case, Size
@@ -40,21 +40,29 @@ def define(case: Case) -> list[Any]:
     return [a, b, c]
 
 
-def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
+class Blocks(NamedTuple):
+    """What `blocks` leaves: the product of a tile and the block of that product for each tile, and
+    the loops over a block's warps, strips and pieces of a strip."""
+
+    product: Any
+    tiles: Any
+    warp: Any
+    strip: Any
+    piece: Any
+
+
+def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks:
     """Blocks of 2 x 2 warps, `each` x `each` fragments for a warp, strips of `step` terms.
 
     The strips are rounded as they are copied into shared memory, `vector` elements at a time, with
-    rows `pad` elements longer than need be. Returns the loop over the strips.
+    rows `pad` elements longer than need be.
     """
-    from kernel_lab import wmma
-
     c = sch.get_sblock("C")
     strips = [sch.get_sblock("A_half"), sch.get_sblock("B_half")]
     loops = [sch.split(loop, [None, EDGE]) for loop in sch.get_loops(c)]
     (i, i_in), (j, j_in), (k, k_in) = loops
     sch.reorder(i, j, k, i_in, j_in, k_in)
-    inner, outer = c, sch.blockize(i_in)
-
+    tiles = sch.blockize(i_in)
     i_block, i_warp, i_own = sch.split(i, [None, WARPS, each])
     j_block, j_warp, j_own = sch.split(j, [None, WARPS, each])
     k_outer, k_inner = sch.split(k, [None, step // EDGE])
@@ -63,24 +71,52 @@ def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) ->
     sch.bind(j_block, "blockIdx.x")
     sch.bind(i_warp, "threadIdx.z")
     sch.bind(j_warp, "threadIdx.y")
-
-    for number, strip in enumerate(strips):
+    for strip, factor in zip(strips, (step, EDGE), strict=True):
         sch.set_scope(strip, 0, "shared")
         sch.compute_at(strip, k_outer, preserve_unit_loops=True)
         fetch(sch, strip, vector)
         if pad:
-            sch.storage_align(strip, 0, axis=-2, factor=step if number == 0 else EDGE, offset=pad)
+            sch.storage_align(strip, 0, axis=-2, factor=factor, offset=pad)
+    return Blocks(c, tiles, j_warp, k_outer, k_inner)
+
+
+def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
+    """`blocks` with CUDA's wmma; returns the loop over the strips."""
+    from kernel_lab import wmma
+
+    parts = blocks(sch, each, step, vector, pad)
     for number, operand in enumerate("ab"):
-        fragment = sch.cache_read(outer, number, f"wmma.matrix_{operand}")
-        sch.compute_at(fragment, k_inner, preserve_unit_loops=True)
+        fragment = sch.cache_read(parts.tiles, number, f"wmma.matrix_{operand}")
+        sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
         sch.tensorize(tile(sch, fragment), wmma.load(operand))
-    write = sch.cache_write(outer, 0, "wmma.accumulator")
-    sch.reverse_compute_at(write, j_warp, preserve_unit_loops=True)
+    write = sch.cache_write(parts.tiles, 0, "wmma.accumulator")
+    sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
     sch.tensorize(tile(sch, write), wmma.store("global"))
-    start = sch.decompose_reduction(outer, k_outer)
+    start = sch.decompose_reduction(parts.tiles, parts.strip)
     sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], wmma.fill())
-    sch.tensorize(sch.get_loops(inner)[-3], wmma.multiply())
-    return k_outer
+    sch.tensorize(sch.get_loops(parts.product)[-3], wmma.multiply())
+    return parts.strip
+
+
+def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
+    """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
+    from kernel_lab import mma
+
+    parts = blocks(sch, each, step, vector, pad)
+    for number, operand in enumerate("ab"):
+        fragment = sch.cache_read(parts.tiles, number, "warp")
+        sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
+        loop = tile(sch, fragment)
+        sch.transform_layout(fragment, ("write", 0), mma.tiles)
+        sch.tensorize(loop, mma.load(operand))
+    write = sch.cache_write(parts.tiles, 0, "warp")
+    sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
+    loop = tile(sch, write)
+    start = sch.decompose_reduction(parts.tiles, parts.strip)
+    sch.transform_layout(write, ("read", 0), mma.tiles)
+    sch.tensorize(loop, mma.store())
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], mma.fill())
+    sch.tensorize(sch.get_loops(parts.product)[-3], mma.multiply())
 
 
 def fetch(sch: Schedule, copy: Any, vector: int) -> None:
@@ -160,3 +196,13 @@ def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
     k_outer = fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(k_outer, "software_pipeline_order", [0, 1, 2])
+
+
+@ladder.rung(after="tensor_core_padded", expected=(0.9, 1.5), needs="sm_80")
+def tensor_core_mma(sch: Schedule, case: Case) -> None:
+    """PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
+
+    wmma is a few of these underneath, so on its own this step need not gain. What it opens is the
+    control over registers and shared memory that the fastest kernels start from.
+    """
+    registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

@@ -285,7 +285,7 @@ class Expressions:
             raise NotInterpreted(
                 f"trace: {slot.name} has scope {scope!r}; only tensor-core instructions access it"
             )
-        if scope in self.ignore:
+        if scope in self.ignore or scope == "warp":  # which is registers of a warp's threads
             return -1
         self.estimate += self.times
         text = f"{slot.name}[{', '.join(str(index) for index in indices)}]"

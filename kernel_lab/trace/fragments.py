@@ -60,7 +60,7 @@ def load(
 ) -> None:
     """Fill a fragment (storage, number) from memory (storage, site, first element, stride)."""
     storage, site, first, stride = memory
-    first, stride = _uniform(m, first, "address"), _uniform(m, stride, "stride")
+    first, stride = uniform(m, first, "address"), uniform(m, stride, "stride")
     for rows, columns in steps:
         index = first + _all(m, rows) * stride + _all(m, columns)
         values = m.load(storage, site, index, mask)
@@ -78,7 +78,7 @@ def store(
 ) -> None:
     """Write a fragment (storage, number) to memory (storage, site, first element, stride)."""
     storage, site, first, stride = memory
-    first, stride = _uniform(m, first, "address"), _uniform(m, stride, "stride")
+    first, stride = uniform(m, first, "address"), uniform(m, stride, "stride")
     for rows, columns in steps:
         place = (columns, rows) if transposed else (rows, columns)
         values = m.load(fragment[0], -1, _inside(m, fragment[1], *place), mask)
@@ -95,11 +95,11 @@ def multiply(
 ) -> None:
     """result = left right + addend, of fragments (storage, number)."""
     warps = np.arange(m.width // WARP)
-    active = np.broadcast_to(True if mask is None else _uniform(m, mask, "predicate"), (m.width, 1))
+    active = np.broadcast_to(True if mask is None else uniform(m, mask, "predicate"), (m.width, 1))
     active = active[::WARP, 0]
     numbers, matrices = [], []
     for storage, number in (result, left, right, addend):
-        each = np.broadcast_to(_uniform(m, number, "fragment"), (m.width, 1))[::WARP, 0]
+        each = np.broadcast_to(uniform(m, number, "fragment"), (m.width, 1))[::WARP, 0]
         held = storage.size // EDGE**2
         if active.any() and not (0 <= each[active].min() and each[active].max() < held):
             raise TraceError(
@@ -114,7 +114,7 @@ def multiply(
     matrices[0][chosen, numbers[0][active]] = total.astype(dtype)
 
 
-def _uniform(m: Machine, value: Any, what: str) -> Any:
+def uniform(m: Machine, value: Any, what: str) -> Any:
     """The value, which all threads of a warp must have alike."""
     values = np.asarray(value)
     if values.ndim == 0:
@@ -132,17 +132,12 @@ def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
 
 def _inside(m: Machine, number: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
     """Places in the fragment of that number of what the threads access."""
-    return _uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
+    return uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
 
 
 def is_fragment(scope: str) -> bool:
     """Whether memory of this scope holds fragments."""
     return scope in SCOPES
-
-
-def emit(program: Expressions, name: str, arguments: Any) -> None:
-    """Emit a tensor-core call; NotInterpreted, naming it, for forms that are not known."""
-    _EMITTERS[name](program, name, arguments)
 
 
 def _emit_fill(program: Expressions, name: str, arguments: Any) -> None:
@@ -152,21 +147,18 @@ def _emit_fill(program: Expressions, name: str, arguments: Any) -> None:
 
 
 def _emit_move(program: Expressions, name: str, arguments: Any) -> None:
-    slot = _slot(program, arguments[0])
+    slot = slot_of_data(program, arguments[0])
     fragment = _fragment(program, name, arguments[0], arguments[4], arguments[1:4])
-    pointer = arguments[5]
-    if not hasattr(pointer, "op") or not str(pointer.op.name).endswith("tvm_access_ptr"):
-        raise NotInterpreted(f"trace: {name} from or to {pointer}, which is no tvm_access_ptr")
-    memory = _slot(program, pointer.args[1])
+    memory, place = pointed_to(program, name, arguments[5])
     if memory.dtype != slot.dtype:
         raise NotInterpreted(f"trace: {name} between {slot.name} and {memory.name} of other types")
-    first, stride = program.expr(pointer.args[2]), program.expr(arguments[6])
+    first, stride = program.expr(place), program.expr(arguments[6])
     layout = str(arguments[7].value)
     if layout not in ("row_major", "col_major"):
         raise NotInterpreted(f"trace: {name} with the layout {layout}")
     steps = _OPERAND if program.scopes[slot.buffer] in OPERANDS else _SUMS
     operation = load if name == "tvm_load_matrix_sync" else store
-    site = program.site(memory, operation is store, [pointer.args[2]])
+    site = program.site(memory, operation is store, [place])
     if site >= 0:
         program.estimate += program.times * (EDGE**2 // WARP - 1)  # of a thread; one is counted
     program.emit(
@@ -184,20 +176,27 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
     program.emit(f"{_callee(program, multiply)}(m, {joined}, {program.mask})")
 
 
-_EMITTERS = {
+# What a statement is emitted by; NotInterpreted, naming it, for forms that are not known.
+CALLS = {
     "tvm_fill_fragment": _emit_fill,
     "tvm_load_matrix_sync": _emit_move,
     "tvm_store_matrix_sync": _emit_move,
     "tvm_mma_sync": _emit_multiply,
 }
-CALLS = tuple(_EMITTERS)
 
 
 def _callee(program: Expressions, function: Any) -> str:
     return program.constant(function.__name__, function)
 
 
-def _slot(program: Expressions, data: Any) -> Slot:
+def pointed_to(program: Expressions, name: str, pointer: Any) -> tuple[Slot, Any]:
+    """The buffer that a pointer points into, and the element it points to."""
+    if not hasattr(pointer, "op") or not str(pointer.op.name).endswith("tvm_access_ptr"):
+        raise NotInterpreted(f"trace: {name} from or to {pointer}, which is no tvm_access_ptr")
+    return slot_of_data(program, pointer.args[1]), pointer.args[2]
+
+
+def slot_of_data(program: Expressions, data: Any) -> Slot:
     """The slot of a buffer's data pointer."""
     return program.slot_of(data.args[0] if getattr(data, "args", None) else data)
 
@@ -206,7 +205,7 @@ def _fragment(
     program: Expressions, name: str, data: Any, number: Any, shape: Any = (EDGE,) * 3
 ) -> str:
     """A fragment as the text "storage, number"."""
-    slot = _slot(program, data)
+    slot = slot_of_data(program, data)
     scope = program.scopes[slot.buffer]
     if not is_fragment(scope):
         raise NotInterpreted(f"trace: {name} of {slot.name}, which is {scope} memory, no fragment")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_lab.trace import fragments
+from kernel_lab.trace import fragments, mma
 from kernel_lab.trace.errors import NotInterpreted, TraceError
 from kernel_lab.trace.expressions import Expressions, Slot, Value, call_name, inverse
 from kernel_lab.trace.machine import Machine, Storage, numpy_dtype
@@ -29,6 +29,8 @@ SILENT_ATTRIBUTES = (
     "compute_scope",
     "device_scope",
 )
+WARP_SCOPES = (*fragments.SCOPES, mma.SCOPE)
+WARP_CALLS = {**fragments.CALLS, **mma.CALLS}
 AXES = ("z", "y", "x")  # outermost first: x is fastest
 
 
@@ -116,11 +118,10 @@ class Program(Expressions):
         buffer, scope = node.buffer, str(node.buffer.scope())
         if self._lanes:
             raise NotInterpreted(f"trace: {buffer.name} is allocated inside a vectorised loop")
-        known = ("", "global", "local", "shared", "shared.dyn", *fragments.SCOPES)
-        if scope not in known:
+        if scope not in ("", "global", "local", "shared", "shared.dyn", *WARP_SCOPES):
             raise NotInterpreted(
                 f"trace: {buffer.name} has scope {scope!r}; of the memory of warps and tensor"
-                f" cores only {', '.join(fragments.SCOPES)} is interpreted"
+                f" cores only {', '.join(WARP_SCOPES)} is interpreted"
             )
         if buffer in self.slots:
             return
@@ -128,7 +129,7 @@ class Program(Expressions):
         share = {None: "all", "parallel": "thread"}.get(self._region, "thread")
         if self._region == "kernel" and scope.startswith("shared"):
             share = "block"
-        elif fragments.is_fragment(scope):
+        elif scope in WARP_SCOPES:
             if self._region != "kernel":
                 raise NotInterpreted(f"trace: {buffer.name} has scope {scope!r} outside a kernel")
             share = "warp"
@@ -345,8 +346,8 @@ class Program(Expressions):
         name = call_name(node.value) if hasattr(node.value, "op") else None
         if name in ("tvm_storage_sync", "cuda.cta_sync"):
             self.emit("m.barrier()")
-        elif name in fragments.CALLS:
-            fragments.emit(self, name, node.value.args)
+        elif name in WARP_CALLS:
+            WARP_CALLS[name](self, name, node.value.args)
         elif name == "ret" or type(node.value).__name__ == "IntImm":
             pass
         else:

@@ -149,3 +149,11 @@ def test_no_nvcc_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LabUsageError, match="no nvcc"):
         build.require_nvcc()
+
+
+def test_a_library_for_a_gpu_is_written_without_one(tmp_path):
+    """It carries the kernels' source, which is compiled where it is loaded."""
+    gemm = registry.ladder("gemm", "cuda")
+    module = gemm["tensor_core_tiles"].module(Case(gemm.workload.size("cuda")))
+    build.write_library(module, build.make_target("cuda", "sm_75"), tmp_path / "kernel.so")
+    assert b"nvcuda::wmma::mma_sync" in (tmp_path / "kernel.so").read_bytes()

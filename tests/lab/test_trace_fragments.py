@@ -151,6 +151,99 @@ def test_an_ordinary_access_of_a_fragment_is_refused():
         trace(main.with_attr("global_symbol", "main"))
 
 
+def mma(form="m16n8k16", count=4, scope="warp", threads=32):
+    """C = A B of 16 x 16 halves by ldmatrix and mma, A and B in global memory for the test."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((256,), "float16"),
+        B: T.Buffer((256,), "float16"),
+        C: T.Buffer((256,), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        t = T.launch_thread("threadIdx.x", threads)
+        a = T.alloc_buffer((256,), "float16", scope=scope)
+        b = T.alloc_buffer((256,), "float16", scope="warp")
+        c = T.alloc_buffer((256,), "float32", scope="warp")
+        T.cuda.mma_fill_legacy(8, c.data, 0, dtype="float32")
+        T.evaluate(
+            T.ptx_legacy.ldmatrix(
+                False,
+                count,
+                ".b16",
+                a.data,
+                t % 32 * 8,
+                T.tvm_access_ptr(T.type_annotation("float16"), A.data, 0, 256, 1),
+                t % 16 * 16 + t % 32 // 16 * 8,
+                dtype="float16",
+            )
+        )
+        T.evaluate(
+            T.ptx_legacy.ldmatrix(
+                True,
+                4,
+                ".b16",
+                b.data,
+                t % 32 * 8,
+                T.tvm_access_ptr(T.type_annotation("float16"), B.data, 0, 256, 1),
+                t % 16 * 16 + t % 32 // 16 * 8,
+                dtype="float16",
+            )
+        )
+        for half in range(2):
+            T.evaluate(
+                T.ptx_legacy.mma(
+                    form,
+                    "row",
+                    "col",
+                    "fp16",
+                    "fp16",
+                    "fp32",
+                    a.data,
+                    t % 32 * 8,
+                    b.data,
+                    t % 32 * 8 + half * 4,
+                    c.data,
+                    t % 32 * 8 + half * 4,
+                    False,
+                    dtype="float32",
+                )
+            )
+        for e in range(8):
+            C[(t % 32 // 4 + e % 4 // 2 * 8) * 16 + e // 4 * 8 + t % 4 * 2 + e % 2] = c[
+                t % 32 * 8 + e
+            ]
+
+    return main.with_attr("global_symbol", "main")
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_a_product_by_mma(threads):
+    a, b = halves(256), halves(256)
+    found = trace(mma(threads=threads), [a, b])
+    expected = a.reshape(16, 16).astype(np.float64) @ b.reshape(16, 16).astype(np.float64)
+    np.testing.assert_allclose(found.arrays["C"].reshape(16, 16), expected, rtol=0, atol=1e-5)
+    read = found.of_buffer("A")
+    assert len(set(read.time)) == 1 and len(read) == 256 * threads // 32
+    assert (read.index == read.thread % 16 * 16 + read.thread % 32 // 16 * 8 + read.lane).all()
+    assert {found.buffers[number].name for number in found.buffer} == {"A", "B", "C"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "message"),
+    [
+        (mma(form="m16n8k8"), NotInterpreted, "ptx_legacy.mma m16n8k8 .*m16n8k16"),
+        (mma(count=2), NotInterpreted, "ldmatrix x2 .*x4 .b16 is"),
+        (mma(scope="local"), NotInterpreted, "a, which is float16 in 'local' memory"),
+        (mma(threads=48), TraceError, "block of 48 threads is not whole warps"),
+    ],
+    ids=["shape", "count", "scope", "part of a warp"],
+)
+def test_other_forms_of_mma_are_refused(kernel, error, message):
+    with pytest.raises(error, match=message):
+        trace(kernel, [halves(256), halves(256)])
+
+
 def test_other_memory_of_warps_is_refused_by_name():
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((32,), "float32")):
