@@ -105,10 +105,14 @@ def test_what_does_not_compile_is_named():
 
 
 @needs_nvcc
-def test_tensor_core_rungs_use_tensor_cores():
+@pytest.mark.parametrize(
+    ("name", "arch"), [("tensor_core_pipeline", "sm_75"), ("tensor_core_mma", "sm_90")]
+)
+def test_tensor_core_rungs_use_tensor_cores_and_keep_fragments_in_registers(name, arch):
     gemm = registry.ladder("gemm", "cuda")
-    code = ir_views.gpu_code(gemm["tensor_cores"].module(Case(gemm.workload.size("cuda"))), "sm_75")
+    code = ir_views.gpu_code(gemm[name].module(Case(gemm.workload.size("cuda"))), arch)
     assert code.counts.mma > 0 and code.counts.fma == 0
+    assert not {"ld.local", "st.local"} & set(code.counts.accesses)
 
 
 def test_a_rung_that_needs_a_newer_gpu_is_refused_by_name():
