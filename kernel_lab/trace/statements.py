@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,16 @@ import numpy as np
 from kernel_lab.trace import fragments, mma
 from kernel_lab.trace.errors import NotInterpreted, TraceError
 from kernel_lab.trace.expressions import Expressions, Slot, Value, call_name, inverse
+from kernel_lab.trace.loops import (
+    PARALLEL,
+    THREAD_BINDING,
+    VECTORIZED,
+    constant_extent,
+    is_plain,
+    thread_extents,
+)
 from kernel_lab.trace.machine import Machine, Storage, numpy_dtype
 
-SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING = range(5)  # tirx.ForKind
 # Attributes that say how to generate code, not what it does.
 SILENT_ATTRIBUTES = (
     "pragma_",
@@ -278,7 +286,7 @@ class Program(Expressions):
         if len(names) == 1:
             self.emit(f"for {names[0]} in {ranges[0]}:")
         else:
-            self.constants["product"] = _product
+            self.constants["product"] = product
             self.emit(f"for {', '.join(names)} in product({', '.join(ranges)}):")
         self.times *= count
         self.depth += 1
@@ -360,47 +368,3 @@ class Program(Expressions):
         self.emit(
             f"if not {holds}: raise TraceError({f'trace: assertion failed: {node.condition}'!r})"
         )
-
-
-def _product(*ranges: range) -> Any:
-    from itertools import product
-
-    return product(*ranges)
-
-
-def is_plain(node: Any) -> bool:
-    """Whether a statement is a serial or unrolled loop with constant bounds."""
-    return (
-        type(node).__name__ == "For"
-        and int(node.kind) in (SERIAL, UNROLLED)
-        and hasattr(node.min, "value")
-        and hasattr(node.extent, "value")
-    )
-
-
-def constant_extent(node: Any) -> int:
-    """A loop's extent; raises NotInterpreted where it is not a constant."""
-    if not hasattr(node.extent, "value"):
-        raise NotInterpreted(
-            f"trace: loop {node.loop_var.name} is parallel or vectorised over {node.extent}, which"
-            " is not a constant"
-        )
-    return int(node.extent.value)
-
-
-def thread_extents(node: Any) -> dict[str, int]:
-    """Extent of each thread axis that a kernel binds, anywhere in it, by tag."""
-    found: dict[str, int] = {}
-    pending = [node]
-    while pending:
-        here = pending.pop()
-        if type(here).__name__ == "AttrStmt" and str(here.attr_key) == "thread_extent":
-            tag, extent = str(here.node.thread_tag), here.value
-            if not hasattr(extent, "value"):
-                raise NotInterpreted(f"trace: {tag} has the symbolic extent {extent}")
-            found[tag] = int(extent.value)
-        for child in ("body", "then_case", "else_case"):
-            if getattr(here, child, None) is not None:
-                pending.append(getattr(here, child))
-        pending.extend(getattr(here, "seq", ()))
-    return found
