@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -150,7 +150,12 @@ def count_tests(report: str) -> dict[str, int]:
 def bench(options: argparse.Namespace, gpu: Gpu, started: float) -> int:
     """Times the ladders and writes the results after each; 1 where nothing was measured."""
     out = (ROOT / options.out).resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"--out {options.out}: {error}") from error
+    if not os.access(out, os.W_OK):
+        raise Refusal(f"--out {options.out} is not writable")
     result: dict[str, Any] = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "gpu": asdict(gpu),
@@ -264,6 +269,21 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         return {**result, "left_out": left_out, "versions": {"TVM": str(tvm.__version__)}}
 
 
+def ladder(options: argparse.Namespace) -> int:
+    """The process of one ladder: its result as JSON, or why there is none as one line."""
+    from needle_tvm.errors import NeedleTVMError
+    from needle_tvm.timing import TimingError
+
+    try:
+        found = measure(options.name, options.rounds)
+    except (NeedleTVMError, TimingError) as error:
+        details = getattr(error, "details", "")  # what a contestant's process wrote
+        sys.stderr.write(f"{details}\n{' '.join(str(error).split())}\n")
+        return 1
+    Path(options.json).write_text(json.dumps(found, allow_nan=False))
+    return 0
+
+
 def versions() -> dict[str, str]:
     """Of what the figures depend on; TVM's is told by the ladders, which import it."""
     found = {
@@ -303,18 +323,31 @@ def write(result: Mapping[str, Any], stem: Path) -> None:
         part.replace(path)
 
 
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _rounds(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__.split("\n\n")[0])
+    parser = _Parser(prog="benchmarks.gpu", description=(__doc__ or "").split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("test", help="run the tests marked gpu; further arguments go to pytest")
     timed = commands.add_parser("bench", help="time all GPU ladders")
     timed.add_argument("--seconds", type=float, default=_SECONDS, help="in all (%(default)s)")
-    timed.add_argument("--rounds", type=int, default=3, help="timed blocks each (%(default)s)")
+    timed.add_argument("--rounds", type=_rounds, default=3, help="timed blocks each (%(default)s)")
     timed.add_argument("--only", nargs="+", choices=list(LADDERS), metavar="LADDER", help="(all)")
     timed.add_argument("--out", default="docs/results", help="folder to write to (%(default)s)")
     one = commands.add_parser("ladder", help="one ladder, in this process")
     one.add_argument("name", choices=list(LADDERS))
-    one.add_argument("--rounds", type=int, default=3)
+    one.add_argument("--rounds", type=_rounds, default=3)
     one.add_argument("--json", required=True)
     return parser
 
@@ -325,21 +358,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.command != "test":
         make_parser().error(f"unrecognized arguments: {' '.join(rest)}")
     if options.command == "ladder":
-        Path(options.json).write_text(json.dumps(measure(options.name, options.rounds)))
-        return 0
+        return ladder(options)
     started = float(os.environ.get(STARTED, time.time()))
     try:
         gpu = find_gpu()
         need_tools(options.command)
         set_up(given)
+        print(
+            f"gpu-{options.command}: {gpu.name}, {gpu.architecture}, driver {gpu.driver}",
+            flush=True,
+        )
+        if options.command == "test":
+            return test(rest)
+        options.given = " ".join(given[1:])
+        return bench(options, gpu, started)
     except Refusal as refusal:
         sys.stderr.write(f"gpu-{options.command}: {refusal}\n")
         return 1
-    print(f"gpu-{options.command}: {gpu.name}, {gpu.architecture}, driver {gpu.driver}", flush=True)
-    if options.command == "test":
-        return test(rest)
-    options.given = " ".join(given[1:])
-    return bench(options, gpu, started)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,30 @@ def test_without_a_gpu_each_is_one_line(command, driver, tmp_path):
     assert ("No devices were found" if driver else "no nvidia-smi") in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bench", "--rounds", "0"], "--rounds: '0' is not a whole number of at least 1"),
+        (["bench", "--only", "nosuch"], "invalid choice: 'nosuch'"),
+        (["bench", "--nosuch"], "unrecognized arguments: --nosuch"),
+        (["nosuch"], "invalid choice: 'nosuch'"),
+    ],
+)
+def test_a_bad_argument_is_one_line(arguments, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(arguments)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tools, capsys):
+    file = tools / "file"
+    file.touch()
+    assert gpu.main(["bench", "--out", str(file / "results")]) == 1
+    assert capsys.readouterr().err.startswith(f"gpu-bench: --out {file}/results: ")
+
+
 def test_the_first_gpu_is_found(tools):
     assert gpu.find_gpu() == H200
     assert H200.slug == "h200"
@@ -127,7 +151,8 @@ def test_all_gpu_ladders_have_a_share():
 def test_a_ladder_that_fails_or_takes_too_long_is_a_reason(capfd):
     if build.why_no_gpu() is None:
         pytest.skip("there is a GPU here")
-    assert "no CUDA device was found" in gpu.run_ladder("vector_add", 1, 100)
+    assert gpu.run_ladder("vector_add", 1, 100).startswith("no CUDA device was found")
+    assert capfd.readouterr().err.count("\n") <= 2  # a line, no traceback
     assert gpu.run_ladder("vector_add", 1, 0.05) == "it was not done within the 0 s it was given"
 
 
