@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from needle_tvm._tvm import TensorIntrin
+from needle_tvm._tvm import TensorIntrin, ldmatrix, mma, mma_fill
 from needle_tvm._tvm import tvmscript as T
 
 
@@ -55,7 +55,7 @@ def fill() -> str:
             T.reads()
             T.writes(C[0:32, 0:8])
             for _lane in T.thread_binding(0, 32, "threadIdx.x"):
-                T.evaluate(T.cuda.mma_fill_legacy(8, C.data, C.elem_offset, dtype="float32"))
+                T.evaluate(mma_fill(8, C.data, C.elem_offset, dtype="float32"))
 
     return _registered("lab.mma_fill", zeros, call)
 
@@ -102,7 +102,7 @@ def load(operand: str) -> str:
             T.writes(W[0:32, 0:8])
             for lane in T.thread_binding(0, 32, "threadIdx.x"):
                 T.evaluate(
-                    T.ptx_legacy.ldmatrix(
+                    ldmatrix(
                         transposed,
                         4,
                         ".b16",
@@ -152,7 +152,7 @@ def multiply() -> str:
             for lane in T.thread_binding(0, 32, "threadIdx.x"):
                 for half in T.unroll(2):  # columns 0 to 7 of the result, then 8 to 15
                     T.evaluate(
-                        T.ptx_legacy.mma(
+                        mma(
                             "m16n8k16",
                             "row",
                             "col",

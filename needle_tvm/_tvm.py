@@ -59,6 +59,10 @@ def statements(body: Callable[[Any], None]) -> Any:
 # What an op's `emit_te` is handed.
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
 
+# PTX's instructions on whole fragments, as TVMScript calls.
+ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
+mma_fill = tvmscript.cuda.mma_fill_legacy
+
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
 
@@ -241,10 +245,13 @@ __all__ = [
     "generated_source",
     "host_cpu",
     "is_known_cpu",
+    "ldmatrix",
     "llvm_version",
     "loads_in",
     "lowered_loops",
     "make_target",
+    "mma",
+    "mma_fill",
     "module_of",
     "ms",
     "prim_funcs",

@@ -60,14 +60,14 @@ class Machine:
 
     def allocate(self, name: str, size: int, dtype: np.dtype, share: str) -> Storage:
         """Memory for a buffer, with a copy for each block or thread that has its own."""
-        threads = np.arange(self.width)[:, None]
-        if self.width == 1 or share == "all":
-            return Storage(name, size, share, filled(size, dtype))
         if share == "warp" and self.block_size % WARP:
             raise TraceError(
                 f"trace: {name} is held by warps together, and a block of {self.block_size} threads"
                 f" is not whole warps of {WARP}"
             )
+        threads = np.arange(self.width)[:, None]
+        if self.width == 1 or share == "all":
+            return Storage(name, size, share, filled(size, dtype))
         # Where warps matter blocks are whole warps, so counting on over the blocks numbers them.
         owner = threads // {"block": self.block_size, "warp": WARP}.get(share, 1)
         copies = int(owner[-1, 0]) + 1

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 from kernel_lab.trace import NotInterpreted, TraceError, gpu, trace
+from needle_tvm import _tvm
 from needle_tvm._tvm import tvmscript as T
 
 rng = np.random.default_rng(5)
@@ -128,12 +129,13 @@ def test_registers_are_not_recorded():
     ("kernel", "error", "message"),
     [
         (product(threads=48), TraceError, "block of 48 threads is not whole warps"),
+        (product(threads=1), TraceError, "block of 1 threads is not whole warps"),
         (product(first="lane"), TraceError, "address differs within a warp"),
         (product(number=1), TraceError, "has 256 elements"),
         (product(shape=(8, 32, 16)), NotInterpreted, "8 x 32 x 16 fragments"),
         (product(dtype="int32"), NotInterpreted, "int32"),
     ],
-    ids=["part of a warp", "own addresses", "no such fragment", "shape", "dtype"],
+    ids=["part of a warp", "one thread", "own addresses", "no such fragment", "shape", "dtype"],
 )
 def test_what_is_no_tensor_core_instruction_is_refused(kernel, error, message):
     with pytest.raises(error, match=message):
@@ -165,9 +167,9 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
         a = T.alloc_buffer((256,), "float16", scope=scope)
         b = T.alloc_buffer((256,), "float16", scope="warp")
         c = T.alloc_buffer((256,), "float32", scope="warp")
-        T.cuda.mma_fill_legacy(8, c.data, 0, dtype="float32")
+        _tvm.mma_fill(8, c.data, 0, dtype="float32")
         T.evaluate(
-            T.ptx_legacy.ldmatrix(
+            _tvm.ldmatrix(
                 False,
                 count,
                 ".b16",
@@ -179,7 +181,7 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
             )
         )
         T.evaluate(
-            T.ptx_legacy.ldmatrix(
+            _tvm.ldmatrix(
                 True,
                 4,
                 ".b16",
@@ -192,7 +194,7 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
         )
         for half in range(2):
             T.evaluate(
-                T.ptx_legacy.mma(
+                _tvm.mma(
                     form,
                     "row",
                     "col",
