@@ -1,8 +1,8 @@
-"""Matrix product on a GPU: from one result per thread to tensor cores.
+"""Matrix product on a GPU: from one result per thread to register tiles.
 
 The steps up to shared memory are document 002's; register tiles, vector loads and double buffering
-follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008), and the
-warp-level matrix units come last.
+follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008). The
+ladder goes on with tensor cores in `gemm_tensor_core`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ TILE = 64  # edge of a block's results once threads have several
 EACH = 4  # results of a thread along each axis
 
 
-def whole_tiles(size: Size) -> str | None:
-    """The claim of the rungs with register tiles: no results beyond the edge."""
-    for name, tile in (("M", TILE), ("N", TILE), ("K", STEP)):
+def multiples(size: Size, **tiles: int) -> str | None:
+    """Why a size is no whole number of tiles of these extents; None where it is."""
+    for name, tile in tiles.items():
         if size[name] % tile:
             return f"{name}={size[name]} is not a multiple of {tile}"
     return None
+
+
+def whole_tiles(size: Size) -> str | None:
+    """The claim of the rungs with register tiles: no results beyond the edge."""
+    return multiples(size, M=TILE, N=TILE, K=STEP)
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
@@ -185,9 +190,7 @@ def vector_loads(sch: Schedule, case: Case) -> None:
 
 def deep_tiles(size: Size) -> str | None:
     """The claim of the rungs that take k in steps of 16."""
-    if size["K"] % (2 * STEP):
-        return f"K={size['K']} is not a multiple of {2 * STEP}"
-    return whole_tiles(size)
+    return multiples(size, M=TILE, N=TILE, K=2 * STEP)
 
 
 @ladder.rung(expected=(1.05, 1.6), claims=deep_tiles)
