@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernel_lab.ladders import gemm_cuda
-from kernel_lab.ladders.cuda_limits import grid_claim
 from kernel_lab.rung import Ladder
-from kernel_lab.workload import Case, Size
+from kernel_lab.workload import Case
 from kernel_lab.workloads import gelu_matmul
 
 if TYPE_CHECKING:
@@ -16,17 +15,7 @@ if TYPE_CHECKING:
 ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
 
 
-def _rows_fit(size: Size) -> str | None:
-    """The claim of square blocks: bands of rows along the grid's y axis."""
-    return grid_claim(y=-(-size["M"] // gemm_cuda.EDGE))
-
-
-def _tiles_fit(size: Size) -> str | None:
-    """The claim of the register tiles: whole ones, and bands of them along y."""
-    return gemm_cuda.deep_tiles(size) or grid_claim(y=size["M"] // gemm_cuda.TILE)
-
-
-@ladder.rung(expected=(1, 1), kind="naive", claims=_rows_fit)
+@ladder.rung(expected=(1, 1), kind="naive", claims=gemm_cuda.bands_fit)
 def naive(sch: Schedule, case: Case) -> None:
     """Three kernels, 16 x 16 threads each: the product, the bias, GELU.
 
@@ -47,7 +36,7 @@ def fuse(sch: Schedule, case: Case) -> None:
     gemm_cuda.bind_square(sch, i, j, row="threadIdx.y", column="threadIdx.x")
 
 
-@ladder.rung(expected=(3, 12), claims=_tiles_fit)
+@ladder.rung(expected=(3, 12), claims=gemm_cuda.deep_tiles)
 def fuse_into_tile(sch: Schedule, case: Case) -> None:
     """The register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
 

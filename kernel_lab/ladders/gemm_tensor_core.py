@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_lab.ladders import gemm_cuda
+from kernel_lab.ladders.cuda_limits import grid_claim
 from kernel_lab.workload import Case, Size
 
 if TYPE_CHECKING:
@@ -141,12 +142,16 @@ def tile(sch: Schedule, copy: Any) -> Any:
 
 def whole_fragments(size: Size) -> str | None:
     """The claim of a block of 2 x 2 warps with one fragment each."""
-    return gemm_cuda.multiples(size, M=WARPS * EDGE, N=WARPS * EDGE, K=EDGE)
+    tile = WARPS * EDGE
+    tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=EDGE)
+    return tiles or grid_claim(y=size["M"] // tile)
 
 
 def whole_warp_tiles(size: Size) -> str | None:
     """The claim of a block of 2 x 2 warps with 2 x 2 fragments each, strips of 32 terms."""
-    return gemm_cuda.multiples(size, M=4 * EDGE, N=4 * EDGE, K=2 * EDGE)
+    tile = 2 * WARPS * EDGE
+    tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=2 * EDGE)
+    return tiles or grid_claim(y=size["M"] // tile)
 
 
 @ladder.rung(

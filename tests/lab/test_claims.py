@@ -110,6 +110,8 @@ LARGEST = [
     ("separable", "fuse", {}, "C", 48),
     ("depthwise", "threads_2d", {"C": 1, "H": 2, "W": 2, "K": 3}, "B", 65535),
     ("gelu_matmul", "fuse", {"N": 1, "K": 1}, "M", 16 * 65535),
+    ("gemm", "naive", {"N": 1, "K": 1}, "M", 65535),
+    ("gemm", "threads_1d", {"M": 1, "K": 1}, "N", 65535),
     ("depthwise", "blocks_2d", {"B": 1, "C": 1, "W": 2, "K": 3}, "H", 65535),
 ]
 
