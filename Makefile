@@ -39,8 +39,9 @@ lab: build
 guide: build
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
 
+# One process per core up to two: each holds a model or two and the compiler.
 test: build
-	$(PY) -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # More than 100,000 drawn cases over all properties; the last line says how many it were.
 test-all: export NEEDLE_CASES ?= 6000
@@ -86,8 +87,11 @@ bench-training: build peers
 
 peers: $(STAMPS)/peers
 
+# The kernel lab's GPU ladders; needle itself has no CUDA device yet. Without .venv, as on a bare GPU
+# host, the system's Python will do: nothing is installed, TVM may come by .gpu/setup.sh.
+GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
-	$(error $@: needle has no CUDA device code yet, so there is nothing to run on a GPU)
+	@$(GPU_PYTHON) -m benchmarks.gpu $(@:gpu-%=%) $(ARGS)
 
 # Only what these recipes make; a user's cache of compiled models stays.
 clean:
@@ -100,6 +104,7 @@ help:
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
+	@echo "gpu-test         the tests that need a GPU            gpu-bench  GPU ladders beside PyTorch"
 	@echo "peers            installs PyTorch and ONNX Runtime    clean      removes .venv, build, out"
 
 # Before anything is installed: what would otherwise show at the end of a page of pip's output.

@@ -93,9 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = contests.make_parser("benchmarks.mlp", __doc__)
     add = parser.add_argument
     add("--all", action="store_true", help="all shapes, not only the default MLP")
-    add(
-        "--trials", type=cli.natural, default=0, metavar="N", help="also one tuned so long"
-    )
+    add("--trials", type=cli.natural, default=0, metavar="N", help="also one tuned so long")
     add("--torch-compile", action="store_true", help="also time torch.compile")
     return parser
 

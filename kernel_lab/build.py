@@ -25,7 +25,7 @@ CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # what the GPU rungs are compiled for w
 NVCC_MODE = {"TVM_CUDA_COMPILE_MODE": "nvcc"}
 
 # Shared memory a block may use without asking for more, on every architecture from sm_75 on.
-_SHARED_BYTES = 48 * 1024
+SHARED_BYTES = 48 * 1024
 
 
 def description(device: str, arch: str | None = None) -> dict[str, Any]:
@@ -35,11 +35,25 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
         return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}
     return {
         "kind": "cuda",
-        "arch": arch or CUDA_ARCHITECTURES[-1],
+        "arch": arch or gpu_architecture() or CUDA_ARCHITECTURES[-1],
         "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": _SHARED_BYTES,
+        "max_shared_memory_per_block": SHARED_BYTES,
         "thread_warp_size": 32,
     }
+
+
+def gpu_architecture() -> str | None:
+    """Architecture of this machine's GPU, such as "sm_90"; None where there is none."""
+    if why_no_gpu() is not None:
+        return None
+    from needle_tvm._tvm import tvm
+
+    return "sm_" + str(tvm.cuda(0).compute_version).replace(".", "")
+
+
+def architecture(target: Target) -> str | None:
+    """A GPU target's architecture; None of a processor's."""
+    return str(target.attrs["arch"]) if str(target.kind) == "cuda" else None
 
 
 def make_target(device: str, arch: str | None = None) -> Target:

@@ -81,7 +81,11 @@ def _list(options: argparse.Namespace) -> int:
             shown = "; ".join(describe(size) for size in sizes)
             lines.append(f"  {device} ({shown})")
             for rung in registry.ladder(name, device).rungs:
-                lines.append(f"    {rung.name} [{rung.kind}] {rung.reason.splitlines()[0]}")
+                kind = (
+                    rung.kind if rung.precision == "float32" else f"{rung.kind}, {rung.precision}"
+                )
+                kind += f", {rung.needs}" if rung.needs else ""
+                lines.append(f"    {rung.name} [{kind}] {rung.reason.splitlines()[0]}")
     sys.stdout.write("\n".join(lines) + "\n")
     return OK
 

@@ -82,13 +82,14 @@ def torch_peer(
     mode: str = "full",
     device: str = "cpu",
     launches: int = 1,
+    tf32: bool = False,
 ) -> Contestant:
-    """PyTorch doing a workload's work, without a gradient tape; on a GPU in full float32."""
+    """PyTorch doing a workload's work, without a gradient tape; in full float32 unless `tf32`."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     tensors = [torch.from_numpy(array).to(device) for array in load_inputs(inputs)]

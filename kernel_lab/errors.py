@@ -14,4 +14,8 @@ class LabUsageError(LabError, UsageError):
 
 
 class WrongResult(LabError):
-    """A rung computes something else than NumPy does in float64."""
+    """A rung, or a peer, computes something else than NumPy does in float64."""
+
+    def __init__(self, message: str, contestant: str) -> None:
+        super().__init__(message)
+        self.contestant = contestant

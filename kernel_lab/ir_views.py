@@ -188,11 +188,8 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
     Raises LabUsageError where there is no nvcc, LabError where nvcc refuses the code.
     """
-    from needle_tvm._tvm import device_source
-
     build.require_nvcc()
-    library = build.compile_module(module, build.make_target("cuda", arch))
-    source = device_source(library)
+    source = cuda_source(module, arch)
     ptx, report = _assembled(source, arch)
     hot = hot_part(ptx)
     return GpuCode(
@@ -204,6 +201,14 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
         ptx_counts(hot.lines),
         resources(report),
     )
+
+
+def cuda_source(module: IRModule, arch: str) -> str:
+    """The CUDA that TVM generates for that architecture. Takes no nvcc."""
+    from needle_tvm._tvm import cuda_left_as_source, device_source
+
+    with cuda_left_as_source():
+        return device_source(build.compile_module(module, build.make_target("cuda", arch)))
 
 
 def kernels_of(source: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernel_lab.results import RungResult
 from kernel_lab.workload import Size, Workload
 from needle_tvm.timing import Contestant
 
@@ -20,12 +21,17 @@ class Peer:
     reason: str
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    precision: str = "float32"
 
     @property
     def missing(self) -> str | None:
         """Why it cannot run here; None where it can."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
         return f"not installed: {', '.join(absent)}" if absent else None
+
+    def entry(self) -> RungResult:
+        """Its line in a result, nothing measured yet."""
+        return RungResult(self.name, "peer", self.reason, precision=self.precision)
 
 
 _TORCH = {
@@ -38,6 +44,7 @@ _TORCH = {
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
+_TENSOR_CORES = ("gemm", "gelu_matmul")  # what cuBLAS takes to tensor cores where it may round
 
 # OpenBLAS takes processors newer than itself for a much older one; told the family, it uses the
 # widest vectors that this one has.
@@ -54,6 +61,12 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
             found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=_KNOWING))
     if name in _TORCH:
         found.append(Peer("PyTorch", "torch_peer", _TORCH[name], modules=("torch",)))
+        if device == "cuda" and name in _TENSOR_CORES:
+            how = f"{_TORCH[name]} with TF32 allowed, on tensor cores from sm_80 on"
+            modules = ("torch",)
+            found.append(
+                Peer("PyTorch, TF32", "torch_peer", how, modules=modules, precision="tf32")
+            )
     return tuple(found)
 
 
@@ -70,6 +83,7 @@ def contestant(
     if "mode" in size:
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
-        kwargs.update(work=workload.name, threads=threads, **options)
+        tf32 = peer.precision == "tf32"
+        kwargs.update(work=workload.name, threads=threads, tf32=tf32, **options)
     factory = f"kernel_lab.contestants:{peer.factory}"
     return Contestant(peer.name, factory, kwargs, peer.env, threads)

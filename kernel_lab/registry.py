@@ -11,7 +11,7 @@ from kernel_lab.ladders import (
     gelu_matmul_cpu,
     gelu_matmul_cuda,
     gemm_cpu,
-    gemm_cuda,
+    gemm_tensor_core,
     vector_add_cpu,
     vector_add_cuda,
 )
@@ -29,7 +29,7 @@ _LADDERS = (
     conv1d_cuda.ladder,
     depthwise_cuda.ladder,
     depthwise_cuda.separable,
-    gemm_cuda.ladder,
+    gemm_tensor_core.ladder,
     gelu_matmul_cuda.ladder,
 )
 LADDERS: dict[tuple[str, str], Ladder] = {

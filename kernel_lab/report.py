@@ -78,7 +78,7 @@ def _tiles(result: LabResult) -> str:
         if best.speedup_naive:
             tiles.append((f"{best.speedup_naive.median:.3g}x", "as fast as naive"))
         for peer in result.peers:
-            if peer.seconds is not None:
+            if peer.seconds is not None and peer.precision == best.precision:
                 factor = peer.seconds.median / best.seconds.median
                 tiles.append((f"{factor:.3g}x", f"as fast as {peer.name}"))
     cells = "".join(
@@ -110,7 +110,7 @@ def _table(result: LabResult) -> str:
 
 
 def _cells(entry: RungResult) -> list[str]:
-    name = f'{escape(entry.name)} <span class="kind">{entry.kind}</span>'
+    name = f'{escape(entry.name)} <span class="kind">{entry.described_kind}</span>'
     if entry.refused is not None:
         return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
     time = entry.seconds
@@ -199,7 +199,7 @@ def _rungs(result: LabResult, pictures: Path) -> str:
 
 
 def _headline(entry: RungResult) -> str:
-    parts = [f"<b>{escape(entry.name)}</b>", f'<span class="kind">{entry.kind}</span>']
+    parts = [f"<b>{escape(entry.name)}</b>", f'<span class="kind">{entry.described_kind}</span>']
     if entry.refused is not None:
         parts.append(f'<span class="muted">refused: {escape(entry.refused)}</span>')
     elif entry.seconds is None:

@@ -77,7 +77,8 @@ class RungResult:
     `after` names the rung whose time `speedup_previous` compares with and to which `expected`
     (lowest and highest factor) refers. `explained` is the reason given where the measured factor
     differs from the expected range by more than half. `launch_seconds` is a GPU kernel's time with
-    the launch, where `seconds` is the device's alone.
+    the launch, where `seconds` is the device's alone. `precision` is what operands are rounded to:
+    below "float32" it is other arithmetic than the workload's own.
     """
 
     name: str
@@ -87,6 +88,7 @@ class RungResult:
     expected: tuple[float, float] | None = None
     explained: str | None = None
     surprising: bool = False
+    precision: str = "float32"
     refused: str | None = None
     check: Check | None = None
     seconds: Quartiles | None = None
@@ -102,6 +104,11 @@ class RungResult:
     source: str = ""
     module: Any = field(default=None, repr=False, compare=False)
 
+    @property
+    def described_kind(self) -> str:
+        """The kind, and the operands' precision where that is not the workload's own float32."""
+        return self.kind if self.precision == "float32" else f"{self.kind}, {self.precision}"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values; scheduled module, TVMScript and source are left out."""
         return {
@@ -112,6 +119,7 @@ class RungResult:
             "expected": list(self.expected) if self.expected else None,
             "explained": self.explained,
             "surprising": self.surprising,
+            "precision": self.precision,
             "refused": self.refused,
             "error": self.check.error if self.check else None,
             "tolerance": self.check.tolerance if self.check else None,
@@ -175,8 +183,12 @@ class LabResult:
         raise KeyError(name)
 
     def best(self) -> RungResult | None:
-        """The fastest hand-written rung that was timed."""
-        timed = [r for r in self.rungs if r.seconds is not None and r.kind != "search"]
+        """The fastest hand-written rung that was timed, of those that compute in float32."""
+        timed = [
+            r
+            for r in self.rungs
+            if r.seconds is not None and r.kind != "search" and r.precision == "float32"
+        ]
         return min(timed, key=lambda r: r.seconds.median if r.seconds else 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm import Target
 
 _SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
+_SECONDS_IDLE_GPU = 0.05  # launching leaves no threads that spin
 _SECONDS_BLOCK = 0.08
 _SECONDS_WARM = 0.1
 _TIMEOUT = 300.0
@@ -62,6 +63,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     untimed = _why_untimed(request)
     target = build.make_target(request.device)
     case = Case(size, build.processor(target))
+    arch = build.architecture(target)
     entries = []
     for number, rung in enumerate(chosen):
         say(number, len(chosen), f"{rung.name}: scheduling")
@@ -72,7 +74,8 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
             after=rung.after,
             expected=rung.expected,
             explained=rung.explained,
-            refused=rung.claims(size),
+            precision=rung.precision,
+            refused=rung.refuses(size, arch),
             source=rung.source,
         )
         if entry.refused is None:
@@ -80,7 +83,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
             entry.script = str(entry.module.script())
         entries.append(entry)
     if request.rungs is not None and all(entry.refused for entry in entries):
-        raise LabUsageError(f"{entries[0].name} does not take this size: {entries[0].refused}")
+        raise LabUsageError(f"{entries[0].name} is refused: {entries[0].refused}")
     if request.trials and untimed is None:
         entries += _searches(ladder, case, target, request, say)
     result = LabResult(
@@ -185,7 +188,7 @@ def _measure(
             if peer.missing:
                 result.peers_missing[peer.name] = peer.missing
             else:
-                result.peers.append(RungResult(peer.name, "peer", peer.reason))
+                result.peers.append(peer.entry())
     with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
         folder = Path(temporary)
         field_ = Field(workload, case, target, folder, request.seed, request.device)
@@ -199,7 +202,7 @@ def _measure(
             field_.contestants,
             rounds=request.rounds,
             block_seconds=_SECONDS_BLOCK,
-            idle_seconds=_SECONDS_IDLE,
+            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
             warmup_seconds=_SECONDS_WARM,
             min_calls=1,
             timeout=_TIMEOUT,
@@ -286,19 +289,20 @@ def _sweep_point(
         entries = []
         for rung in chosen:
             seconds[rung.name] = None
-            if rung.claims(size) is None:
-                entry = RungResult(rung.name, rung.kind, rung.reason, module=rung.module(case))
+            if rung.refuses(size, build.architecture(target)) is None:
+                entry = RungResult(rung.name, rung.kind, rung.reason, precision=rung.precision)
+                entry.module = rung.module(case)
                 contest.add_rung(entry)
                 entries.append(entry)
         for peer in peers.of(workload, request.device) if request.peers else ():
             if not peer.missing:
                 contest.add_peer(peer.name)
-                entries.append(RungResult(peer.name, "peer", peer.reason))
+                entries.append(peer.entry())
         timed = timing.contest(
             contest.contestants,
             rounds=max(3, request.rounds // 2),
             block_seconds=_SECONDS_BLOCK / 2,
-            idle_seconds=_SECONDS_IDLE,
+            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
             warmup_seconds=_SECONDS_WARM,
             min_calls=1,
             timeout=_TIMEOUT,

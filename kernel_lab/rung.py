@@ -24,6 +24,14 @@ def any_size(size: Size) -> str | None:
     return None
 
 
+def generation(arch: str) -> int:
+    """The number of a GPU architecture: 75 of "sm_75"; LabUsageError where it has none."""
+    digits = arch.removeprefix("sm_").rstrip("af")  # sm_90a: features of that generation alone
+    if not digits.isdigit():
+        raise LabUsageError(f"GPU architecture {arch!r}: must be like sm_75 or sm_90")
+    return int(digits)
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step: a schedule function and, where the step is a rewrite, a definition of its own.
@@ -31,7 +39,9 @@ class Rung:
     `reason` is the function's docstring: why, and what it should bring. `after` is the rung it
     starts from, `expected` the lowest and highest factor it should bring against that one. `claims`
     returns None for a size the rung is right at, else why it is not taken. `explained` says why the
-    measured factor differs from `expected`, on which machine.
+    measured factor differs from `expected`, on which machine. `precision` is what the operands of
+    the definition are rounded to, where that is less than the workload's float32; sums are float32.
+    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80".
     """
 
     name: str
@@ -43,6 +53,17 @@ class Rung:
     expected: tuple[float, float]
     claims: Claim = any_size
     explained: str | None = None
+    precision: str = "float32"
+    needs: str | None = None
+
+    def refuses(self, size: Size, arch: str | None = None) -> str | None:
+        """Why the rung is not taken at a size, or for a GPU of architecture `arch`; None if it is.
+
+        Without `arch` (on a CPU, or where code is only looked at) any will do.
+        """
+        if arch and self.needs and generation(arch) < generation(self.needs):
+            return f"it needs {self.needs} or newer, and the code is for {arch}"
+        return self.claims(size)
 
     def module(self, case: Case) -> IRModule:
         """The scheduled module, its only function named "main".
@@ -88,18 +109,21 @@ class Ladder:
         kind: str = "schedule",
         after: Callable[..., Any] | str | None = None,
         define: Definition | None = None,
+        precision: str | None = None,
         claims: Claim | None = None,
+        needs: str | None = None,
         explained: str | None = None,
         name: str | None = None,
     ) -> Callable[[ScheduleFunction], ScheduleFunction]:
         """Decorator: adds a schedule function to the ladder under its own name.
 
-        Without `after` it follows the last rung that did not fail; without `define` and `claims` it
-        has that rung's.
+        Without `after` it follows the last rung that did not fail; without `define` (and its
+        `precision`), `claims` and `needs` it has that rung's.
         """
 
         def add(function: ScheduleFunction) -> ScheduleFunction:
             previous = self._previous(after)
+            inherited = previous.precision if previous and define is None else "float32"
             self.rungs.append(
                 Rung(
                     name=name or function.__name__.strip("_"),
@@ -111,6 +135,8 @@ class Ladder:
                     expected=expected,
                     claims=claims or (previous.claims if previous else any_size),
                     explained=explained,
+                    precision=precision or inherited,
+                    needs=needs or (previous.needs if previous else None),
                 )
             )
             return function

@@ -22,7 +22,6 @@ from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
 from needle_tvm.child import Child, ChildError, Messages
 from needle_tvm.threads import thread_environment
-from needle_tvm.tolerance import relative_tolerance
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Schedule, Target
@@ -117,7 +116,7 @@ def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str,
     return {
         "inputs": str(folder / "inputs.npz"),
         "expected": str(folder / "expected.npy"),
-        "tolerance": relative_tolerance("float32", workload.terms(case.size)),
+        "tolerance": workload.tolerance(case.size),
     }
 
 

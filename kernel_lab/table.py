@@ -49,7 +49,7 @@ def print_result(result: LabResult, console: Console) -> None:
     _print_conditions(result, console)
     for entry in result.rungs:
         if entry.refused:
-            lead = "left out" if entry.kind == "search" else "does not take this size"
+            lead = "left out" if entry.kind == "search" else "refused"
             console.print(f"{entry.name} {lead}: {entry.refused}", highlight=False)
         elif entry.notes:
             told = ", ".join(f"{key} {value}" for key, value in entry.notes.items())
@@ -74,6 +74,12 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         )
     if result.untimed_reason:
         console.print(f"{_UNMEASURED}: {result.untimed_reason}", highlight=False)
+    if any(entry.precision != "float32" for entry in (*result.rungs, *result.peers)):
+        console.print(
+            "float16, tf32: operands rounded to 11 bits, sums float32; other arithmetic than the "
+            "rows without it, and another tolerance",
+            highlight=False,
+        )
     console.print(
         "x previous: against the rung it starts from; ! marks a factor that differs from the "
         "expected by more than half\nerror: largest difference from NumPy in float64, relative "
@@ -89,12 +95,12 @@ def _row(entry: RungResult) -> list[str]:
     error = f"{entry.check.error:.0e}" if entry.check else ""
     if entry.seconds is None:
         word = "refused" if entry.refused else _UNMEASURED
-        return [entry.name, entry.kind, word, "", "", "", expected, "", error]
+        return [entry.name, entry.described_kind, word, "", "", "", expected, "", error]
     launch = entry.launch_seconds
     waited = f" ({duration(launch.median)} with launch)" if launch else ""
     return [
         entry.name,
-        entry.kind,
+        entry.described_kind,
         duration(entry.seconds.median) + waited,
         digits(entry.gigaflops or 0.0),
         digits(entry.speedup_naive.median) if entry.speedup_naive else "",

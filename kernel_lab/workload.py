@@ -11,6 +11,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import Published
+from needle_tvm.tolerance import relative_tolerance
 
 Array = np.ndarray[Any, Any]
 Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", where there is one, is a string
@@ -117,6 +118,17 @@ class Workload:
     def bytes(self, size: Size) -> int:
         """Compulsory traffic: every input read once, the output written once, float32."""
         return 4 * sum(int(np.prod(shape)) for shape in self.shapes(size))
+
+    def tolerance(self, size: Size, precision: str = "float32") -> float:
+        """Allowed difference from the reference, relative to the result's largest magnitude.
+
+        Sums are float32 always. Where operands are rounded to less ("float16", or "tf32", which
+        keeps as many bits), each is rounded once: that part does not grow with the sum's length.
+        """
+        sums = relative_tolerance("float32", self.terms(size))
+        if precision == "float32":
+            return sums
+        return sums + relative_tolerance({"tf32": "float16"}.get(precision, precision), 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
         """Seeded example inputs: standard normal float32 arrays."""

@@ -6,7 +6,8 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,10 @@ try:
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
-        from tvm.s_tir import Schedule
+        from tvm.s_tir import Schedule, TensorIntrin
         from tvm.s_tir import meta_schedule as ms
         from tvm.script import ir_builder
+        from tvm.script import tirx as tvmscript  # what TVMScript's files call T
         from tvm.target import Target
         from tvm.target import codegen as _codegen
         from tvm.tirx import PrimFunc
@@ -58,6 +60,9 @@ def statements(body: Callable[[Any], None]) -> Any:
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
 
 derived_object = tvm.ir.utils.derived_object  # what makes a Python class a TVM object
+# PTX's instructions on whole fragments, as TVMScript calls.
+ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
+mma_fill = tvmscript.cuda.mma_fill_legacy
 
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
@@ -258,6 +263,20 @@ def device_source(library: Any) -> str:
     return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
 
 
+_CUDA_COMPILER = "tvm_callback_cuda_compile"
+
+
+@contextmanager
+def cuda_left_as_source() -> Iterator[None]:
+    """Inside, a build for CUDA ends with the source: no compiler is called, nothing can run."""
+    before = tvm_ffi.get_global_func(_CUDA_COMPILER)
+    tvm_ffi.register_global_func(_CUDA_COMPILER, lambda code: b"not compiled", override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_CUDA_COMPILER, before, override=True)
+
+
 __all__ = [
     "INTERNAL_ERROR",
     "OP_PATTERN",
@@ -268,10 +287,12 @@ __all__ = [
     "PrimFunc",
     "Schedule",
     "Target",
+    "TensorIntrin",
     "TensorType",
     "calls_of",
     "check_well_formed",
     "cpu_features",
+    "cuda_left_as_source",
     "cuda_version",
     "derived_object",
     "device_source",
@@ -280,10 +301,13 @@ __all__ = [
     "generated_source",
     "host_cpu",
     "is_known_cpu",
+    "ldmatrix",
     "llvm_version",
     "loads_in",
     "lowered_loops",
     "make_target",
+    "mma",
+    "mma_fill",
     "module_of",
     "ms",
     "pass_configuration",
@@ -302,6 +326,7 @@ __all__ = [
     "topi",
     "transform",
     "tvm",
+    "tvmscript",
     "variables_of",
     "written_dtype",
 ]

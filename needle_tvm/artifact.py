@@ -3,9 +3,13 @@
 lib.so               compiled functions and the VM's program
 module.tvmscript     the Relax module the library was built from, to read
 params.safetensors   weights under their `state_dict` names (absent in cache entries)
-golden.safetensors   one example: inputs `input.N` and the outputs `output.N` they gave
+golden.safetensors   one example: inputs `input.N` and the eager model's outputs `output.N`
 manifest.json        what the functions take and give, for which target, made by what, and the
-                     SHA-256 of every other file and of the manifest itself
+                     SHA-256 and size of every other file, and a digest of the manifest itself
+manifest.sig         optional: an Ed25519 signature of the manifest's bytes, hence of everything
+
+The digests tell damage, the signature tells who wrote the artifact: only a key from elsewhere can
+say that nobody has rewritten files and digests together.
 """
 
 from __future__ import annotations
@@ -13,24 +17,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from needle_tvm import host, versions
-from needle_tvm.errors import ArtifactError, TargetError
+from needle_tvm import atomic, host, signature, trees, versions
+from needle_tvm.errors import ArtifactError, SignatureError, TargetError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
+SIGNATURE = "manifest.sig"
 LIBRARY = "lib.so"
 SCRIPT = "module.tvmscript"
 PARAMS = "params.safetensors"
 GOLDEN = "golden.safetensors"
 
-_REQUIRED = {"format", "functions", "target", "versions", "files", "digest"}
+StrPath = str | os.PathLike[str]
+_Result = TypeVar("_Result")
+
+_SEALED = ("format", "files", "digest")  # what `write_manifest` adds
+_RETRIES = 10  # how often an export may replace an artifact while it is being read
 
 
 def sha256(path: Path) -> str:
@@ -48,66 +58,92 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Seal a folder: hash every file in it and write the manifest that says so."""
-    files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
-    sealed = {**manifest, "format": FORMAT, "files": files}
+def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None = None) -> None:
+    """Seal a folder: hash every file in it and write the manifest that says so.
+
+    With `sign`, the PEM file of an Ed25519 private key, the manifest's signature is written too.
+    Raises KeyFileError and InstallError as `signature.sign` does.
+    """
+    body = {name: value for name, value in manifest.items() if name not in _SEALED}
+    sealed = {**body, "format": FORMAT, "files": {}}
+    for path in sorted(folder.iterdir()):
+        if path.name not in (MANIFEST, SIGNATURE):
+            sealed["files"][path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
     sealed["digest"] = _manifest_digest(sealed)
-    (folder / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n")
+    data = _manifest_bytes(sealed)
+    (folder / MANIFEST).write_bytes(data)
+    (folder / SIGNATURE).unlink(missing_ok=True)
+    if sign is not None:
+        (folder / SIGNATURE).write_bytes(signature.sign(data, sign))
 
 
-def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of the artifact at `path`; ArtifactError when it is absent or damaged."""
-    file = Path(path) / MANIFEST
+def sign(path: StrPath, private_key: StrPath) -> None:
+    """Sign the artifact at `path` with the Ed25519 private key in a PEM file.
+
+    A signature it has is replaced. Raises ArtifactError when the artifact is damaged or cannot be
+    written, KeyFileError and InstallError as `signature.sign` does.
+    """
+    folder = Path(path)
+    manifest = check_files(folder)
+    with writing(folder) as new:
+        for name in manifest["files"]:
+            (new / name).write_bytes(read_file(folder, manifest, name))
+        write_manifest(new, manifest, private_key)
+
+
+def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
+    """The manifest of the artifact at `path`, checked as far as it goes without the other files.
+
+    With `require_signature`, the PEM file of an Ed25519 public key, its signature is checked before
+    anything else is read out of it. Raises ArtifactError when the manifest is absent or damaged,
+    SignatureError when it is not signed by that key, KeyFileError and InstallError as
+    `signature.is_signed_by` does.
+    """
+    folder = Path(path)
+    file = folder / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
-    except FileNotFoundError:
+        _check_regular(file)
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"{path}: no artifact there ({MANIFEST} is missing)") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ArtifactError(f"{file}: cannot be read ({error})") from None
-    if not isinstance(manifest, dict) or not set(manifest) >= _REQUIRED:
+    _check_signature(folder, data, require_signature)
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{file}: cannot be read ({error})") from None
+    if not isinstance(manifest, dict) or not {"format", "digest"} <= set(manifest):
         raise ArtifactError(f"{file}: is not an artifact's manifest")
     if manifest["format"] != FORMAT:
         raise ArtifactError(
             f"{file}: has format {manifest['format']!r}, this version reads {FORMAT}"
         )
-    if manifest["digest"] != _manifest_digest(manifest):
+    # Byte for byte, so that not even a space that JSON allows can change unseen.
+    if manifest["digest"] != _manifest_digest(manifest) or data != _manifest_bytes(manifest):
         raise ArtifactError(f"{file}: is damaged (its digest does not match)")
+    try:
+        _check_structure(manifest)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{file}: is not an artifact's manifest ({error!r})") from None
     return manifest
 
 
-def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
+def verify(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
     """Check an artifact without loading any of its code, and return its manifest.
 
-    Raises ArtifactError when a file is missing, unexpected or differs from its recorded SHA-256,
-    or was built by another TVM, and TargetError when this machine's processor lacks a feature
-    the code was compiled for.
+    Raises ArtifactError when a file is missing, unexpected or differs from its recorded size or
+    SHA-256, or was built by another TVM, TargetError when this machine's processor lacks a feature
+    the code was compiled for, and with `require_signature` what `read_manifest` raises.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
-    try:
-        present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
-    except OSError as error:
-        raise ArtifactError(f"{folder}: cannot be read ({error})") from None
-    for name in sorted(set(manifest["files"]) ^ present):
-        state = "is missing" if name in manifest["files"] else "does not belong to this artifact"
-        raise ArtifactError(f"{folder / name}: {state}")
-    for name, digest in manifest["files"].items():
-        try:
-            found = sha256(folder / name)
-        except OSError as error:
-            raise ArtifactError(f"{folder / name}: cannot be read ({error})") from None
-        if found != digest:
-            raise ArtifactError(f"{folder / name}: is damaged (SHA-256 {found}, not {digest})")
-    if LIBRARY not in manifest["files"]:
-        raise ArtifactError(f"{folder}: has no {LIBRARY}")
-    for name in ("tvm", "tvm_ffi"):
-        mine = versions.stamp()[name]
-        if manifest["versions"].get(name) != mine:
-            raise ArtifactError(
-                f"{folder}: was built with {name} {manifest['versions'].get(name)}, here is {mine}"
-            )
-    lacking = host.missing_features(manifest["target"].get("features", []))
+    manifest = check_files(folder, require_signature)
+    check_versions(folder, manifest)
+    lacking = missing_features(manifest)
     if lacking:
         raise TargetError(
             f"{folder}: is compiled for {manifest['target'].get('mcpu', 'another processor')}; "
@@ -116,58 +152,168 @@ def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
     return manifest
 
 
+def check_files(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
+    """As `verify`, for the files alone: whether this machine can run the code is not asked."""
+    folder = Path(path)
+    manifest = read_manifest(folder, require_signature)
+    files = manifest["files"]
+    try:
+        present = {entry.name for entry in folder.iterdir()} - {MANIFEST, SIGNATURE}
+    except OSError as error:
+        raise ArtifactError(f"{folder}: cannot be read ({error})") from None
+    for name in sorted(set(files) ^ present):
+        state = "is missing" if name in files else "does not belong to this artifact"
+        raise ArtifactError(f"{folder / name}: {state}")
+    for name, recorded in files.items():
+        file = folder / name
+        try:
+            size = _check_regular(file)
+            if size != recorded["size"]:
+                raise ArtifactError(
+                    f"{file}: is damaged ({size} bytes long, not {recorded['size']})"
+                )
+            found = sha256(file)
+        except OSError as error:
+            raise ArtifactError(f"{file}: cannot be read ({error})") from None
+        if found != recorded["sha256"]:
+            raise ArtifactError(f"{file}: is damaged (SHA-256 {found}, not {recorded['sha256']})")
+    if LIBRARY not in files:
+        raise ArtifactError(f"{folder}: has no {LIBRARY}")
+    return manifest
+
+
+def check_versions(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raise ArtifactError when the artifact was built by another TVM than is installed here."""
+    for name in ("tvm", "tvm_ffi"):
+        mine = versions.stamp()[name]
+        if manifest["versions"].get(name) != mine:
+            raise ArtifactError(
+                f"{folder}: was built with {name} {manifest['versions'].get(name)}, here is {mine}"
+            )
+
+
+def missing_features(manifest: dict[str, Any]) -> list[str]:
+    """The processor features the code was compiled for that this machine lacks."""
+    return host.missing_features(manifest["target"].get("features", []))
+
+
+def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+    """A file of an artifact: the very bytes whose hash the manifest records.
+
+    Checked again although `verify` has done so, because the file may have changed since. Raises
+    ArtifactError when it has, or cannot be read.
+    """
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{folder / name}: cannot be read ({error})") from None
+    if hashlib.sha256(data).hexdigest() != manifest["files"][name]["sha256"]:
+        raise ArtifactError(f"{folder / name}: was changed after it was verified")
+    return data
+
+
+def undisturbed(path: StrPath, read: Callable[[], _Result]) -> _Result:
+    """`read()`, again where the artifact at `path` was replaced while it was being read.
+
+    An export puts a whole new folder in the old one's place; a reader that had opened one file of
+    each would take that for damage.
+    """
+    for _ in range(_RETRIES):
+        before = _identity(path)
+        try:
+            return read()
+        except ArtifactError:
+            if _identity(path) == before:
+                raise
+    return read()
+
+
+def _identity(path: StrPath) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _check_regular(file: Path) -> int:
+    """A file's size in bytes; OSError where it is none: reading a pipe would never end."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("not a regular file")
+    return found.st_size
+
+
+def _check_signature(folder: Path, data: bytes, public_key: StrPath | None) -> None:
+    file = folder / SIGNATURE
+    try:
+        signed = file.read_bytes() if _check_regular(file) == signature.LENGTH else None
+    except FileNotFoundError:
+        if public_key is None:
+            return
+        raise SignatureError(f"{folder}: is not signed ({SIGNATURE} is missing)") from None
+    except OSError as error:
+        raise ArtifactError(f"{file}: cannot be read ({error})") from None
+    if signed is None:
+        raise SignatureError(f"{file}: is damaged (a signature has {signature.LENGTH} bytes)")
+    if public_key is not None and not signature.is_signed_by(data, signed, public_key):
+        raise SignatureError(
+            f"{folder}: {MANIFEST} is not what the owner of {os.fspath(public_key)} signed"
+        )
+
+
+def _check_structure(manifest: dict[str, Any]) -> None:
+    """Raises ValueError, or whatever a missing or misshapen part leads to."""
+    for name, recorded in manifest["files"].items():
+        int(recorded["sha256"], 16)
+        _expect(isinstance(recorded["size"], int), f"size of {name}")
+    features = manifest["target"].get("features", [])
+    cores = manifest["target"].get("num-cores")
+    _expect(all(isinstance(feature, str) for feature in features), "features")
+    _expect(cores is None or (isinstance(cores, int) and cores > 0), "num-cores")
+    _expect(isinstance(manifest["versions"], dict), "versions")
+    main = manifest["functions"]["main"]
+    for kind in ("inputs", "params", "outputs"):
+        for spec in main[kind]:
+            _expect(all(isinstance(extent, int) and extent >= 0 for extent in spec["shape"]), kind)
+            _expect(isinstance(spec["dtype"], str), kind)
+            _expect(kind == "outputs" or isinstance(spec["name"], str), kind)
+    _expect(main["transform"] is None or isinstance(main["transform"], str), "transform")
+    _expect(isinstance(main["bare_output"], bool), "bare_output")
+    count = sum(trees.leaves(argument["tree"]) for argument in main["arguments"])
+    _expect(count == len(main["inputs"]), "arguments")
+    _expect(trees.leaves(main["output_tree"]) == len(main["outputs"]), "output_tree")
+    golden = manifest.get("golden")
+    if golden is not None:
+        _expect(len(golden["tolerances"]) == len(main["outputs"]), "golden tolerances")
+        _expect(all(0 <= float(each) < math.inf for each in golden["tolerances"]), "golden")
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def writing(path: StrPath) -> Iterator[Path]:
     """A new folder to fill that becomes `path` when the block ends, whole or not at all.
 
-    It is a temporary sibling, synced to disk and then renamed. An artifact that is already at
-    `path` is replaced; anything else there is left alone. Raises ArtifactError when the folder
-    cannot be written; nothing half-written stays behind, whatever happens.
+    It is a temporary sibling, synced to disk and then renamed; see `needle_tvm.atomic`. An artifact
+    that is already at `path` is replaced in one step; anything else there is left alone. Raises
+    ArtifactError when the folder cannot be written; nothing half-written stays behind.
     """
     target = Path(path).absolute()
+    if target.is_symlink():  # the link stays, what it leads to is replaced
+        target = target.resolve()
     if target.exists() and not (target / MANIFEST).is_file():
         occupied = not target.is_dir() or any(target.iterdir())
         if occupied:
             raise ArtifactError(f"{target}: exists and is not an artifact; it was not touched")
-    temporary: Path | None = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:32]}.", dir=target.parent))
-        temporary.chmod(0o755)
-        yield temporary
-        for file in temporary.iterdir():
-            _sync(file)
-        _sync(temporary)
-        _replace(temporary, target)
-        _sync(target.parent)
+        with atomic.writing(target) as folder:
+            yield folder
+            for file in folder.iterdir():
+                # safetensors makes files for their owner's eyes only.
+                shutil.copymode(folder / MANIFEST, file)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
-    finally:
-        if temporary is not None and temporary.exists():
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(new: Path, target: Path) -> None:
-    """Rename `new` to `target`. A directory cannot be renamed over a full one, so an artifact
-    that is there is first moved aside, and moved back if the second rename fails."""
-    if not target.exists():
-        new.rename(target)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:32]}.old.", dir=target.parent))
-    try:
-        target.rename(aside / "old")
-        try:
-            new.rename(target)
-        except OSError:
-            (aside / "old").rename(target)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -102,7 +102,7 @@ def describe(
             "mcpu": str(target.attrs["mcpu"]),
             "features": host.checkable(cpu_features(target)),
         },
-        "versions": {**versions.stamp(), "llvm": llvm_version()},
+        "versions": {**versions.provenance(), "llvm": llvm_version()},
         **notes,
     }
 

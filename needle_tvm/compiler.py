@@ -13,7 +13,7 @@ import numpy as np
 
 import needle
 from needle.trace import Graph, trace
-from needle_tvm import artifact, cache, runtime, stages
+from needle_tvm import artifact, cache, golden, runtime, stages
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.target import TargetSpec, resolve
 
@@ -31,14 +31,15 @@ class Executable:
         program: runtime.Program,
         *,
         from_cache: bool = False,
-        example: list[np.ndarray[Any, Any]] | None = None,
+        source: Source | None = None,
         params: dict[str, np.ndarray[Any, Any]] | None = None,
     ) -> None:
         self.program = program
         self.from_cache = from_cache
-        self._example = example
+        self._source = source
         self._params = params
-        if params is not None:
+        self._loaded_params = params if source is None else None
+        if source is not None and params is not None:
             program.set_params(params)
 
     @property
@@ -71,29 +72,55 @@ class Executable:
         tensors = [needle.Tensor(output, requires_grad=False) for output in outputs]
         return self.program.unflatten(tensors)
 
-    def export(self, path: str | os.PathLike[str]) -> Path:
+    def export(
+        self, path: str | os.PathLike[str], *, sign: str | os.PathLike[str] | None = None
+    ) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
-        An artifact that is there is replaced, whole or not at all. Raises ArtifactError when it
-        cannot be written, or when something else is there.
+        The example is the inputs the model was compiled with, and what the eager model gives for
+        them with the weights in use. An artifact that is there is replaced, whole or not at all.
+        With `sign`, the PEM file of an Ed25519 private key, the manifest is signed.
+
+        Raises ArtifactError when it cannot be written, or when something else is there,
+        KeyFileError when the key cannot be used, InstallError without the package `cryptography`.
         """
         from safetensors.numpy import save_file
 
         if self.program.params and self._params is None:
             raise ArtifactError(f"{path}: no weights to export")
-        example = self._example if self._example is not None else self.program.random_inputs()
-        golden = {f"input.{i}": array for i, array in enumerate(example)}
-        golden |= {f"output.{i}": array for i, array in enumerate(self.program.run(example))}
+        example, facts = self._golden()
+        manifest = {k: v for k, v in self.manifest.items() if k not in ("key", "golden")}
         with artifact.writing(path) as folder:
             for name in (artifact.LIBRARY, artifact.SCRIPT):
-                (folder / name).write_bytes((self.path / name).read_bytes())
+                (folder / name).write_bytes(artifact.read_file(self.path, self.manifest, name))
             try:
                 save_file(_contiguous(self._params or {}), folder / artifact.PARAMS)
-                save_file(_contiguous(golden), folder / artifact.GOLDEN)
+                save_file(_contiguous(example), folder / artifact.GOLDEN)
             except Exception as error:  # safetensors raises a type of its own for a full disk
                 raise OSError(str(error)) from error
-            artifact.write_manifest(folder, self.manifest)
+            artifact.write_manifest(folder, {**manifest, "golden": facts}, sign)
         return Path(path)
+
+    def _golden(self) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+        """The arrays of the golden example, and what the manifest says of it."""
+        carried = runtime.read_arrays(self.path, self.manifest, artifact.GOLDEN)
+        if carried is not None and self._params is self._loaded_params:
+            return carried, self.manifest["golden"]
+        params = self._params or {}
+        if self._source is not None:
+            inputs, made_by = self._source.example, golden.EAGER
+            outputs = self._source.reference(inputs, params)
+            tolerances = self._source.tolerances()
+        else:  # loaded, and then given other weights: the model itself is elsewhere
+            count = len(self.program.inputs)
+            inputs = self.program.random_inputs()
+            if carried is not None:
+                inputs = [carried[f"input.{i}"] for i in range(count)]
+            made_by, outputs = golden.COMPILED, self.program.run(inputs)
+            tolerances = golden.estimated_tolerances(self.program.outputs, self.program.params)
+        arrays = {f"input.{i}": array for i, array in enumerate(inputs)}
+        arrays |= {f"output.{i}": array for i, array in enumerate(outputs)}
+        return arrays, {"source": made_by, "tolerances": tolerances}
 
 
 def compile(
@@ -128,6 +155,8 @@ def compile(
         lower=lambda target: _lower(graph, target, stage),
         params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
         example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
+        reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
+        tolerances=lambda: golden.tolerances(graph),
     )
     return compile_source(source, spec, stage, trials, seed, recompile, progress)
 
@@ -138,13 +167,19 @@ class Source:
 
     `fingerprint` stands for everything of it that decides the code. `lower(target)` returns the
     module after the stage's graph passes, and the signature for the manifest; it is only called
-    where nothing is cached.
+    where nothing is cached. `reference(inputs, params)` is what the eager model gives for `example`
+    and weights by name, `tolerances()` how far each output may be from it, relative to its
+    magnitude; both are only called where the model is exported.
     """
 
     fingerprint: str
     lower: Callable[[Target], tuple[IRModule, dict[str, Any]]]
     params: dict[str, np.ndarray[Any, Any]]
     example: list[np.ndarray[Any, Any]]
+    reference: Callable[
+        [list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]
+    ]
+    tolerances: Callable[[], list[float]]
 
 
 def compile_source(
@@ -166,18 +201,17 @@ def compile_source(
     if program is None:
         _say(progress, f"{stage}: compiling")
         _build(source, spec, stage, trials, seed, folder, key, progress)
-        program = runtime.Program(folder, artifact.verify(folder))
-    return Executable(program, from_cache=from_cache, example=source.example, params=source.params)
+        program = artifact.undisturbed(
+            folder, lambda: runtime.Program(folder, artifact.verify(folder))
+        )
+    return Executable(program, from_cache=from_cache, source=source, params=source.params)
 
 
-def load(path: str | os.PathLike[str]) -> Executable:
+def load(
+    path: str | os.PathLike[str], *, require_signature: str | os.PathLike[str] | None = None
+) -> Executable:
     """Verify and load an exported model; see `runtime.load` for what is refused."""
-    program = runtime.load(path)
-    params = None
-    if artifact.PARAMS in program.manifest["files"]:
-        from safetensors.numpy import load_file
-
-        params = load_file(program.path / artifact.PARAMS)
+    program, params = runtime.load_with_params(path, require_signature)
     return Executable(program, from_cache=True, params=params)
 
 
@@ -186,7 +220,9 @@ def _cached(folder: Path) -> runtime.Program | None:
     if not folder.exists():
         return None
     try:
-        return runtime.Program(folder, artifact.verify(folder))
+        return artifact.undisturbed(
+            folder, lambda: runtime.Program(folder, artifact.verify(folder))
+        )
     except (ArtifactError, TargetError) as error:
         warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
         return None

@@ -39,6 +39,14 @@ class ArtifactError(NeedleTVMError):
     """An artifact that cannot be written, or that must not be loaded."""
 
 
+class SignatureError(ArtifactError):
+    """An artifact that is not signed, or not by the key that was asked for."""
+
+
+class KeyFileError(NeedleTVMError):
+    """A file that holds no key to sign with, or to check signatures with."""
+
+
 class EvaluationError(NeedleTVMError):
     """The work was done and did not succeed."""
 

@@ -16,7 +16,7 @@ from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
 from needle.testing import tolerance
 from needle.trace import Graph, trace
-from needle_tvm import artifact, runtime
+from needle_tvm import artifact, runtime, trees
 from needle_tvm.compiler import Executable, to_numpy
 from needle_tvm.target import TargetSpec, resolve
 
@@ -112,6 +112,7 @@ def first_divergence(
     nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
     probe = copy.copy(graph)
     probe.outputs = nodes
+    probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
     target = spec.to_tvm()
     module = build.schedule(build.lower(probe, target, stage), target, stage)
     with tempfile.TemporaryDirectory(prefix="needle-parity-") as temporary:

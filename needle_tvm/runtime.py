@@ -9,18 +9,19 @@ Only TVM's runtime library (3 MB) and tvm-ffi are loaded; `tvm` itself is never 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from needle_tvm import artifact, bfloat16, trees
+from needle_tvm import artifact, bfloat16, golden, trees
 from needle_tvm.errors import ArtifactError, InputError, ParameterError
 from needle_tvm.ffi import load_ffi
 from needle_tvm.threads import configure_tvm_threads
@@ -30,19 +31,56 @@ ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the
 _CPU, _POOLED_ALLOCATOR = 1, 2  # DLPack's device type, and the VM's allocator
 
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load(
+    path: str | os.PathLike[str], *, require_signature: str | os.PathLike[str] | None = None
+) -> Program:
     """Verify the artifact at `path`, then load it.
 
-    Raises ArtifactError when it is absent, damaged or built by another TVM, TargetError when this
-    processor cannot run it; nothing of it is loaded in either case.
+    With `require_signature`, the PEM file of an Ed25519 public key, only an artifact signed with
+    that key is loaded. Raises ArtifactError when it is absent, damaged or built by another TVM,
+    TargetError when this processor cannot run it, SignatureError when it is not signed by that key,
+    KeyFileError when the file holds no key, InstallError without the package `cryptography`;
+    nothing of it is loaded in any of these cases.
     """
-    manifest = artifact.verify(path)
-    program = Program(Path(path), manifest)
-    if artifact.PARAMS in manifest["files"]:
-        from safetensors.numpy import load_file
+    return load_with_params(path, require_signature)[0]
 
-        program.set_params(load_file(Path(path) / artifact.PARAMS))
-    return program
+
+def load_with_params(
+    path: str | os.PathLike[str], require_signature: str | os.PathLike[str] | None = None
+) -> tuple[Program, dict[str, np.ndarray[Any, Any]] | None]:
+    """As `load`, with the weights as the artifact holds them; None where it holds none."""
+
+    def read() -> tuple[Program, dict[str, np.ndarray[Any, Any]] | None]:
+        folder = Path(path)
+        manifest = artifact.verify(folder, require_signature)
+        params = read_arrays(folder, manifest, artifact.PARAMS)
+        return Program(folder, manifest), params
+
+    program, params = artifact.undisturbed(path, read)
+    if params is not None:
+        program.set_params(params)
+    return program, params
+
+
+def read_arrays(
+    folder: Path, manifest: Mapping[str, Any], name: str
+) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The arrays of one of an artifact's safetensors files; None where it has no such file.
+
+    Raises ArtifactError when the file was changed since it was verified, or is malformed.
+    """
+    if name not in manifest["files"]:
+        return None
+    from safetensors import SafetensorError, deserialize
+
+    data = artifact.read_file(folder, manifest, name)
+    try:
+        return {
+            array: np.frombuffer(entry["data"], _dtype(entry["dtype"])).reshape(entry["shape"])
+            for array, entry in deserialize(data)
+        }
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ArtifactError(f"{folder / name}: cannot be read ({error})") from error
 
 
 class Program:
@@ -88,8 +126,8 @@ class Program:
             array = np.asarray(_as_numpy(params[spec["name"]]))
             if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
                 problems.append(
-                    f"{spec['name']!r} is {_describe(array.shape, str(array.dtype))}, "
-                    f"not {_describe(spec['shape'], spec['dtype'])}"
+                    f"{spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
+                    f"not {describe(spec['shape'], spec['dtype'])}"
                 )
             arrays.append(array)
         if problems:
@@ -135,8 +173,12 @@ class Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a flat list of arrays; a flat list of arrays back."""
-        outputs = self.call(self.convert(values))
-        return [bfloat16.to_array(tensor) for tensor in outputs]
+        return self.to_arrays(self.call(self.convert(values)))
+
+    @staticmethod
+    def to_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """What `call` gave as NumPy arrays, over the same memory."""
+        return [bfloat16.to_array(tensor) for tensor in tensors]
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed."""
@@ -145,11 +187,14 @@ class Program:
             raise InputError(f"takes {len(specs)} arrays, was given {len(values)}")
         return [self._wrap(value, spec) for value, spec in zip(values, specs, strict=True)]
 
-    def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time."""
+    def call(self, tensors: Sequence[Any], machine: Any = None) -> list[Any]:
+        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time.
+
+        It runs on the calling thread's virtual machine, or on one that `new_machine` made.
+        """
         if self._params is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
-        result = self._machine()["main"](*tensors, *self._params)
+        result = (machine or self._machine())["main"](*tensors, *self._params)
         if self._main["bare_output"]:
             return [result]
         return list(result)
@@ -158,8 +203,8 @@ class Program:
         array = _as_numpy(value)
         if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
             raise InputError(
-                f"input {spec['name']!r} is {_describe(array.shape, str(array.dtype))}, "
-                f"the model was compiled for {_describe(spec['shape'], spec['dtype'])}"
+                f"input {spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
+                f"the model was compiled for {describe(spec['shape'], spec['dtype'])}"
             )
         usable = array.flags.c_contiguous and array.flags.writeable and array.size
         if not usable or array.ctypes.data % ALIGNMENT:
@@ -170,33 +215,69 @@ class Program:
         """This thread's VM: its registers are not locked, the code below them is shared."""
         machine = getattr(self._local, "machine", None)
         if machine is None:
-            machine = self._executable()
-            machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
-            self._local.machine = machine
+            machine = self._local.machine = self.new_machine()
+        return machine
+
+    def new_machine(self) -> Any:
+        """A virtual machine of its own for this program; one thread at a time may use it."""
+        machine = self._executable()
+        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
         return machine
 
 
-def self_test(program: Program) -> float:
-    """Run the artifact's golden example; the largest difference from its recorded outputs.
+def _dtype(name: str) -> np.dtype[Any]:
+    """NumPy's form of a dtype as safetensors writes it, such as "F32"."""
+    if name == "BF16":  # what safetensors.numpy.load does not know, unlike its load_file
+        return np.dtype(ml_dtypes.bfloat16)
+    if name == "BOOL":
+        return np.dtype(bool)
+    return np.dtype(f"{name[0].lower()}{int(name[1:]) // 8}")
 
-    Raises ArtifactError when the artifact carries no example.
+
+@dataclass(frozen=True)
+class SelfTest:
+    """How far each output of the golden example lies from its recorded value.
+
+    `differences` are relative to the recorded output's largest magnitude, infinite where NaNs or
+    infinities stand in different places; `tolerances` are the manifest's. `source` says who
+    computed the recorded outputs: "eager", the model itself, or "compiled" where it was not at
+    hand.
     """
-    if artifact.GOLDEN not in program.manifest["files"]:
-        raise ArtifactError(f"{program.path}: carries no {artifact.GOLDEN}")
-    from safetensors.numpy import load_file
 
-    golden = load_file(program.path / artifact.GOLDEN)
-    results = program.run([golden[f"input.{i}"] for i in range(len(program.inputs))])
-    worst = 0.0
-    for i, result in enumerate(results):
-        expected = golden[f"output.{i}"]
-        if np.array_equal(result, expected) or not result.size:
-            continue
-        have, want = result.astype(np.float64), expected.astype(np.float64)
-        if not np.array_equal(have, want, equal_nan=True):
-            gap = np.abs(have - want)
-            worst = max(worst, float(np.nanmax(gap)))
-    return worst
+    differences: tuple[float, ...]
+    tolerances: tuple[float, ...]
+    source: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is within its tolerance."""
+        pairs = zip(self.differences, self.tolerances, strict=True)
+        return all(difference <= tolerance for difference, tolerance in pairs)
+
+
+def self_test(program: Program) -> SelfTest:
+    """Run the artifact's golden example and compare.
+
+    Raises ArtifactError when the artifact carries no example, or one that does not fit it.
+    """
+    manifest, path = program.manifest, program.path / artifact.GOLDEN
+    example = read_arrays(program.path, manifest, artifact.GOLDEN)
+    if example is None or "golden" not in manifest:
+        raise ArtifactError(f"{program.path}: carries no {artifact.GOLDEN}")
+    names = [f"input.{i}" for i in range(len(program.inputs))]
+    wanted = [f"output.{i}" for i in range(len(program.outputs))]
+    if set(example) != {*names, *wanted}:
+        raise ArtifactError(f"{path}: does not hold this model's inputs and outputs")
+    try:
+        results = program.run([example[name] for name in names])
+    except InputError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    differences = [
+        golden.relative_difference(example[name], result)
+        for name, result in zip(wanted, results, strict=True)
+    ]
+    recorded = manifest["golden"]
+    return SelfTest(tuple(differences), tuple(recorded["tolerances"]), str(recorded["source"]))
 
 
 def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -221,7 +302,8 @@ def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value)
 
 
-def _describe(shape: Sequence[int], dtype: str) -> str:
+def describe(shape: Sequence[int], dtype: str) -> str:
+    """A shape and dtype in an error or a table: "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"
 
 
@@ -232,9 +314,7 @@ def _load_library(ffi: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
     by now, and a file that is overwritten changes under the process that runs it: so the copy has
     a name of its own, which is gone once it is loaded.
     """
-    code = (path / artifact.LIBRARY).read_bytes()
-    if hashlib.sha256(code).hexdigest() != manifest["files"][artifact.LIBRARY]:
-        raise ArtifactError(f"{path / artifact.LIBRARY}: was changed while it was being loaded")
+    code = artifact.read_file(path, manifest, artifact.LIBRARY)
     with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
         copy = Path(folder) / f"{Path(folder).name}.so"
         copy.write_bytes(code)

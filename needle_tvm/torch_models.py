@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import stages, trees
+from needle_tvm import golden, stages, trees
 from needle_tvm.compiler import Executable, Progress, Source, compile_source
 from needle_tvm.errors import InstallError, TranslationError
 from needle_tvm.target import resolve
@@ -66,8 +67,32 @@ def compile_torch(
         lower=lambda target: (_lower(module, target, stage), described),
         params={entry["name"]: _array(state[entry["name"]]) for entry in described["params"]},
         example=[_array(tensor) for tensor in tensors],
+        reference=_reference(torch, exported, arguments),
+        tolerances=lambda: golden.estimated_tolerances(described["outputs"], described["params"]),
     )
     return compile_source(source, spec, stage, trials, seed, recompile, progress)
+
+
+def _reference(torch: Any, exported: Any, arguments: list[Any]) -> Callable[..., list[Any]]:
+    """A function of inputs and weights by name that runs the exported program in PyTorch."""
+    # The model's owner may change its buffers later; in the code they are constants.
+    constants = {name: array.detach().clone() for name, array in exported.named_buffers()}
+
+    def run(inputs: list[Any], params: Mapping[str, Any]) -> list[Any]:
+        tensors = iter([torch.from_numpy(np.array(array)) for array in inputs])
+        nested = [
+            trees.unflatten(tree, list(itertools.islice(tensors, trees.leaves(tree))))
+            for tree in arguments
+        ]
+        state = {name: torch.from_numpy(np.array(array)) for name, array in params.items()}
+        with torch.no_grad():
+            result = torch.func.functional_call(
+                exported.module(), {**constants, **state}, tuple(nested)
+            )
+        leaves, _ = torch.utils._pytree.tree_flatten(result)
+        return [_array(leaf) for leaf in leaves]
+
+    return run
 
 
 def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any]:

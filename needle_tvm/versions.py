@@ -59,17 +59,27 @@ def compiler_identity() -> str:
     The SHA-256 the wheel records for the library, with the file's size and time, which change when
     someone puts another build in its place.
     """
-    recorded = ""
-    if installed("apache-tvm") is not None:
-        for file in metadata.files("apache-tvm") or []:
-            if file.name == "libtvm_compiler.so" and file.hash is not None:
-                recorded = file.hash.value
-    folder = tvm_library_folder()
-    library = folder / "libtvm_compiler.so" if folder is not None else None
-    if library is None or not library.is_file():
+    recorded = _recorded_compiler()
+    library = _compiler_library()
+    if library is None:
         return recorded or "none"
     stat = library.stat()
     return f"{recorded}-{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def _recorded_compiler() -> str:
+    """The SHA-256 the wheel records for TVM's compiler library; empty where there is no wheel."""
+    if installed("apache-tvm") is not None:
+        for file in metadata.files("apache-tvm") or []:
+            if file.name == "libtvm_compiler.so" and file.hash is not None:
+                return file.hash.value
+    return ""
+
+
+def _compiler_library() -> Path | None:
+    folder = tvm_library_folder()
+    library = folder / "libtvm_compiler.so" if folder is not None else None
+    return library if library is not None and library.is_file() else None
 
 
 @functools.cache
@@ -91,3 +101,11 @@ def stamp() -> dict[str, str]:
         "tvm_ffi": installed("apache-tvm-ffi") or "unknown",
         "compiler": compiler_identity(),
     }
+
+
+def provenance() -> dict[str, str]:
+    """`stamp` without what belongs to this installation: two machines with the same packages write
+    the same manifest, although their compilers' files are not of the same time."""
+    library = _compiler_library()
+    size = library.stat().st_size if library is not None else 0
+    return {**stamp(), "compiler": f"{_recorded_compiler()}-{size}"}

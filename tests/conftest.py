@@ -28,6 +28,24 @@ settings.register_profile(
 )
 settings.load_profile("needle")
 
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """Why tests marked `gpu` cannot run here; asked only when one is about to."""
+    from kernel_lab import build
+    from needle_tvm.errors import InstallError
+
+    try:
+        return build.why_no_gpu()
+    except InstallError as error:
+        return f"a GPU is found by TVM: {error}"
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and (reason := why_no_gpu()):
+        pytest.skip(reason)
+
+
 drawn = {"cases": 0, "properties": 0}
 
 

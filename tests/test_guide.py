@@ -103,6 +103,13 @@ def test_every_fence_is_code_that_runs_or_says_what_it_is():
         assert all(re.fullmatch(r"(python|sh)( nvcc| torch)*|text", mark) for mark in marks), path
 
 
+def test_a_block_that_is_not_executed_says_why():
+    for path in notebooks.chapters():
+        for section in re.split(r"^## ", path.read_text(), flags=re.M):
+            told = re.search(r"(not|[Nn]either) [^.]*executed", section)
+            assert told or "```text" not in section, f"{path.name}: {section.splitlines()[0]}"
+
+
 def test_the_index_lists_every_chapter():
     linked = re.findall(r"\]\((\d\d-[\w-]+\.md)\)", (GUIDE / "README.md").read_text())
     assert linked == [path.name for path in notebooks.chapters()]

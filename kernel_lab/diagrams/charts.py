@@ -38,6 +38,10 @@ def _timed(result: LabResult) -> list[tuple[RungResult, Quartiles]]:
     return entries
 
 
+def _label(entry: RungResult) -> str:
+    return entry.name if entry.precision == "float32" else f"{entry.name} ({entry.precision})"
+
+
 def time_chart(result: LabResult) -> Any:
     """A figure: a bar for the median time of each rung and peer, quartiles as whiskers.
 
@@ -61,7 +65,7 @@ def time_chart(result: LabResult) -> Any:
                 va="center",
                 fontsize=8,
             )
-        axis.set_yticks(range(len(entries)), [entry.name for entry, _ in entries])
+        axis.set_yticks(range(len(entries)), [_label(entry) for entry, _ in entries])
         axis.invert_yaxis()
         axis.set_xscale("log")
         low, high = axis.get_xlim()

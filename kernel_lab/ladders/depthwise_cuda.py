@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_lab.rung import Ladder
-from kernel_lab.workload import Case
+from kernel_lab.ladders.cuda_limits import grid_claim, shared_claim
+from kernel_lab.rung import Ladder, any_size
+from kernel_lab.workload import Case, Size
 from kernel_lab.workloads import depthwise
 
 if TYPE_CHECKING:
@@ -15,7 +16,35 @@ ladder = Ladder(depthwise.DEPTHWISE, "cuda")
 separable = Ladder(depthwise.SEPARABLE, "cuda")
 
 ROWS, COLUMNS = 8, 32  # of a block's threads, and so of its results
-THREADS = ROWS * COLUMNS
+
+
+def _rows_fit(size: Size) -> str | None:
+    """The claim of a block for each row: only the x axis of a grid is long."""
+    return grid_claim(y=size["H"])
+
+
+def _planes_fit(size: Size) -> str | None:
+    """The claim of `_planes`: planes along z, bands of rows along y."""
+    return grid_claim(y=-(-size["H"] // ROWS), z=size["B"] * size["C"])
+
+
+def _frame_fits(size: Size) -> str | None:
+    """The claim of the rungs that keep a piece with its frame, and a kernel, in shared memory."""
+    k = size["K"]
+    framed = (min(size["H"], ROWS) + k - 1) * (min(size["W"], COLUMNS) + k - 1)
+    return _planes_fit(size) or shared_claim(framed + k * k)
+
+
+def _halves_fit(size: Size) -> str | None:
+    """The claim of two kernels: planes of either half along z."""
+    return _planes_fit(size) or grid_claim(z=size["B"] * size["O"])
+
+
+def _channels_fit(size: Size) -> str | None:
+    """The claim of the fused kernel: all channels of a piece in shared memory."""
+    piece = min(size["H"], ROWS) * min(size["W"], COLUMNS)
+    rows = grid_claim(y=-(-size["H"] // ROWS), z=size["B"])
+    return rows or shared_claim(size["C"] * piece)
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
@@ -28,7 +57,7 @@ def naive(sch: Schedule, case: Case) -> None:
     sch.bind(sch.fuse(b, c), "blockIdx.x")
 
 
-@ladder.rung(expected=(3, 16))
+@ladder.rung(expected=(3, 16), claims=_rows_fit)
 def blocks_2d(sch: Schedule, case: Case) -> None:
     """A block for each row of a plane (document's v1; it says 2.3 times, its times say 4.3).
 
@@ -39,7 +68,7 @@ def blocks_2d(sch: Schedule, case: Case) -> None:
     sch.bind(y, "blockIdx.y")
 
 
-@ladder.rung(expected=(5, 32))
+@ladder.rung(expected=(5, 32), claims=any_size)
 def block_fusion(sch: Schedule, case: Case) -> None:
     """A block for each result (v2): all loops over results in one, W times as many threads.
 
@@ -49,7 +78,7 @@ def block_fusion(sch: Schedule, case: Case) -> None:
     sch.bind(sch.fuse(b, c, y, x), "blockIdx.x")
 
 
-@ladder.rung(expected=(3, 16))
+@ladder.rung(expected=(3, 16), claims=_planes_fit)
 def threads_2d(sch: Schedule, case: Case) -> None:
     """8 x 32 threads for a piece of a plane (v3): a warp is a stretch of a row and reads a run."""
     _planes(sch)
@@ -70,7 +99,7 @@ def _planes(sch: Schedule, name: str = "out") -> Any:
     return x_block
 
 
-@ladder.rung(expected=(0.9, 1.4))
+@ladder.rung(expected=(0.9, 1.4), claims=any_size)
 def outer_fusion(sch: Schedule, case: Case) -> None:
     """All results in one loop, shared out to blocks of 128 threads (v4, 1.26 times).
 
@@ -109,12 +138,19 @@ def _framed(case: Case, image: Any, kernel: Any, name: str) -> Any:
     )
 
 
-@ladder.rung(kind="rewrite", after=threads_2d, expected=(0.9, 1.6), define=define_padded)
+@ladder.rung(
+    kind="rewrite",
+    after=threads_2d,
+    expected=(0.9, 1.6),
+    define=define_padded,
+    claims=_frame_fits,
+)
 def shared_memory(sch: Schedule, case: Case) -> None:
     """A block's piece of the image with its frame, and its kernel, in shared memory.
 
     Each pixel is fetched, and asked whether it lies inside, once for a block instead of up to K x K
-    times. At 7 x 7 the cache had given most of this.
+    times. At 7 x 7 the cache had given most of this. A warp reads a row of the frame: no two of its
+    lanes meet in a bank of shared memory.
     """
     _shared(sch)
 
@@ -149,19 +185,21 @@ def separable_naive(sch: Schedule, case: Case) -> None:
         sch.bind(sch.fuse(b, c, y, x), "blockIdx.x")
 
 
-@separable.rung(name="threads_2d", expected=(3, 16))
+@separable.rung(name="threads_2d", expected=(3, 16), claims=_halves_fit)
 def separable_threads_2d(sch: Schedule, case: Case) -> None:
     """Two kernels with blocks of 8 x 32 threads: whole warps, each reading a run of a row."""
     for name in ("deep", "out"):
         _planes(sch, name)
 
 
-@separable.rung(name="fuse", expected=(1.1, 2))
+@separable.rung(name="fuse", expected=(1.1, 2), claims=_channels_fit)
 def separable_fuse(sch: Schedule, case: Case) -> None:
     """One kernel: a block computes the depthwise results of all channels for its piece into shared
     memory, then all output channels from there.
 
-    One launch instead of two, and the array between the halves never reaches global memory.
+    One launch instead of two, and the array between the halves never reaches global memory. A warp
+    is a stretch of a row, so the trace finds no bank conflict. (The sum over channels at a pixel
+    reads what the same thread wrote; shared memory has room for more channels than registers.)
     """
     out, deep = sch.get_sblock("out"), sch.get_sblock("deep")
     b, o, y, x, _ = sch.get_loops(out)
@@ -174,10 +212,14 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     sch.bind(y_thread, "threadIdx.y")
     sch.bind(x_thread, "threadIdx.x")
     sch.set_scope(deep, 0, "shared")
-    sch.compute_at(deep, x_block, preserve_unit_loops=True)
-    *_, c, dy, dx, kh, kw = sch.get_loops(deep)
-    sch.reorder(dy, dx, c, kh, kw)
+    # Sums in a register, stored once: summed in shared memory, each step would read what a thread
+    # wrote there, and at an edge TVM would put a barrier where only some of the threads pass.
+    shared = sch.cache_write(deep, 0, "local")
+    sch.compute_at(shared, x_block, preserve_unit_loops=True)
+    *_, c, dy, dx = sch.get_loops(shared)
+    sch.reorder(dy, dx, c)
     _, ty = sch.split(dy, [None, ROWS])
     _, tx = sch.split(dx, [None, COLUMNS])
     sch.bind(ty, "threadIdx.y")
     sch.bind(tx, "threadIdx.x")
+    sch.compute_at(deep, c, preserve_unit_loops=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
 
 
-@ladder.rung(expected=(1, 1), kind="naive")
+@ladder.rung(expected=(1, 1), kind="naive", claims=gemm_cuda.bands_fit)
 def naive(sch: Schedule, case: Case) -> None:
     """Three kernels, 16 x 16 threads each: the product, the bias, GELU.
 
@@ -40,7 +40,9 @@ def fuse(sch: Schedule, case: Case) -> None:
 def fuse_into_tile(sch: Schedule, case: Case) -> None:
     """The register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
 
-    One kernel; C itself is never written. Most of the gain is the product's tiles.
+    One kernel; C itself is never written. Most of the gain is the product's tiles. The trace
+    reports bank conflicts of two turns, because TVM's loops load one element at a time; nvcc joins
+    four into a load of 16 bytes, and those have none (32 such loads in its PTX, no other).
     """
     sch.compute_inline(sch.get_sblock("shifted"))
     c, k_outer = gemm_cuda.tiled(sch, 2 * gemm_cuda.STEP, vector=4, result="out")

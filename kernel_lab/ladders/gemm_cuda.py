@@ -1,15 +1,16 @@
-"""Matrix product on a GPU: from one result per thread to tensor cores.
+"""Matrix product on a GPU: from one result per thread to register tiles.
 
 The steps up to shared memory are document 002's; register tiles, vector loads and double buffering
-follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008), and the
-warp-level matrix units come last.
+follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008). The
+ladder goes on with tensor cores in `gemm_tensor_core`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_lab.rung import Ladder, any_size
+from kernel_lab.ladders.cuda_limits import grid_claim
+from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size
 from kernel_lab.workloads import gemm
 
@@ -25,15 +26,25 @@ TILE = 64  # edge of a block's results once threads have several
 EACH = 4  # results of a thread along each axis
 
 
-def whole_tiles(size: Size) -> str | None:
-    """The claim of the rungs with register tiles: no results beyond the edge."""
-    for name, tile in (("M", TILE), ("N", TILE), ("K", STEP)):
+def multiples(size: Size, **tiles: int) -> str | None:
+    """Why a size is no whole number of tiles of these extents; None where it is."""
+    for name, tile in tiles.items():
         if size[name] % tile:
             return f"{name}={size[name]} is not a multiple of {tile}"
     return None
 
 
-@ladder.rung(expected=(1, 1), kind="naive")
+def bands_fit(size: Size) -> str | None:
+    """The claim of square blocks: bands of rows along the grid's y axis."""
+    return grid_claim(y=-(-size["M"] // EDGE))
+
+
+def whole_tiles(size: Size) -> str | None:
+    """The claim of the rungs with register tiles: no results beyond the edge, bands along y."""
+    return multiples(size, M=TILE, N=TILE, K=STEP) or grid_claim(y=size["M"] // TILE)
+
+
+@ladder.rung(expected=(1, 1), kind="naive", claims=lambda size: grid_claim(y=size["M"]))
 def naive(sch: Schedule, case: Case) -> None:
     """One block of a single thread for each result (document 002's baseline).
 
@@ -45,7 +56,7 @@ def naive(sch: Schedule, case: Case) -> None:
     sch.bind(j, "blockIdx.x")
 
 
-@ladder.rung(expected=(1.5, 8))
+@ladder.rung(expected=(1.5, 8), claims=lambda size: grid_claim(y=size["N"]))
 def threads_1d(sch: Schedule, case: Case) -> None:
     """Blocks of 32 threads down a column of C (document 002's v1).
 
@@ -61,7 +72,7 @@ def threads_1d(sch: Schedule, case: Case) -> None:
     sch.bind(i_inner, "threadIdx.x")
 
 
-@ladder.rung(kind="failed", expected=(0.8, 1.4))
+@ladder.rung(kind="failed", claims=bands_fit, expected=(0.8, 1.4))
 def threads_2d_rows(sch: Schedule, case: Case) -> None:
     """FAILS: 16 x 16 threads with threadIdx.x along the rows (document 002's v2, 1.04 times).
 
@@ -71,7 +82,7 @@ def threads_2d_rows(sch: Schedule, case: Case) -> None:
     square(sch, row="threadIdx.x", column="threadIdx.y")
 
 
-@ladder.rung(after=threads_1d, expected=(2, 8))
+@ladder.rung(after=threads_1d, claims=bands_fit, expected=(2, 8))
 def threads_2d(sch: Schedule, case: Case) -> None:
     """16 x 16 threads with threadIdx.x along the columns: neighbours read neighbours.
 
@@ -185,9 +196,7 @@ def vector_loads(sch: Schedule, case: Case) -> None:
 
 def deep_tiles(size: Size) -> str | None:
     """The claim of the rungs that take k in steps of 16."""
-    if size["K"] % (2 * STEP):
-        return f"K={size['K']} is not a multiple of {2 * STEP}"
-    return whole_tiles(size)
+    return multiples(size, K=2 * STEP) or whole_tiles(size)
 
 
 @ladder.rung(expected=(1.05, 1.6), claims=deep_tiles)
@@ -203,7 +212,7 @@ def double_buffer(sch: Schedule, case: Case) -> None:
     sch.decompose_reduction(c, k_outer)
 
 
-@ladder.rung(kind="failed", after=threads_2d, claims=any_size, expected=(0.3, 1.0))
+@ladder.rung(kind="failed", after=threads_2d, claims=bands_fit, expected=(0.3, 1.0))
 def local_copies(sch: Schedule, case: Case) -> None:
     """FAILS: strips of A and B in each thread's own local memory (document 004's step).
 

@@ -280,7 +280,12 @@ class Expressions:
 
     def site(self, slot: Slot, is_store: bool, indices: Any) -> int:
         """Number of a new load or store in the program; -1 where its scope is not recorded."""
-        if self.scopes[slot.buffer] in self.ignore:
+        scope = self.scopes[slot.buffer]
+        if scope.startswith("wmma."):
+            raise NotInterpreted(
+                f"trace: {slot.name} has scope {scope!r}; only tensor-core instructions access it"
+            )
+        if scope in self.ignore or scope == "warp":  # which is registers of a warp's threads
             return -1
         self.estimate += self.times
         text = f"{slot.name}[{', '.join(str(index) for index in indices)}]"

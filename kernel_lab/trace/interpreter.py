@@ -42,9 +42,9 @@ def trace(
     recorded.
 
     Raises TraceTooLarge where the kernel could make more than `limit` accesses, NotInterpreted for
-    what is not known (tensor-core intrinsics, calls of other functions), NotLowered where TVM
-    itself refuses the schedule, TraceError where the kernel reads or writes outside a buffer,
-    LabUsageError for inputs that do not fit.
+    what is not known (tensor-core instructions beside those of fragments.py, calls of other
+    functions), NotLowered where TVM itself refuses the schedule, TraceError where the kernel reads
+    or writes outside a buffer, LabUsageError for inputs that do not fit.
     """
     if cores < 1:
         raise LabUsageError(f"trace: cores is {cores}; it must be at least 1")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernel_lab.trace.errors import NotInterpreted, TraceError, TraceTooLarge
+from kernel_lab.trace.events import WARP
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -27,7 +28,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @dataclass
 class Storage:
-    """A buffer's elements. `share` says who has a copy of it: "all", "block" or "thread"."""
+    """A buffer's elements. `share` says who has a copy of it: "all", "block", "warp", "thread"."""
 
     name: str
     size: int
@@ -59,10 +60,16 @@ class Machine:
 
     def allocate(self, name: str, size: int, dtype: np.dtype, share: str) -> Storage:
         """Memory for a buffer, with a copy for each block or thread that has its own."""
+        if share == "warp" and self.block_size % WARP:
+            raise TraceError(
+                f"trace: {name} is held by warps together, and a block of {self.block_size} threads"
+                f" is not whole warps of {WARP}"
+            )
         threads = np.arange(self.width)[:, None]
         if self.width == 1 or share == "all":
             return Storage(name, size, share, filled(size, dtype))
-        owner = threads // self.block_size if share == "block" else threads
+        # Where warps matter blocks are whole warps, so counting on over the blocks numbers them.
+        owner = threads // {"block": self.block_size, "warp": WARP}.get(share, 1)
         copies = int(owner[-1, 0]) + 1
         return Storage(name, size, share, filled(size * copies, dtype), owner * size)
 

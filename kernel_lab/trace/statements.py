@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from kernel_lab.trace import fragments, mma
 from kernel_lab.trace.errors import NotInterpreted, TraceError
 from kernel_lab.trace.expressions import Expressions, Slot, Value, call_name, inverse
+from kernel_lab.trace.loops import (
+    PARALLEL,
+    THREAD_BINDING,
+    VECTORIZED,
+    constant_extent,
+    is_plain,
+    thread_extents,
+)
 from kernel_lab.trace.machine import Machine, Storage, numpy_dtype
 
-SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING = range(5)  # tirx.ForKind
 # Attributes that say how to generate code, not what it does.
 SILENT_ATTRIBUTES = (
     "pragma_",
@@ -28,6 +37,8 @@ SILENT_ATTRIBUTES = (
     "compute_scope",
     "device_scope",
 )
+WARP_SCOPES = (*fragments.SCOPES, mma.SCOPE)
+WARP_CALLS = {**fragments.CALLS, **mma.CALLS}
 AXES = ("z", "y", "x")  # outermost first: x is fastest
 
 
@@ -115,10 +126,10 @@ class Program(Expressions):
         buffer, scope = node.buffer, str(node.buffer.scope())
         if self._lanes:
             raise NotInterpreted(f"trace: {buffer.name} is allocated inside a vectorised loop")
-        if scope not in ("", "global", "local", "shared", "shared.dyn"):
+        if scope not in ("", "global", "local", "shared", "shared.dyn", *WARP_SCOPES):
             raise NotInterpreted(
-                f"trace: {buffer.name} has scope {scope!r}; tensor-core and warp memory is not"
-                " interpreted"
+                f"trace: {buffer.name} has scope {scope!r}; of the memory of warps and tensor"
+                f" cores only {', '.join(WARP_SCOPES)} is interpreted"
             )
         if buffer in self.slots:
             return
@@ -126,6 +137,10 @@ class Program(Expressions):
         share = {None: "all", "parallel": "thread"}.get(self._region, "thread")
         if self._region == "kernel" and scope.startswith("shared"):
             share = "block"
+        elif scope in WARP_SCOPES:
+            if self._region != "kernel":
+                raise NotInterpreted(f"trace: {buffer.name} has scope {scope!r} outside a kernel")
+            share = "warp"
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
         # Once for the region: an allocation in a loop need not start afresh each time.
@@ -271,7 +286,7 @@ class Program(Expressions):
         if len(names) == 1:
             self.emit(f"for {names[0]} in {ranges[0]}:")
         else:
-            self.constants["product"] = _product
+            self.constants["product"] = product
             self.emit(f"for {', '.join(names)} in product({', '.join(ranges)}):")
         self.times *= count
         self.depth += 1
@@ -339,6 +354,8 @@ class Program(Expressions):
         name = call_name(node.value) if hasattr(node.value, "op") else None
         if name in ("tvm_storage_sync", "cuda.cta_sync"):
             self.emit("m.barrier()")
+        elif name in WARP_CALLS:
+            WARP_CALLS[name](self, name, node.value.args)
         elif name == "ret" or type(node.value).__name__ == "IntImm":
             pass
         else:
@@ -351,47 +368,3 @@ class Program(Expressions):
         self.emit(
             f"if not {holds}: raise TraceError({f'trace: assertion failed: {node.condition}'!r})"
         )
-
-
-def _product(*ranges: range) -> Any:
-    from itertools import product
-
-    return product(*ranges)
-
-
-def is_plain(node: Any) -> bool:
-    """Whether a statement is a serial or unrolled loop with constant bounds."""
-    return (
-        type(node).__name__ == "For"
-        and int(node.kind) in (SERIAL, UNROLLED)
-        and hasattr(node.min, "value")
-        and hasattr(node.extent, "value")
-    )
-
-
-def constant_extent(node: Any) -> int:
-    """A loop's extent; raises NotInterpreted where it is not a constant."""
-    if not hasattr(node.extent, "value"):
-        raise NotInterpreted(
-            f"trace: loop {node.loop_var.name} is parallel or vectorised over {node.extent}, which"
-            " is not a constant"
-        )
-    return int(node.extent.value)
-
-
-def thread_extents(node: Any) -> dict[str, int]:
-    """Extent of each thread axis that a kernel binds, anywhere in it, by tag."""
-    found: dict[str, int] = {}
-    pending = [node]
-    while pending:
-        here = pending.pop()
-        if type(here).__name__ == "AttrStmt" and str(here.attr_key) == "thread_extent":
-            tag, extent = str(here.node.thread_tag), here.value
-            if not hasattr(extent, "value"):
-                raise NotInterpreted(f"trace: {tag} has the symbolic extent {extent}")
-            found[tag] = int(extent.value)
-        for child in ("body", "then_case", "else_case"):
-            if getattr(here, child, None) is not None:
-                pending.append(getattr(here, child))
-        pending.extend(getattr(here, "seq", ()))
-    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import numpy_convolution, numpy_layers
+from . import numpy_convolution, numpy_functions, numpy_layers
 from .dtypes import (
     FLOAT_OF_INTEGER,
     FLOATING,
@@ -113,15 +113,6 @@ def _unary(fn: Callable[[Any], Any], floating: bool = False) -> Callable[[View],
     return kernel
 
 
-def _stable_sigmoid(x: Any) -> Any:
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
-
-
-def _erf(x: Any) -> Any:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
-
-
 negative = _unary(np.negative)
 abs = _unary(np.absolute)
 sign = _unary(np.sign)
@@ -139,8 +130,8 @@ tanh = _unary(np.tanh, floating=True)
 sqrt = _unary(np.sqrt, floating=True)
 rsqrt = _unary(lambda x: 1 / np.sqrt(x), floating=True)
 reciprocal = _unary(lambda x: 1 / x, floating=True)
-sigmoid = _unary(_stable_sigmoid, floating=True)
-erf = _unary(_erf, floating=True)
+sigmoid = _unary(numpy_functions.sigmoid, floating=True)
+erf = _unary(numpy_functions.erf, floating=True)
 logical_not = _unary(np.logical_not)
 isnan = _unary(np.isnan)
 isfinite = _unary(np.isfinite)
@@ -175,7 +166,7 @@ divide = _binary(np.true_divide)
 power = _binary(np.power)
 maximum = _binary(np.maximum)
 minimum = _binary(np.minimum)
-relu_grad = _binary(lambda g, y: np.where(y > 0, g, np.zeros((), np.result_type(g, y))))
+relu_grad = _binary(numpy_functions.relu_grad)
 equal = _binary(np.equal)
 not_equal = _binary(np.not_equal)
 less = _binary(np.less)

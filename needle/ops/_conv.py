@@ -51,14 +51,18 @@ class ConvOp(Op):
         rows, columns = self.window(w).counts(self.name, (h, width))
         return n, rows, columns, outputs
 
-    def common(self, *inputs: Spec) -> tuple[str, Any]:
-        """dtype and device of the output; all inputs have four axes."""
-        for what, x in zip(("first input", "second input"), inputs, strict=True):
+    def target(self, a: Any, b: Any) -> Shape4:
+        """Shape of the op's output from those of its inputs. ShapeError when they do not match."""
+        raise NotImplementedError(f"{self.name} defines no target")
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        for what, x in (("first input", a), ("second input", b)):
             check_rank(self.name, f"the {what}", x, 4)
-        dtype = result_type(inputs[0].dtype, inputs[1].dtype)
+        dtype = result_type(a.dtype, b.dtype)
         if dtype == "bool":
             raise TypeError(f"{self.name}: both inputs are bool; cast one to a number")
-        return dtype, common_device(self.name, *inputs)
+        device = common_device(self.name, a, b)
+        return Spec(self.target(a.shape, b.shape), dtype, device)
 
 
 # On NDArrays. Where the device's own kernels do not serve, a convolution is a product of matrices

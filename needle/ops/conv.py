@@ -54,9 +54,8 @@ class Conv(_conv.ConvOp):
         error(TypeError, "bool", Arg((1, 2, 2, 1), dtype="bool"), Arg((1, 1, 1, 1), dtype="bool")),
     )
 
-    def infer(self, x: Spec, w: Spec) -> Spec:
-        dtype, device = self.common(x, w)
-        return Spec(self.output(x.shape, w.shape), dtype, device)
+    def target(self, x: Any, w: Any) -> _conv.Shape4:
+        return self.output(x, w)
 
     def reduction_length(self, x: Spec, w: Spec) -> int:
         return prod(w.shape[:3])
@@ -157,10 +156,6 @@ class ConvInput(_conv.ConvOp):
             )
         return shape
 
-    def infer(self, g: Spec, w: Spec) -> Spec:
-        dtype, device = self.common(g, w)
-        return Spec(self.target(g.shape, w.shape), dtype, device)
-
     def reduction_length(self, g: Spec, w: Spec) -> int:
         return prod(w.shape[:2]) * w.shape[3]
 
@@ -256,10 +251,6 @@ class ConvWeight(_conv.ConvOp):
                 f"and kernel {self.kernel} have {expected}"
             )
         return shape
-
-    def infer(self, x: Spec, g: Spec) -> Spec:
-        dtype, device = self.common(x, g)
-        return Spec(self.target(x.shape, g.shape), dtype, device)
 
     def reduction_length(self, x: Spec, g: Spec) -> int:
         return prod(g.shape[:3])

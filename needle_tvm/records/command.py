@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
             "--store", type=Path, metavar="DIR", help="the store (the one in needle's cache)"
         )
         added.add_argument("--json", action="store_true", help="print one JSON object instead")
-        added.set_defaults(run=run)
+        added.set_defaults(command=run)
         return added.add_argument
 
     command("list", _list, "List the workloads and how many records there are of each.")

@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from needle_tvm import atomic
 from needle_tvm.child import Child, ChildError, Messages
 from needle_tvm.errors import RecordsError
 from needle_tvm.records import rows
@@ -232,19 +231,15 @@ def export_json(
             trace, run_secs, args_info = map(json.loads, texts)
             index = len(workload_lines)
             record_lines.append([index, [trace, run_secs, target, args_info]])
-        text = module.text.encode()
-        encoded = base64.b64encode(struct.pack("<Q", len(text)) + text).decode()
+        data = module.text.encode()
+        encoded = base64.b64encode(struct.pack("<Q", len(data)) + data).decode()
         workload_lines.append([workload.structural_hash, encoded])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".export.", dir=folder) as temporary:
-            for name, lines in ((WORKLOADS, workload_lines), (RECORDS, record_lines)):
-                with (Path(temporary) / name).open("w") as file:
-                    file.writelines(rows.canonical(line) + "\n" for line in lines)
-                    file.flush()
-                    os.fsync(file.fileno())
-            for name in (WORKLOADS, RECORDS):  # the workloads first: records refer to them
-                os.rename(Path(temporary) / name, folder / name)
+        # The workloads first: records refer to them.
+        for name, lines in ((WORKLOADS, workload_lines), (RECORDS, record_lines)):
+            text = "".join(rows.canonical(line) + "\n" for line in lines)
+            atomic.write_file(folder / name, text.encode())
     except OSError as error:
         raise RecordsError(f"{folder}: cannot be written ({error.strerror})") from error
     return len(record_lines)

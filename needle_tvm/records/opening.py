@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+from needle_tvm.atomic import sync
 from needle_tvm.errors import DamagedRecordsError, RecordsError
 from needle_tvm.records import sqlite
 from needle_tvm.records.rows import COLUMNS, Row, name, values
@@ -176,7 +177,7 @@ def _create_where_absent(folder: Path) -> None:
     new = _filled(folder, {})
     try:
         os.rename(new, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # someone else was faster
             raise
@@ -192,8 +193,8 @@ def _filled(folder: Path, rows: dict[str, Row]) -> Path:
             sqlite.create(new)
             with closing(sqlite.connect(new)) as connection:
                 _insert_all(connection, rows)
-        _sync(new / sqlite.FILE)
-        _sync(new)
+        sync(new / sqlite.FILE)
+        sync(new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -213,7 +214,7 @@ def _recover(folder: Path, damage: str, report: Report) -> None:
         os.rename(folder, aside)
         with suppress(FileNotFoundError):  # who opens it this very moment does this for us
             os.rename(waiting, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         text = f"{damage}, and cannot be recovered here ({error.strerror})"
         raise RecordsError(text) from error
@@ -243,11 +244,3 @@ def recovered(folder: Path) -> Path:
 
 def _bytes(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -281,11 +281,16 @@ View conv2d(const View& x, const View& w, py::handle stride, py::handle padding,
   return cpu::conv2d(x, w, at);
 }
 
+Dims two_axes(py::handle values, const char* what) {
+  const Dims d = dims(values, what);
+  if (d.ndim != 2) throw std::invalid_argument(std::string(what) + " has two axes");
+  return d;
+}
+
 View conv2d_input(const View& g, const View& w, py::handle size, py::handle stride,
                   py::handle padding, py::handle dilation) {
   const ConvWindow at = conv_window(stride, padding, dilation);
-  Dims d = dims(size, "conv2d_input");
-  if (d.ndim != 2) throw std::invalid_argument("conv2d_input: an image has two axes");
+  const Dims d = two_axes(size, "conv2d_input: an image");
   MaybeReleaseGil gil(large(g.size(), w.size()));
   return cpu::conv2d_input(g, w, d[0], d[1], at);
 }
@@ -293,8 +298,7 @@ View conv2d_input(const View& g, const View& w, py::handle size, py::handle stri
 View conv2d_weight(const View& x, const View& g, py::handle kernel, py::handle stride,
                    py::handle padding, py::handle dilation) {
   const ConvWindow at = conv_window(stride, padding, dilation);
-  Dims d = dims(kernel, "conv2d_weight");
-  if (d.ndim != 2) throw std::invalid_argument("conv2d_weight: a kernel has two axes");
+  const Dims d = two_axes(kernel, "conv2d_weight: a kernel");
   MaybeReleaseGil gil(large(x.size(), g.size()));
   return cpu::conv2d_weight(x, g, d[0], d[1], at);
 }

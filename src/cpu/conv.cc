@@ -17,11 +17,9 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kPixels = 96;  // outputs a thread works on at a time: a multiple of every tile
-constexpr int64_t kDepth = 256;  // as in matmul.cc: terms for which a panel of B fits the L1 cache
 constexpr int64_t kParallelWork = 1 << 18;    // multiply-adds below which threads do not pay
 constexpr int64_t kLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
 constexpr int64_t kLargestElement = 16;
-constexpr int kMaxTileRows = 8;
 
 // Along one image axis: taps [first, first + taps) are those that ever meet the image, and reach
 // [low, low + extent) of it; what of that lies outside of [0, size) is padding.

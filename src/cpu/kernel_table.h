@@ -38,6 +38,9 @@ struct AdamFactors {
 using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f);
 
 constexpr int kDotTile = 4;
+constexpr int kMaxTileRows = 8;  // the most that any instruction set's tile has
+// Terms summed before moving on: a panel of B (kDepth x nr) fits the first-level cache.
+constexpr int64_t kDepth = 256;
 
 // Matrix product kernels for one element type. A is packed in panels [k][mr], B in panels [k][nr]
 // (or read in place, row-major with leading dimension ldb).

@@ -16,11 +16,9 @@ namespace cpu {
 
 namespace {
 
-// Rows of k in one block: a packed panel of B (k x nr) fits the first-level cache.
-constexpr int64_t kDepth = 256;
 constexpr int64_t kRowPanels = 16, kColumnPanels = 4;  // of one unit of parallel work
 // Up to this many row panels B is read in place: it is used too few times to pay for packing.
-constexpr int64_t kDirectPanels = 4, kMaxTileRows = 8;
+constexpr int64_t kDirectPanels = 4;
 constexpr int64_t kShort = 32;  // a reduction so short that packing costs more than it saves
 constexpr int64_t kDotRows = 16, kDotDepth = 128;
 constexpr int64_t kParallelRow = 1 << 16;   // multiply-adds of a row, for which memory is the bound

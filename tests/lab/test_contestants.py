@@ -44,7 +44,9 @@ def torch_as_found():
         yield
         return
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+    tf32 = torch.backends.cuda.matmul.allow_tf32
     yield
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.set_num_threads(threads)
     torch.set_grad_enabled(gradients)
 
@@ -76,6 +78,26 @@ def test_a_peer_computes_the_workload(workload, given, peer, tmp_path):
     assert np.abs(outputs()[0] - expected).max() <= tolerance * scale
 
 
+@pytest.mark.peer
+@pytest.mark.parametrize("name", ["gemm", "gelu_matmul"])
+def test_pytorch_may_round_only_where_the_peer_says_so(name, tmp_path):
+    matmul = pytest.importorskip("torch").backends.cuda.matmul
+    workload = registry.workload(name)
+    size = workload.size("cuda", {"M": 5, "N": 6, "K": 7})
+    path, _ = saved(workload, size, tmp_path)
+    found = {peer.name: peer for peer in peers.of(workload, "cuda")}
+    assert {peer.name: peer.entry().precision for peer in found.values()} == {
+        "PyTorch": "float32",
+        "PyTorch, TF32": "tf32",
+    }
+    for peer in found.values():
+        options = {"device": "cpu", "launches": 2}
+        made = peers.contestant(peer, workload, path, size, 1, options)
+        contestants.torch_peer(**made.kwargs)
+        assert matmul.allow_tf32 == (peer.precision == "tf32")
+    assert all(peer.precision == "float32" for peer in peers.of(workload, "cpu"))
+
+
 @pytest.mark.parametrize("launches", [1, 3])
 def test_a_library_on_a_device_is_launched_and_waited_for(launches, tmp_path):
     """On the CPU, which TVM calls the same way: it shows the arrays and the calls, not a GPU."""
@@ -97,7 +119,7 @@ def test_a_library_on_a_device_is_launched_and_waited_for(launches, tmp_path):
 def test_a_gpu_ladder_is_timed_on_a_gpu(name):
     from kernel_lab.run import Request, run
 
-    result = run(Request(name, device="cuda", rounds=2, peers=True))
+    result = run(Request(name, device="cuda", rounds=1, peers=True))
     for entry in (*result.rungs, *result.peers):
         assert entry.refused or entry.seconds.median > 0
         assert entry.refused or entry.launch_seconds.median > 0

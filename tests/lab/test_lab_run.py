@@ -17,17 +17,24 @@ pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 SMALL = {"M": 24, "N": 40, "K": 16}
 
 
+def quick(request):
+    """The result of a request, timed in blocks too short for figures: no test looks at those."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_SECONDS_IDLE", "_SECONDS_BLOCK", "_SECONDS_WARM"):
+            patch.setattr(run, name, 0.01)
+        return run.run(request)
+
+
 @pytest.fixture(scope="module")
 def result():
-    request = Request(
-        "gemm",
-        size=SMALL,
-        rungs=["naive", "vectorise", "cache_block"],
-        rounds=2,
-        peers=True,
-        sweep=("M", [8, 16]),
-    )
-    return run.run(request)
+    rungs = ["naive", "vectorise", "cache_block"]
+    return quick(Request("gemm", size=SMALL, rungs=rungs, rounds=2, peers=True))
+
+
+@pytest.fixture(scope="module")
+def swept():
+    sweep = ("M", [8, 16])
+    return quick(Request("gemm", size=SMALL, rungs=["cache_block"], rounds=1, sweep=sweep))
 
 
 def test_rungs_are_checked_timed_and_compared(result):
@@ -55,6 +62,10 @@ def test_the_json_is_whole_and_has_no_nan(result):
     assert read["size"] == SMALL
     assert [rung["name"] for rung in read["rungs"]] == ["naive", "vectorise", "cache_block"]
     assert read["rungs"][0]["seconds"]["median"] > 0
+
+
+def test_the_json_of_a_sweep_has_its_points(swept):
+    read = json.loads(json.dumps(swept.to_dict(), allow_nan=False))
     assert [point["size"]["M"] for point in read["sweep"]] == [8, 16]
 
 
@@ -64,21 +75,40 @@ def test_a_rung_brings_what_the_report_shows(result):
     assert entry.module["main"] is not None
 
 
-def test_the_sweep_times_the_rungs_at_every_size(result):
-    assert result.sweep_axis == "M"
-    for point in result.sweep:
+def test_the_sweep_times_the_rungs_at_every_size(swept):
+    assert swept.sweep_axis == "M" and len(swept.sweep) == 2
+    for point in swept.sweep:
         assert point.flops == 2 * point.size["M"] * 40 * 16
         assert point.seconds["cache_block"] > 0
 
 
-def test_the_table_shows_every_rung(result):
+@pytest.mark.slow
+def test_the_sweep_times_the_peers_too():
+    request = Request(
+        "gemm", size=SMALL, rungs=["cache_block"], rounds=1, peers=True, sweep=("M", [8])
+    )
+    (point,) = quick(request).sweep
+    assert {"cache_block", "NumPy", "NumPy, tuned"} <= set(point.seconds)
+    assert all(seconds > 0 for seconds in point.seconds.values())
+
+
+def printed(result):
     from rich.console import Console
 
     written = io.StringIO()
     table.print_result(result, Console(width=120, file=written))
-    text = written.getvalue()
-    for word in ("naive", "cache_block", "NumPy, tuned", "roofline", "GFLOP/s by M"):
+    return written.getvalue()
+
+
+def test_the_table_shows_every_rung(result):
+    text = printed(result)
+    for word in ("naive", "cache_block", "NumPy, tuned", "roofline"):
         assert word in text
+
+
+def test_the_table_shows_the_sweep(swept):
+    text = printed(swept)
+    assert "GFLOP/s by M" in text and "M=16" in text
 
 
 def test_a_wrong_rung_is_named_and_not_timed(monkeypatch):

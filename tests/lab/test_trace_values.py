@@ -231,10 +231,10 @@ def test_a_maximum_across_threads():
     assert np.array_equal(trace(s.mod, [x]).arrays["R"], x.max(axis=1))
 
 
-def test_tensor_core_memory_is_refused_by_name():
+def test_tensor_core_memory_outside_a_kernel_is_refused_by_name():
     s = kernels.gemm(16, 16, 16)
     block = s.get_sblock("C")
     s.bind(s.get_loops(block)[0], "threadIdx.x")
     s.cache_read(block, 0, "wmma.matrix_a")
-    with pytest.raises(NotInterpreted, match=r"A_wmma.matrix_a has scope 'wmma.matrix_a'; tensor"):
+    with pytest.raises(NotInterpreted, match=r"A_wmma.matrix_a has scope .* outside a kernel"):
         trace(s.mod)

@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import needle as ndl
 import needle_tvm
 from needle import nn
-from needle_tvm import artifact, runtime
+from needle_tvm import artifact, atomic, golden, runtime
 from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError
 
 from .conftest import make_mlp, tensor
@@ -51,7 +54,7 @@ def test_runs_where_needle_and_the_compiler_cannot_be_imported(exported, model, 
         "import numpy as np\n"
         "from needle_tvm import runtime\n"
         "program = runtime.load(sys.argv[1])\n"
-        "assert runtime.self_test(program) == 0\n"
+        "assert runtime.self_test(program).passed\n"
         "np.save(sys.argv[2] + '/y.npy', program(np.load(sys.argv[2] + '/x.npy')))\n"
     )
     command = [sys.executable, "-c", code, str(exported), str(tmp_path)]
@@ -233,14 +236,132 @@ def test_results_do_not_share_memory(exported, array):
 
 
 def test_threads_get_the_same_bits(exported, array):
-    from concurrent.futures import ThreadPoolExecutor
-
     program = runtime.load(exported)
     arrays = [array * scale for scale in range(1, 17)]
     want = [program(a) for a in arrays]
     with ThreadPoolExecutor(16) as pool:
         for have, expected in zip(pool.map(program, arrays * 8), want * 8, strict=True):
             np.testing.assert_array_equal(have, expected)
+
+
+THREADS = """
+import gc, sys, threading
+import numpy as np
+import psutil
+from needle_tvm import runtime
+
+program = runtime.load(sys.argv[1])
+calls = int(sys.argv[2])
+rng = np.random.default_rng(0)
+arrays = [rng.standard_normal((4, 16)).astype(np.float32) for _ in range(16)]
+want = [program(array) for array in arrays]
+wrong = []
+
+def work(number):
+    for _ in range(calls):
+        if program(arrays[number]).tobytes() != want[number].tobytes():
+            wrong.append(number)
+
+def round_of_threads():
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    return psutil.Process().memory_info().rss, psutil.Process().num_threads()
+
+found = [round_of_threads() for _ in range(6)]
+memory, threads = zip(*found)
+assert not wrong, wrong
+assert threads[-1] < 16, threads  # the pools of the threads that ended have ended too
+# The first rounds bring the allocators to their size; after them a call leaves nothing behind.
+assert memory[-1] - memory[1] < 4 << 20, memory
+"""
+
+
+@pytest.mark.parametrize("calls", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_threads_get_the_same_bits_and_memory_stays_flat(exported, calls):
+    pytest.importorskip("psutil")
+    command = [sys.executable, "-c", THREADS, str(exported), str(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+# The golden example
+
+
+def test_the_golden_outputs_are_the_eager_models(exported, model, array):
+    golden = load_file(exported / artifact.GOLDEN)
+    np.testing.assert_array_equal(golden["input.0"], array)
+    np.testing.assert_array_equal(golden["output.0"], model(tensor(array)).numpy())
+    test = runtime.self_test(runtime.load(exported))
+    assert test.passed and test.source == "eager"
+    assert 0 < test.tolerances[0] < 1e-3
+
+
+def test_the_golden_outputs_follow_the_weights(array, tmp_path):
+    model = make_mlp(16, 5)
+    executable = needle_tvm.compile(model, tensor(array), stage="fused")
+    before = model(tensor(array)).numpy()
+    model.modules[0].weight.data = model.modules[0].weight.data * 2  # the executable keeps its own
+    executable.export(tmp_path / "old")
+    np.testing.assert_array_equal(load_file(tmp_path / "old" / artifact.GOLDEN)["output.0"], before)
+    executable.set_params(model.state_dict())
+    executable.export(tmp_path / "new")
+    after = load_file(tmp_path / "new" / artifact.GOLDEN)["output.0"]
+    np.testing.assert_array_equal(after, model(tensor(array)).numpy())
+    assert not np.array_equal(before, after)
+
+    loaded = needle_tvm.load(tmp_path / "old")
+    assert loaded.export(tmp_path / "again")  # unchanged: the same bytes
+    for file in (tmp_path / "old").iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+    loaded.set_params(model.state_dict())  # the model itself is elsewhere
+    loaded.export(tmp_path / "other")
+    for name, source in (("old", "eager"), ("new", "eager"), ("other", "compiled")):
+        test = runtime.self_test(runtime.load(tmp_path / name))
+        assert (test.passed, test.source) == (True, source)
+
+
+def test_constants_integers_and_shared_results_are_in_the_golden_example(array, tmp_path):
+    class Mixed(nn.Module):
+        def forward(self, x, index):
+            y = x * ndl.Tensor(np.arange(16, dtype=np.float32), requires_grad=False)
+            return y, y, index, ndl.ops.exp(y * 0.1)
+
+    inputs = tensor(array), tensor(np.array([3, 1], np.int64))
+    executable = needle_tvm.compile(Mixed().eval(), *inputs, stage="fused")
+    program = runtime.load(executable.export(tmp_path / "out"))
+    stored = load_file(tmp_path / "out" / artifact.GOLDEN)
+    assert stored["output.2"].dtype == np.int64 and stored["output.2"].tolist() == [3, 1]
+    np.testing.assert_array_equal(stored["output.1"], array * np.arange(16, dtype=np.float32))
+    test = runtime.self_test(program)
+    assert test.passed and len(test.differences) == 4
+
+
+@pytest.mark.parametrize(
+    ("found", "difference"),
+    [
+        ([1.0, 2.0, np.nan, np.inf], 0.0),
+        ([1.0, 1.0, np.nan, np.inf], 0.5),
+        ([1.0, np.nan, np.nan, np.inf], np.inf),
+        ([1.0, 2.0, 3.0, np.inf], np.inf),
+        ([1.0, 2.0, np.nan, -np.inf], np.inf),
+        ([1.0, np.inf, np.nan, np.inf], np.inf),
+        ([1.0, 2.0], np.inf),
+    ],
+)
+def test_differences_see_nans_and_infinities(found, difference):
+    expected = np.array([1.0, 2.0, np.nan, np.inf])
+    assert golden.relative_difference(expected, np.array(found)) == difference
+
+
+def test_differences_of_integers_and_of_nothing():
+    assert golden.relative_difference(np.array([1, 2]), np.array([1, 2])) == 0
+    assert golden.relative_difference(np.array([1, 2]), np.array([1, 3])) == np.inf
+    assert golden.relative_difference(np.zeros((0, 3)), np.zeros((0, 3))) == 0
+    assert golden.relative_difference(np.zeros(2), np.zeros(2, np.float32)) == np.inf
 
 
 # Weights
@@ -296,6 +417,8 @@ def test_a_full_disk_leaves_nothing_half_written(exported, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os if failing == "fsync" else Path, failing, full)
+        if failing == "rename":
+            patch.setattr(atomic, "_exchange", full)
         with pytest.raises(ArtifactError, match=r"cannot be written .*No space left"):
             loaded.export(target)
         with pytest.raises(ArtifactError, match=r"cannot be written .*No space left"):
@@ -342,3 +465,56 @@ def test_nested_results_keep_their_structure(tmp_path, array):
     assert isinstance(result["parts"], list) and isinstance(result["parts"][1], tuple)
     np.testing.assert_allclose(result["sum"], array * 2)
     np.testing.assert_allclose(result["parts"][0], array * 2)
+
+
+def test_everyone_may_read_what_the_umask_lets_them(exported, tmp_path):
+    loaded = needle_tvm.load(exported)
+    before = os.umask(0o027)
+    try:
+        loaded.export(tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert set(modes.values()) == {0o640}, modes
+
+
+def test_a_link_to_an_artifact_stays_a_link(exported, tmp_path):
+    loaded = needle_tvm.load(exported)
+    loaded.export(tmp_path / "version1")
+    (tmp_path / "current").symlink_to("version1")
+    loaded.export(tmp_path / "current")
+    assert (tmp_path / "current").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "version1"]
+
+
+def test_an_export_takes_no_damage_over_from_the_cache(array, tmp_path, monkeypatch):
+    """Hashing what lies there now would seal the damage."""
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
+    executable = needle_tvm.compile(make_mlp(16, 3), tensor(array), stage="fused")
+    library = executable.path / artifact.LIBRARY
+    library.write_bytes(library.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match=r"lib\.so: was changed after it was verified"):
+        executable.export(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_readers_see_one_artifact_or_the_other_while_it_is_replaced(array, tmp_path):
+    """Both are loaded without an error, and never a part of each."""
+    target, stop, seen = tmp_path / "out", threading.Event(), set()
+    executables = [
+        needle_tvm.compile(make_mlp(16, width), tensor(array), stage="fused") for width in (3, 4)
+    ]
+    executables[0].export(target)
+
+    def read():
+        while not stop.is_set():
+            seen.add(runtime.load(target)(array).shape[1])
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        for number in range(30):
+            executables[number % 2].export(target)
+        stop.set()
+        reader.result()
+    assert seen == {3, 4}

@@ -83,7 +83,8 @@ def test_artifact(dtype, rng, tmp_path):
     out = program(x.numpy())
     assert out.dtype.name == dtype
     np.testing.assert_array_equal(out.view("uint16"), exe(x).numpy().view("uint16"))
-    assert runtime.self_test(program) == 0
+    test = runtime.self_test(program)
+    assert test.passed and test.source == "eager"
     assert program.random_inputs()[0].dtype.name == dtype
     with pytest.raises(InputError, match=dtype):
         program(x.numpy().astype("float32"))

@@ -195,7 +195,9 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how):
     finally:
         evaluation.kill()
     assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    # A worker killed while it imports TVM, which a busy machine draws out, ends when that is done:
+    # it then finds its pipe closed.
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive, f"orphans: {alive}"
     assert not list((tmp_path / "cache").rglob(".*")), "a half-written artifact"
     assert not list((tmp_path / "cache").rglob("*.so"))

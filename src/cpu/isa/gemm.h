@@ -23,6 +23,8 @@ constexpr int kTileRows = 4, kTileVectors = 2;
 constexpr int kRowVectors = 8;
 #endif
 
+static_assert(kTileRows <= kMaxTileRows, "drivers keep kMaxTileRows pointers");
+
 template <class T>
 struct Vector;
 template <>

@@ -1,0 +1,73 @@
+"""Many GPU rungs compiled at once: most of nvcc's time goes into the headers all of them include.
+
+Every kernel is renamed, and its text marked as a file of the rung's name, so that what nvcc and
+ptxas say names the rung.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from kernel_lab import build
+from kernel_lab.code_counts import Resources, resources
+from kernel_lab.errors import LabError
+
+_KERNEL = re.compile(
+    r'^extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', re.MULTILINE
+)
+_NVCC_SECONDS = 300
+
+
+def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Resources]]:
+    """What ptxas says of each source's kernels, by the sources' names.
+
+    `sources` are CUDA texts of TVM's by name (`ir_views.cuda_source`). Raises LabUsageError where
+    there is no nvcc, LabError, naming the source, where one does not compile or has no kernel.
+    """
+    build.require_nvcc()
+    by_head: dict[str, list[str]] = {}  # TVM defines what a source needs before the kernels
+    found: dict[str, list[Resources]] = {name: [] for name in sources}
+    prefixes = {f"k{number}__": name for number, name in enumerate(sources)}
+    for prefix, name in prefixes.items():
+        first = _KERNEL.search(sources[name])
+        if first is None:
+            raise LabError(f"{name} has no CUDA kernel")
+        head, body = sources[name][: first.start()], sources[name][first.start() :]
+        for kernel in set(_KERNEL.findall(body)):
+            body = re.sub(rf"\b{kernel}\b", prefix + kernel, body)
+        by_head.setdefault(head, []).append(f'#line 1 "{name}"\n{body}')
+    for head, bodies in by_head.items():
+        for one in resources(_nvcc("\n".join([head, *bodies]), arch, prefixes)):
+            prefix, kernel = re.match(r"(k\d+__)?(.*)", one.kernel).groups()  # type: ignore[union-attr]
+            if prefix in prefixes:
+                told = Resources(
+                    kernel, one.registers, one.shared, one.spill_stores, one.spill_loads
+                )
+                found[prefixes[prefix]].append(told)
+    return found
+
+
+def _nvcc(text: str, arch: str, prefixes: Mapping[str, str]) -> str:
+    """What ptxas tells about the kernels; LabError with nvcc's errors."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "kernels.cu")
+        file.write_text(text)
+        command = ["nvcc", "-std=c++17", "-w", "-Xptxas", "-v", "-cubin", f"-arch={arch}"]
+        done = subprocess.run(
+            [*command, "-o", f"{directory}/kernels.cubin", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=_NVCC_SECONDS,
+            check=False,
+        )
+    said = done.stderr + done.stdout
+    if done.returncode == 0:
+        return said
+    for prefix, name in prefixes.items():
+        said = said.replace(f"'{prefix}", f"'{name}: ")
+    errors = [line for line in said.splitlines() if "error" in line.lower()]
+    raise LabError(f"nvcc -arch={arch} failed: {'; '.join(errors[:5]) or said[-400:].strip()}")

@@ -1,0 +1,213 @@
+"""The top of the GPU ladder of the matrix product: tensor cores.
+
+Added to `gemm_cuda.ladder`. Tensor cores multiply halves, so these rungs round: A and B stay
+float32 in global memory, each block rounds its strips to float16 on their way into shared memory,
+and the sums are float32. That is another precision than the rungs below have (an operand keeps 11
+bits instead of 24), which `precision` says, the table shows and the tolerance follows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernel_lab.ladders import gemm_cuda
+from kernel_lab.ladders.cuda_limits import grid_claim
+from kernel_lab.workload import Case, Size
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import Schedule
+
+ladder = gemm_cuda.ladder
+
+EDGE = 16  # of a fragment, and the terms one instruction sums
+WARPS = 2  # of a block along each axis
+
+
+def define(case: Case) -> list[Any]:
+    """C = A B with A and B rounded to float16, the sums float32."""
+    from needle_tvm._tvm import te
+
+    m, n, k = case["M"], case["N"], case["K"]
+    a = te.placeholder((m, k), name="A")
+    b = te.placeholder((k, n), name="B")
+    a_half = te.compute((m, k), lambda i, r: a[i, r].astype("float16"), name="A_half")
+    b_half = te.compute((k, n), lambda r, j: b[r, j].astype("float16"), name="B_half")
+    r = te.reduce_axis((0, k), name="k")
+
+    def term(i: Any, j: Any) -> Any:
+        return a_half[i, r].astype("float32") * b_half[r, j].astype("float32")
+
+    c = te.compute((m, n), lambda i, j: te.sum(term(i, j), axis=r), name="C")
+    return [a, b, c]
+
+
+class Blocks(NamedTuple):
+    """What `blocks` leaves: the product of a tile and the block of that product for each tile, and
+    the loops over a block's warps, strips and pieces of a strip."""
+
+    product: Any
+    tiles: Any
+    warp: Any
+    strip: Any
+    piece: Any
+
+
+def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks:
+    """Blocks of 2 x 2 warps, `each` x `each` fragments for a warp, strips of `step` terms.
+
+    The strips are rounded as they are copied into shared memory, `vector` elements at a time, with
+    rows `pad` elements longer than need be.
+    """
+    c = sch.get_sblock("C")
+    strips = [sch.get_sblock("A_half"), sch.get_sblock("B_half")]
+    loops = [sch.split(loop, [None, EDGE]) for loop in sch.get_loops(c)]
+    (i, i_in), (j, j_in), (k, k_in) = loops
+    sch.reorder(i, j, k, i_in, j_in, k_in)
+    tiles = sch.blockize(i_in)
+    i_block, i_warp, i_own = sch.split(i, [None, WARPS, each])
+    j_block, j_warp, j_own = sch.split(j, [None, WARPS, each])
+    k_outer, k_inner = sch.split(k, [None, step // EDGE])
+    sch.reorder(i_block, j_block, i_warp, j_warp, k_outer, k_inner, i_own, j_own)
+    sch.bind(i_block, "blockIdx.y")
+    sch.bind(j_block, "blockIdx.x")
+    sch.bind(i_warp, "threadIdx.z")
+    sch.bind(j_warp, "threadIdx.y")
+    for strip, factor in zip(strips, (step, EDGE), strict=True):
+        sch.set_scope(strip, 0, "shared")
+        sch.compute_at(strip, k_outer, preserve_unit_loops=True)
+        fetch(sch, strip, vector)
+        if pad:
+            sch.storage_align(strip, 0, axis=-2, factor=factor, offset=pad)
+    return Blocks(c, tiles, j_warp, k_outer, k_inner)
+
+
+def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
+    """`blocks` with CUDA's wmma; returns the loop over the strips."""
+    from kernel_lab import wmma
+
+    parts = blocks(sch, each, step, vector, pad)
+    for number, operand in enumerate("ab"):
+        fragment = sch.cache_read(parts.tiles, number, f"wmma.matrix_{operand}")
+        sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
+        sch.tensorize(tile(sch, fragment), wmma.load(operand))
+    write = sch.cache_write(parts.tiles, 0, "wmma.accumulator")
+    sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
+    sch.tensorize(tile(sch, write), wmma.store("global"))
+    start = sch.decompose_reduction(parts.tiles, parts.strip)
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], wmma.fill())
+    sch.tensorize(sch.get_loops(parts.product)[-3], wmma.multiply())
+    return parts.strip
+
+
+def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
+    """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
+    from kernel_lab import mma
+
+    parts = blocks(sch, each, step, vector, pad)
+    for number, operand in enumerate("ab"):
+        fragment = sch.cache_read(parts.tiles, number, "warp")
+        sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
+        loop = tile(sch, fragment)
+        sch.transform_layout(fragment, ("write", 0), mma.tiles)
+        sch.tensorize(loop, mma.load(operand))
+    write = sch.cache_write(parts.tiles, 0, "warp")
+    sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
+    loop = tile(sch, write)
+    start = sch.decompose_reduction(parts.tiles, parts.strip)
+    sch.transform_layout(write, ("read", 0), mma.tiles)
+    sch.tensorize(loop, mma.store())
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], mma.fill())
+    sch.tensorize(sch.get_loops(parts.product)[-3], mma.multiply())
+
+
+def fetch(sch: Schedule, copy: Any, vector: int) -> None:
+    """A copy shared out among all threads of a block, `vector` elements at a time."""
+    loop = sch.fuse(*sch.get_loops(copy)[-2:])
+    _, z, y, x, lane = sch.split(loop, [None, WARPS, WARPS, gemm_cuda.WARP, vector])
+    sch.bind(z, "threadIdx.z")
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(lane)
+
+
+def tile(sch: Schedule, copy: Any) -> Any:
+    """The loops of a copy in tiles of a fragment; returns the outer loop of a tile."""
+    row, column = sch.get_loops(copy)[-2:]
+    row, row_in = sch.split(row, [None, EDGE])
+    column, column_in = sch.split(column, [None, EDGE])
+    sch.reorder(row, column, row_in, column_in)
+    return row_in
+
+
+def whole_fragments(size: Size) -> str | None:
+    """The claim of a block of 2 x 2 warps with one fragment each."""
+    tile = WARPS * EDGE
+    tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=EDGE)
+    return tiles or grid_claim(y=size["M"] // tile)
+
+
+def whole_warp_tiles(size: Size) -> str | None:
+    """The claim of a block of 2 x 2 warps with 2 x 2 fragments each, strips of 32 terms."""
+    tile = 2 * WARPS * EDGE
+    tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=2 * EDGE)
+    return tiles or grid_claim(y=size["M"] // tile)
+
+
+@ladder.rung(
+    after="double_buffer",
+    kind="rewrite",
+    define=define,
+    precision="float16",
+    claims=whole_fragments,
+    expected=(0.5, 3),
+)
+def tensor_cores(sch: Schedule, case: Case) -> None:
+    """Products of 16 x 16 x 16 by one instruction of a warp, operands rounded to float16.
+
+    A tensor core does in a cycle what a warp's multiply-adds do in many. One fragment of results a
+    warp reads two fragments from shared memory for each product, and 16 terms at a time means two
+    barriers for each: it is the memory that is waited for, so the gain may be none.
+    """
+    fragments(sch, each=1, step=EDGE, vector=1)
+
+
+@ladder.rung(expected=(1.5, 4), claims=whole_warp_tiles)
+def tensor_core_tiles(sch: Schedule, case: Case) -> None:
+    """2 x 2 fragments of results for each warp, strips of 32 terms, loads of 16 bytes.
+
+    Four fragments that were loaded serve four products instead of two serving one, and an element
+    of A or B comes from global memory half as often.
+    """
+    fragments(sch, each=2, step=2 * EDGE, vector=4)
+
+
+@ladder.rung(expected=(1.0, 2))
+def tensor_core_padded(sch: Schedule, case: Case) -> None:
+    """Rows of the strips 16 bytes longer, so that the rows of a fragment lie in different banks.
+
+    A warp loads a fragment in rows of 16 bytes, eight at a time: 64 or 128 bytes apart they meet in
+    two banks or one group of banks and take four or eight turns; padded they take one.
+    """
+    fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
+
+
+@ladder.rung(expected=(1.0, 1.6))
+def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
+    """While one strip is multiplied the next one is fetched, as in `double_buffer`.
+
+    The multiplication is now so short that the latency of global memory is most of a step.
+    """
+    k_outer = fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
+    sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])
+    sch.annotate(k_outer, "software_pipeline_order", [0, 1, 2])
+
+
+@ladder.rung(after="tensor_core_padded", expected=(0.9, 1.5), needs="sm_80")
+def tensor_core_mma(sch: Schedule, case: Case) -> None:
+    """PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
+
+    wmma is a few of these underneath, so on its own this step need not gain. What it opens is the
+    control over registers and shared memory that the fastest kernels start from.
+    """
+    registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

@@ -1,0 +1,148 @@
+"""A folder is replaced whole or not at all, wherever its writer is killed."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from needle_tvm import atomic
+
+# Forks a writer for each point at which it can be killed: the moments before each step that
+# Python's audit hooks report (opening, renaming, making and removing files and folders, the call
+# of renameat2) and after each fsync. Prints what was found at the folder's place after each.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from needle_tvm import atomic
+
+target, two_steps = Path(sys.argv[1]), sys.argv[2] == "two steps"
+FILES = ["a", "b", "manifest.json"]
+
+def write(version):
+    with atomic.writing(target) as folder:
+        for name in FILES:
+            (folder / name).write_text(version * 1000)
+
+def found():
+    texts = {(target / name).read_text() for name in FILES} if target.exists() else {""}
+    return sorted(texts)
+
+def writer(kill_at):
+    count = 0
+    def step(*_):
+        nonlocal count
+        count += 1
+        if count == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if two_steps:
+        atomic._exchange = lambda new, old: False
+    fsync = os.fsync
+    os.fsync = lambda descriptor: (fsync(descriptor), step())
+    sys.addaudithook(lambda event, args: step() if event.split(".")[0] in
+                     ("open", "os", "shutil", "ctypes", "fcntl") else None)
+    write("new")
+    os._exit(0)
+
+answers = []
+if sys.argv[3] == "replacing":
+    write("old")
+for kill_at in range(1, 1000):
+    child = os.fork()
+    if child == 0:
+        writer(kill_at)
+    status = os.waitpid(child, 0)[1]
+    answers.append([text[:3] for text in found()])
+    if not os.WIFSIGNALED(status):
+        break
+    if sys.argv[3] == "replacing":
+        write("old")
+    elif target.exists():
+        import shutil
+        shutil.rmtree(target)
+print(json.dumps({"code": status, "found": answers, "left": os.listdir(target.parent)}))
+"""
+
+
+def killed_everywhere(tmp_path, *arguments):
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "out"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["code"] == 0 and answer["found"][-1] == ["new"]
+    assert len(answer["found"]) > 20  # it was killed at that many places
+    assert answer["left"] == ["out"]  # what the killed ones left was removed
+    return answer["found"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are swapped by Linux's renameat2")
+def test_killed_anywhere_while_replacing(tmp_path):
+    found = killed_everywhere(tmp_path, "one step", "replacing")
+    assert {tuple(texts) for texts in found} == {("old",), ("new",)}
+    assert found == sorted(found, reverse=True)  # once new, it stays
+
+
+def test_killed_anywhere_while_replacing_where_names_cannot_be_swapped(tmp_path):
+    found = killed_everywhere(tmp_path, "two steps", "replacing")
+    assert {tuple(texts) for texts in found} == {("old",), ("",), ("new",)}  # never a mix
+
+
+def test_killed_anywhere_while_writing_the_first(tmp_path):
+    found = killed_everywhere(tmp_path, "one step", "writing")
+    assert {tuple(texts) for texts in found} == {("",), ("new",)}
+
+
+def test_the_disk_holds_everything_before_and_after_the_names_change(tmp_path, monkeypatch):
+    steps = []
+    sync, put = atomic.sync, atomic._put
+    monkeypatch.setattr(atomic, "sync", lambda path: (steps.append(path.name), sync(path)))
+    monkeypatch.setattr(atomic, "_put", lambda *names: (steps.append("put"), put(*names)))
+    target = tmp_path / "new" / "parents" / "out"
+    with atomic.writing(target) as folder:
+        for name in ("b", "a"):
+            (folder / name).write_text(name)
+    parents = [tmp_path.name, "new"]
+    assert sorted(steps[:2]) == sorted(parents)
+    assert steps[2:] == ["a", "b", folder.name, "put", "parents"]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    target = tmp_path / "out"
+    with atomic.writing(target) as folder:
+        (folder / "a").write_text("old")
+    with pytest.raises(KeyError), atomic.writing(target) as folder:
+        (folder / "a").write_text("new")
+        raise KeyError
+    assert (target / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_writer_at_work_is_left_alone(tmp_path):
+    target = tmp_path / "out"
+    (tmp_path / ".out.needle-notes").write_text("a file is nobody's temporary folder")
+    with atomic.writing(target) as slow:
+        (slow / "a").write_text("slow")
+        with atomic.writing(target) as quick:
+            (quick / "a").write_text("quick")
+        assert (target / "a").read_text() == "quick"
+    assert (target / "a").read_text() == "slow"
+    assert sorted(os.listdir(tmp_path)) == [".out.needle-notes", "out"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    atomic.write_file(path, b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for owner, name in ((os, "fsync"), (Path, "replace")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(owner, name, full)
+            atomic.write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    atomic.write_file(path, b"new")
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])

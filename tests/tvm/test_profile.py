@@ -1,0 +1,96 @@
+"""The profile of a compiled model, held against what the model is and what its kernels do."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import nn
+
+pytest.importorskip("tvm", reason="needs the [tvm] extra")
+
+import needle_tvm
+from needle_tvm.errors import InputError, UsageError
+from needle_tvm.profile import Call, Profile, _Watch, profile
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two equal layers after a first one: three calls of at least two kernels."""
+    layers = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()
+    )
+    layers.eval()
+    x = ndl.Tensor(np.random.default_rng(0).normal(size=(4, 16)).astype("float32"))
+    return needle_tvm.compile(layers, x), x
+
+
+def test_every_kernel_call_is_noted(model):
+    executable, x = model
+    found = profile(executable.program, [x.numpy()], runs=3)
+    assert len(found.runs) == 3 and found.plain_seconds > 0
+    kernels = [row for row in found.rows() if not row.builtin]
+    defined = set(re.findall(r"def (\w+)\(", executable.script))
+    assert {row.name for row in kernels} <= defined
+    assert sum(row.calls for row in kernels) == 3  # one fused kernel for each layer
+    assert sum(row.share for row in kernels) == pytest.approx(1)
+    for run in found.runs:
+        last = max(run, key=lambda call: call.start)
+        assert sum(call.seconds for call in run) <= last.start + last.seconds
+        assert [call.start for call in run] == sorted(call.start for call in run)
+
+
+def test_shapes_and_bytes_are_the_arrays(model):
+    executable, x = model
+    (run,) = profile(executable.program, [x.numpy()], runs=1).runs
+    kernels = [call for call in run if not call.name.startswith("vm.")]
+    assert kernels[0].shapes[0] == (4, 16) and kernels[-1].shapes[-1] == (4, 32)
+    for call in kernels:
+        assert call.bytes == sum(4 * int(np.prod(shape)) for shape in call.shapes)
+
+
+def test_profiling_changes_nothing_for_other_calls(model):
+    executable, x = model
+    before = executable(x).numpy()
+    profile(executable.program, runs=2)
+    np.testing.assert_array_equal(executable(x).numpy(), before)
+
+
+def test_what_is_inside_a_call_is_taken_off_it():
+    watch = _Watch()
+    watch(None, "outer", True, None)
+    watch(None, "inner", True, None)
+    watch(None, "inner", False, None)
+    watch(None, "outer", False, None)
+    inner, outer = watch.calls
+    assert (inner.name, outer.name) == ("inner", "outer")
+    assert 0 <= outer.seconds and outer.start <= inner.start
+
+
+def test_as_json_and_as_a_trace():
+    calls = [
+        Call("a", 0.0, 2e-6, ((2, 3), (3,)), 36),
+        Call("vm.builtin.alloc_storage", 2e-6, 1e-6, (), 0),
+        Call("a", 4e-6, 4e-6, ((2, 3), (3,)), 36),
+    ]
+    found = Profile(5e-6, [calls, calls])
+    first, second = json.loads(json.dumps(found.to_dict()))["rows"]
+    assert (first["name"], first["calls"], first["bytes"]) == ("a", 2, 72)
+    assert first["seconds"] == pytest.approx(6e-6) and first["share"] == 1
+    assert second["share"] == 0
+    events = json.loads(json.dumps(found.chrome_trace()))["traceEvents"]
+    assert len(events) == 6 and {event["ph"] for event in events} == {"X"}
+    assert [event["ts"] for event in events] == pytest.approx([0, 2, 4, 8, 10, 12])
+    assert [event["cat"] for event in events[:2]] == ["kernel", "vm"]
+    text = found.text()
+    assert "2x3 3" in text and re.search(r"a +2 +6\.00 100\.0%", text)
+
+
+def test_bad_requests_are_refused(model):
+    executable, _ = model
+    with pytest.raises(UsageError, match="runs 0 is below 1"):
+        profile(executable.program, runs=0)
+    with pytest.raises(InputError):
+        profile(executable.program, [np.zeros((1, 1), "float32")])
