@@ -12,6 +12,7 @@ from needle import nn
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
 import needle_tvm
+from needle_tvm.__main__ import main
 from needle_tvm.errors import InputError, UsageError
 from needle_tvm.profile import Call, Profile, _Watch, profile
 
@@ -94,3 +95,17 @@ def test_bad_requests_are_refused(model):
         profile(executable.program, runs=0)
     with pytest.raises(InputError):
         profile(executable.program, [np.zeros((1, 1), "float32")])
+
+
+def test_the_command_prints_a_table_or_json_and_writes_a_trace(model, tmp_path, capsys):
+    executable, _ = model
+    path = executable.export(tmp_path / "small")
+    assert main(["profile", str(path), "--runs", "2", "--trace", str(tmp_path / "t.json")]) == 0
+    assert "the same call without looking" in capsys.readouterr().out
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert main(["profile", str(path), "--runs", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    assert main(["profile", str(tmp_path / "absent")]) == 1
+    assert "no artifact there" in capsys.readouterr().err
+    assert main(["profile", str(path), "--trace", str(path / "lib.so" / "x")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
