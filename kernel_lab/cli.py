@@ -21,7 +21,9 @@ def _assignments(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in text.split(","):
         name, separator, value = (piece.strip() for piece in part.partition("="))
-        if not separator or not name or not value or name in found:
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{text!r}: {name} is given twice")
+        if not separator or not name or not value:
             raise argparse.ArgumentTypeError(f"{text!r}: must be like M=512,N=256")
         found[name] = value
     return found
@@ -41,12 +43,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
     add("--rungs", metavar="LIST", help="comma-separated rungs to run (all)")
-    add("--size", type=_assignments, default={}, metavar="M=..,N=..", help="(the documents')")
+    size = "what is not given is as in the first size of --list"
+    add("--size", type=_assignments, default={}, metavar="M=..,N=..", help=size)
     add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: no)")
     add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
     add("--sweep", type=_sweep, metavar="M=..,..", help="the ladder over sizes, too")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
-    add("--untimed", action="store_true", help="time nothing; for GPU ladders where no GPU is")
+    untimed = "time nothing, as for GPU ladders where no GPU is; --report traces and compiles"
+    add("--untimed", action="store_true", help=untimed)
     add("--report", type=Path, metavar="DIR", help="write an HTML report there")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     add("--list", action="store_true", help="list workloads and rungs, run nothing")
@@ -64,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list(options)
         if options.workload is None:
             parser.error(f"name a workload: {', '.join(registry.WORKLOADS)}")
+        if options.untimed and (options.peers or options.sweep or options.trials):
+            parser.error("--untimed times nothing: leave out --peers, --sweep and --trials")
         return _run(options)
 
     return guarded(_PROGRAM, chosen)
@@ -85,7 +91,8 @@ def _list(options: argparse.Namespace) -> int:
                     rung.kind if rung.precision == "float32" else f"{rung.kind}, {rung.precision}"
                 )
                 kind += f", {rung.needs}" if rung.needs else ""
-                lines.append(f"    {rung.name} [{kind}] {rung.reason.splitlines()[0]}")
+                summary = " ".join(rung.reason.partition("\n\n")[0].split())
+                lines.append(f"    {rung.name} [{kind}] {summary}")
     sys.stdout.write("\n".join(lines) + "\n")
     return OK
 
@@ -95,7 +102,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.json and not to_stdout:
         check_writable(Path(options.json))
     if options.report:
+        from kernel_lab import report
+
         check_writable(options.report / "index.html")
+        report.check_place(options.report)
     request = Request(
         workload=options.workload,
         device=options.device,
@@ -128,8 +138,6 @@ def _run(options: argparse.Namespace) -> int:
         path.write_text(text)
         console.print(f"wrote {path}", highlight=False)
     if options.report:
-        from kernel_lab import report
-
         report.write(result, options.report)
         console.print(f"wrote {options.report}", highlight=False)
     return OK

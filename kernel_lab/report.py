@@ -15,7 +15,8 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.results import LabResult, Quartiles, RungResult
 from kernel_lab.workload import Case, describe
 
-PICTURED = 4  # rungs whose memory accesses are drawn
+PICTURED = 6  # rungs whose memory accesses are drawn
+_MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -23,9 +24,11 @@ def write(result: LabResult, directory: Path | str) -> Path:
     """Write DIRECTORY/index.html and DIRECTORY/pictures/; returns the page's path.
 
     The page needs no network and no other file. Rungs without a module (peers, refused rungs, a
-    result read from JSON) have no code and no pictures.
+    result read from JSON) have no code and no pictures. Raises LabUsageError where `check_place`
+    does.
     """
     directory = Path(directory)
+    check_place(directory)
     directory.mkdir(parents=True, exist_ok=True)
     pictures = directory / "pictures"
     page = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -42,6 +45,13 @@ def write(result: LabResult, directory: Path | str) -> Path:
     path = directory / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def check_place(directory: Path) -> None:
+    """LabUsageError when the page would replace one that is not the lab's."""
+    page = directory / "index.html"
+    if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise LabUsageError(f"{page}: is there and is no report of the lab's; it was not touched")
 
 
 def escape(value: Any) -> str:
@@ -62,7 +72,7 @@ def _subtitle(result: LabResult) -> str:
     parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
     text = escape(" · ".join(parts))
     if not result.timed:
-        text += f'<br><b class="bad">Not timed: {escape(result.untimed_reason or "")}</b>'
+        text += f"<br><b>Not timed: {escape(result.untimed_reason or '')}</b>"
     return text
 
 
@@ -190,6 +200,11 @@ def _rungs(result: LabResult, pictures: Path) -> str:
             if entry.name in drawn:
                 rung = ladder[entry.name]
                 parts.append(report_rungs.memory(ladder.workload, rung, case, pictures))
+            elif entry.kind != "search":
+                parts.append(
+                    f'<h3>Memory accesses</h3><p class="muted">A page has pictures of {PICTURED}'
+                    f" rungs: of this one with --rungs {escape(entry.name)}.</p>"
+                )
         is_open = " open" if entry.name in drawn[:1] else ""
         cards.append(
             f'<details class="rung" id="rung-{escape(entry.name)}"{is_open}>'
@@ -232,14 +247,18 @@ def _published(result: LabResult) -> str:
 
 
 def _notes(result: LabResult) -> str:
-    notes = [
-        "Every rung was compared with NumPy in float64 before it was timed; the last column is the"
-        " largest difference relative to the result's largest magnitude.",
+    checked = "NumPy in float64; the difference is relative to the result's largest magnitude."
+    timed = [
+        f"Every rung was compared, before it was timed, with {checked}",
         "Contestants run in processes of their own, in alternating blocks; a time is the median of"
         " the blocks, and a factor the median of the ratios taken block by block (hover for the"
         " quartiles). Above 1 the rung is faster.",
         "GFLOP/s and roofline count useful arithmetic and compulsory traffic only: no padding.",
         "A factor in red differs from what the step was expected to bring by more than half.",
+    ]
+    untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
+    notes = [
+        *(timed if result.timed else untimed),
         "Pictures are made by running the scheduled loops step by step, often at a smaller size,"
         " which they name. They show the accesses the schedule asks for; the compiler may keep"
         " values in registers.",

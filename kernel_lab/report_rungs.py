@@ -138,7 +138,7 @@ def _verdict(scaled: ScaledTrace) -> str:
     trace = scaled.trace
     if trace.device == "gpu":
         found = gpu.findings(trace)
-        said += found or ["No uncoalesced access and no bank conflict was found."]
+        said += found or ["No idle lanes, uncoalesced access or bank conflict was found."]
         return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in said) + "</ul>"
     for name, size in model_caches(trace).items():
         model = statistics.cache(trace, size)

@@ -30,8 +30,8 @@ class ScaledTrace:
     def note(self) -> str:
         """What the picture must say of the size."""
         if self.size == self.full:
-            return f"traced at {describe(self.size)}, the size that was timed"
-        return f"scaled down: traced at {describe(self.size)} (timed at {describe(self.full)})"
+            return f"traced at {describe(self.size)}, the size of the run"
+        return f"scaled down: traced at {describe(self.size)} (the run has {describe(self.full)})"
 
 
 def scaled_trace(

@@ -40,7 +40,10 @@ def read(path: Path) -> Arrays:
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
-        found = np.load(path, allow_pickle=False)
+        try:
+            found = np.load(path, allow_pickle=False)
+        except ValueError as error:  # NumPy's advice would be to unpickle it
+            raise ValueError("no arrays, or pickled objects, which are not read") from error
         if path.suffix == ".npy":
             if not isinstance(found, np.ndarray):
                 raise ValueError("it is an .npz archive")

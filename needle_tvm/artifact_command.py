@@ -14,8 +14,15 @@ from typing import Any
 import numpy as np
 
 from needle_tvm import array_files, artifact, runtime
-from needle_tvm.command_line import OK, check_writable, natural, positive
-from needle_tvm.errors import ArtifactError, EvaluationError, InputError, TargetError, UsageError
+from needle_tvm.command_line import OK, check_writable, natural, one_line, positive
+from needle_tvm.errors import (
+    ArtifactError,
+    EvaluationError,
+    InputError,
+    NeedleTVMError,
+    TargetError,
+    UsageError,
+)
 from needle_tvm.timing import Spread
 
 _WARMUP_CALLS = 5
@@ -98,6 +105,7 @@ def _inspect(options: argparse.Namespace) -> int:
         ("stage", str(facts["stage"])),
         ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
         ("needs", " ".join(features) or "no particular processor features"),
+        ("files", "not checked here: `verify` does"),
         ("here", f"lacks {' '.join(lacking)}" if lacking else "has all of them"),
         *((f"{name} version", str(value)) for name, value in manifest["versions"].items()),
         ("golden", f"outputs of the {golden['source']} model" if golden else "none carried"),
@@ -135,7 +143,12 @@ def _signature(options: argparse.Namespace) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    program = _load(options)
+    try:
+        program = _load(options)
+    except NeedleTVMError as error:
+        if options.json:
+            _print_json({"path": str(options.path), "ok": False, "error": one_line(error)})
+        raise
     manifest = program.manifest
     test = runtime.self_test(program)
     facts = {
@@ -189,6 +202,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.out is not None:
         array_files.check_suffix(options.out)
         check_writable(options.out)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     program = _load(options)
     if options.out is not None and options.out.suffix == ".npy" and len(program.outputs) != 1:
         raise UsageError(
@@ -236,6 +250,8 @@ def _gather(options: argparse.Namespace, program: runtime.Program) -> list[Any]:
         name, separator, rest = text.partition("=")
         named = bool(separator) and name in names
         path = Path(rest if named else text)
+        if separator and not named and not path.exists():
+            raise InputError(f"{text}: {name!r} is no input; they are {', '.join(names)}")
         arrays = array_files.read(path)
         if array_files.UNNAMED in arrays:
             left = [other for other in names if other not in given]

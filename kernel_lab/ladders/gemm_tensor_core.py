@@ -187,7 +187,8 @@ def tensor_core_padded(sch: Schedule, case: Case) -> None:
     """Rows of the strips 16 bytes longer, so that the rows of a fragment lie in different banks.
 
     A warp loads a fragment in rows of 16 bytes, eight at a time: 64 or 128 bytes apart they meet in
-    two banks or one group of banks and take four or eight turns; padded they take one.
+    two banks or one group of banks and take four or eight turns; padded they take one. The price is
+    paid where A's strip is stored: two turns there, once for each strip.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
 

@@ -172,5 +172,10 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """The uncoalesced accesses and bank conflicts of a kernel, one line each."""
-    return [report.finding for report in site_reports(trace) if report.finding]
+    """Mostly idle warps, uncoalesced accesses and bank conflicts of a kernel, one line each."""
+    reports = site_reports(trace)
+    busiest = max((report.threads for report in reports), default=WARP)
+    idle = []
+    if busiest < WARP / 2:
+        idle = [f"idle lanes: no access has more than {busiest:.3g} of a warp's {WARP} threads"]
+    return idle + [report.finding for report in reports if report.finding]

@@ -158,7 +158,7 @@ def test_the_page_says_what_the_result_says(written):
         "hot loop: ",
         "Table I",
         "30.4 ms",
-        "traced at N=4096, the size that was timed",
+        "traced at N=4096, the size of the run",
     ):
         assert said in text, said
 
@@ -222,13 +222,21 @@ def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
     )
     text = " ".join("".join(outline(report.write(result, tmp_path)).text).split())
     assert "Not timed: there is no GPU" in text and "not timed" in text
-    assert "No uncoalesced access and no bank conflict was found." in text
+    assert "No idle lanes, uncoalesced access or bank conflict was found." in text
     if shutil.which("nvcc"):
         assert "ld.global" in text and "__global__" in text
     else:
         assert "no nvcc was found" in text
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert "naive-warp.svg" in names and "time.svg" not in names
+
+
+def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text("<p>precious</p>")
+    with pytest.raises(LabUsageError, match="is no report of the lab's"):
+        report.check_place(tmp_path)
+    assert page.read_text() == "<p>precious</p>"
 
 
 def test_a_trace_is_scaled_down_until_it_can_be_drawn():
@@ -238,7 +246,7 @@ def test_a_trace_is_scaled_down_until_it_can_be_drawn():
     assert found.size == {"M": 32, "N": 16, "K": 18} or len(found.trace) <= 50_000
     assert found.error < 1e-6
     assert found.note.startswith("scaled down: traced at M=")
-    assert found.note.endswith("(timed at M=512, N=256, K=300)")
+    assert found.note.endswith("(the run has M=512, N=256, K=300)")
     with pytest.raises(TraceTooLarge, match="rung 'naive' has no size of at most 10"):
         scaled_trace(ladder.workload, ladder["naive"], case, limit=10)
 

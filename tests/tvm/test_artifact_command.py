@@ -130,6 +130,18 @@ def test_verify(models, capsys):
     assert command(capsys, "verify", models / "mlp")[0] == 0
 
 
+def test_verify_tells_of_damage_in_json_too(copied, capsys):
+    (copied / artifact.PARAMS).write_bytes(b"")
+    code, out, err = command(capsys, "verify", copied, "--json")
+    found = json.loads(out)
+    assert code == 1 and not found["ok"] and "is damaged" in found["error"] and "is damaged" in err
+
+
+def test_a_name_that_is_no_input_is_said(copied, capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(1))
+    assert "'foo' is no input; they are" in fails(capsys, "run", copied, f"foo={tmp_path}/x.npy")
+
+
 def test_verify_names_the_damaged_file(copied, capsys):
     data = bytearray((copied / artifact.PARAMS).read_bytes())
     data[-1] ^= 1
