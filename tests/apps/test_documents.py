@@ -46,7 +46,9 @@ def test_commands_exist(name):
         words = shlex.split(line, comments=True)
         if words[:1] == ["make"]:
             for target in (word for word in words[1:] if "=" not in word):
-                assert re.search(rf"^{re.escape(target)}\b.*:", makefile, re.MULTILINE), line
+                assert re.search(rf"^([\w-]+ )*{re.escape(target)}\b.*:", makefile, re.MULTILINE), (
+                    line
+                )
         if words[:1] == ["python"]:
             assert (ROOT / words[1]).is_file() or words[1].startswith("-"), line
 
