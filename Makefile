@@ -46,7 +46,7 @@ test: build
 # More than 100,000 drawn cases over all properties; the last line says how many it were.
 test-all: export NEEDLE_CASES ?= 6000
 test-all: build
-	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not gpu" $(PYTEST_ARGS)
 
 lint: $(STAMPS)/lint
 	$(PY) -m ruff check $(LINT_PATHS)
