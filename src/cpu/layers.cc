@@ -18,9 +18,7 @@ constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kGateGrain = 2048;  // cells of an LSTM for which threads pay
 
 // Samples of an LSTM with `hidden` cells that are worth a thread.
-int64_t gate_grain(int64_t hidden) {
-  return ceil_div(kGateGrain, std::max<int64_t>(hidden, 1));
-}
+int64_t gate_grain(int64_t hidden) { return ceil_div(kGateGrain, std::max<int64_t>(hidden, 1)); }
 
 const LayerKernels& kernels_of(DType t, const char* what) {
   const LayerKernels& k = kernels().layers[static_cast<int>(t)];
@@ -199,12 +197,11 @@ std::pair<View, View> lstm_gates(const View& sums, const View& cell) {
   const View s = compact(sums), c = compact(cell);
   std::pair<View, View> out{View::empty(c.dtype(), c.shape()), View::empty(c.dtype(), c.shape())};
   const int64_t n = c.shape()[1], row = n * itemsize(c.dtype());
-  parallel_for(c.shape()[0], gate_grain(n),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r)
-                   kernel.lstm(s.data() + 4 * r * row, c.data() + r * row,
-                               out.first.data() + r * row, out.second.data() + r * row, n);
-               });
+  parallel_for(c.shape()[0], gate_grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      kernel.lstm(s.data() + 4 * r * row, c.data() + r * row, out.first.data() + r * row,
+                  out.second.data() + r * row, n);
+  });
   return out;
 }
 
@@ -222,13 +219,12 @@ std::pair<View, View> lstm_gates_grad(const View& sums, const View& cell, const 
   const View s = compact(sums), c = compact(cell), after = compact(next);
   std::pair<View, View> out{View::empty(s.dtype(), s.shape()), View::empty(c.dtype(), c.shape())};
   const int64_t n = c.shape()[1], row = n * itemsize(c.dtype());
-  parallel_for(
-      c.shape()[0], gate_grain(n), [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
-          kernel.lstm_grad(s.data() + 4 * r * row, c.data() + r * row, after.data() + r * row,
-                           gh ? gh->data() + r * row : nullptr, gc ? gc->data() + r * row : nullptr,
-                           out.first.data() + 4 * r * row, out.second.data() + r * row, n);
-      });
+  parallel_for(c.shape()[0], gate_grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      kernel.lstm_grad(s.data() + 4 * r * row, c.data() + r * row, after.data() + r * row,
+                       gh ? gh->data() + r * row : nullptr, gc ? gc->data() + r * row : nullptr,
+                       out.first.data() + 4 * r * row, out.second.data() + r * row, n);
+  });
   return out;
 }
 
@@ -287,16 +283,15 @@ LstmSequence lstm_sequence(const View& projected, const View& h, const View& c, 
   for (int64_t s = 0; s < steps; ++s) {
     const View from_state = matmul(s == 0 ? h : step_of(out.hidden, s - 1), w);
     const char* cell = s == 0 ? first.data() : out.cells.data() + (s - 1) * batch * row;
-    parallel_for(batch, gate_grain(n),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t r = begin; r < end; ++r) {
-                     char* sums = out.sums.data() + (s * batch + r) * 4 * row;
-                     add(input.data() + (s * batch + r) * 4 * row, 1,
-                         from_state.data() + r * 4 * row, 1, sums, 4 * n);
-                     kernel.lstm(sums, cell + r * row, out.hidden.data() + (s * batch + r) * row,
-                                 out.cells.data() + (s * batch + r) * row, n);
-                   }
-                 });
+    parallel_for(batch, gate_grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        char* sums = out.sums.data() + (s * batch + r) * 4 * row;
+        add(input.data() + (s * batch + r) * 4 * row, 1, from_state.data() + r * 4 * row, 1, sums,
+            4 * n);
+        kernel.lstm(sums, cell + r * row, out.hidden.data() + (s * batch + r) * row,
+                    out.cells.data() + (s * batch + r) * row, n);
+      }
+    });
   }
   return out;
 }
@@ -325,18 +320,16 @@ LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
   for (int64_t s = steps - 1; s >= 0; --s) {
     const char* before = s == 0 ? first.data() : cells.data() + (s - 1) * step;
     const View to_before = View::empty(t, h.shape());
-    parallel_for(batch, gate_grain(n),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t r = begin; r < end; ++r) {
-                     char *gh = to_h.data() + r * row, *gc = to_c.data() + r * row;
-                     if (of_hidden) add(of_hidden->data() + s * step + r * row, 1, gh, 1, n);
-                     if (of_cells) add(of_cells->data() + s * step + r * row, 1, gc, 1, n);
-                     kernel.lstm_grad(sums.data() + 4 * (s * step + r * row), before + r * row,
-                                      cells.data() + s * step + r * row, gh, gc,
-                                      to_sums.data() + 4 * (s * step + r * row),
-                                      to_before.data() + r * row, n);
-                   }
-                 });
+    parallel_for(batch, gate_grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        char *gh = to_h.data() + r * row, *gc = to_c.data() + r * row;
+        if (of_hidden) add(of_hidden->data() + s * step + r * row, 1, gh, 1, n);
+        if (of_cells) add(of_cells->data() + s * step + r * row, 1, gc, 1, n);
+        kernel.lstm_grad(sums.data() + 4 * (s * step + r * row), before + r * row,
+                         cells.data() + s * step + r * row, gh, gc,
+                         to_sums.data() + 4 * (s * step + r * row), to_before.data() + r * row, n);
+      }
+    });
     to_h = matmul(step_of(to_sums, s), transposed(w));
     to_c = to_before;
   }
