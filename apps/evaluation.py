@@ -25,6 +25,7 @@ from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.stages import STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
+from needle_tvm.tune.status import Status
 
 CONTESTANTS = Path(__file__).with_name("contestants.py")
 EAGER = "needle eager"
@@ -164,9 +165,12 @@ def compile_stages(
 ) -> dict[str, Stage]:
     """Every requested stage by name, compiled or reloaded from the cache."""
 
-    def step(number: int, stage: str, text: str) -> None:
-        if report is not None:
-            report(number, len(request.stages), text if stage in text else f"{stage}: {text}")
+    def step(number: int, stage: str, text: str | Status) -> None:
+        if report is None:
+            return
+        if isinstance(text, str) and stage not in text:
+            text = f"{stage}: {text}"
+        report(number, len(request.stages), text)
 
     compiled = {}
     for number, name in enumerate(request.stages):

@@ -19,8 +19,9 @@ from needle_tvm.target import TargetSpec, resolve
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
+    from needle_tvm.tune.status import Status
 
-Progress = Callable[[str], None]
+Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
 
 
 class Executable:
@@ -142,7 +143,8 @@ def compile(
     "tuned"; with `trials` above 0 the tuned stage also searches that many candidates and keeps,
     per kernel, the faster one that gives right results. `threads` is how many threads the code
     uses, by default the cores this process may use. `recompile` ignores what is cached.
-    `progress` is called with one line of text per step.
+    `progress` is called with a line of text per step, and while a search runs with its
+    `needle_tvm.tune.status.Status`, whose `str()` is one.
 
     Raises StageError, TargetError, needle's TraceError, TranslationError, TuningError, and
     ArtifactError when the cache folder cannot be written.
