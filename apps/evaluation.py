@@ -25,6 +25,7 @@ from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.stages import STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
+from needle_tvm.tune.status import Status
 
 CONTESTANTS = Path(__file__).with_name("contestants.py")
 EAGER = "needle eager"
@@ -168,11 +169,12 @@ def compile_stages(
 ) -> dict[str, Stage]:
     """Every requested stage by name, compiled or reloaded from the cache."""
 
-    def step(number: int, stage: str, said: Any) -> None:
-        if report is not None:
-            if isinstance(said, str) and stage not in said:
-                said = f"{stage}: {said}"
-            report(number, len(request.stages), said)
+    def step(number: int, stage: str, text: str | Status) -> None:
+        if report is None:
+            return
+        if isinstance(text, str) and stage not in text:
+            text = f"{stage}: {text}"
+        report(number, len(request.stages), text)
 
     search = {
         "trials": request.trials,

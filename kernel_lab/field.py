@@ -71,11 +71,8 @@ class Field:
         return [(name, LAUNCHES), (one_launch(name), 1)]
 
     def add_probes(self) -> dict[str, roofline.Probe]:
-        processor = self.case.processor
-        probes = {
-            roofline.PEAK: roofline.peak(processor),
-            roofline.TRIAD: roofline.triad(processor, self.workload.bytes(self.case.size)),
-        }
+        working_set = self.workload.bytes(self.case.size)
+        probes = roofline.probes(self.case.processor, working_set)
         for number, (name, probe) in enumerate(probes.items()):
             inputs = str(self.folder / f"probe{number}.npz")
             _save(inputs, [np.zeros(shape, np.float32) for shape in probe.shapes[:-1]])

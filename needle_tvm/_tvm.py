@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from needle_tvm import versions
-from needle_tvm.errors import InstallError
+from needle_tvm.errors import InstallError, TuningError
 from needle_tvm.ffi import torch_left_out
 from needle_tvm.threads import configure_tvm_threads
 
@@ -205,6 +205,39 @@ def script(module: IRModule) -> str:
     return str(module.script())
 
 
+def pool_threads() -> int:
+    """Threads of this process's pool, which starts with this call if it has not yet."""
+    return int(tvm.runtime.num_threads())
+
+
+def estimate_flops(function: PrimFunc) -> int:
+    """Arithmetic operations of a PrimFunc by TVM's estimate, comparisons and padding included.
+
+    Raises TuningError where TVM cannot estimate its body.
+    """
+    try:
+        return int(s_tir.analysis.estimate_tir_flops(IRModule({"main": function})))
+    except (RuntimeError, ValueError, TypeError) as error:
+        last = (str(error).strip().splitlines() or ["no reason given"])[-1]
+        raise TuningError(f"work of a function: TVM cannot estimate it: {last}") from error
+
+
+def parameter_bytes(function: PrimFunc) -> list[int]:
+    """Size of each parameter of a PrimFunc. Raises TuningError where an extent is no number."""
+    sizes = []
+    for number, buffer in enumerate(function.params):
+        bits = int(tvm.DataType(str(buffer.dtype)).bits)
+        for extent in buffer.shape:
+            if not isinstance(extent, (int, tirx.IntImm)):
+                raise TuningError(
+                    f"work of a function: parameter {number} has an extent that is not a number: "
+                    f"{extent}"
+                )
+            bits *= int(extent)
+        sizes.append(-(-bits // 8))
+    return sizes
+
+
 def lowered_loops(module: IRModule) -> IRModule:
     """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
 
@@ -311,6 +344,7 @@ __all__ = [
     "cuda_version",
     "derived_object",
     "device_source",
+    "estimate_flops",
     "expr_functor",
     "from_exported_program",
     "generated_source",
@@ -325,7 +359,9 @@ __all__ = [
     "mma_fill",
     "module_of",
     "ms",
+    "parameter_bytes",
     "pass_configuration",
+    "pool_threads",
     "prim_funcs",
     "raised_through_tvm",
     "relax",

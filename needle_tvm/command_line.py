@@ -6,17 +6,25 @@ import argparse
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from needle_tvm.errors import NeedleTVMError, UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from needle_tvm.tune.status import Status
+
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, "str | Status"], None]
+
+_LINE_SECONDS = 2.0  # between lines of a search's progress where nothing has become faster
 
 
 class Parser(argparse.ArgumentParser):
@@ -131,26 +139,97 @@ def one_line(error: BaseException) -> str:
 def progress(quiet: bool = False) -> Iterator[Progress]:
     """A bar on a terminal's stderr, one line for each new step elsewhere, nothing when quiet.
 
-    What it gives is called with (done, total, text).
+    What it gives is called with (done, total, text). A search's `Status` as the text fills the bar
+    with its budget and adds a table of its tasks; elsewhere it is a line every two seconds at most,
+    or when a task has become faster.
     """
     from rich.console import Console
+
+    console = Console(stderr=True, quiet=quiet)
+    if quiet:
+        yield lambda done, total, text: None
+    elif console.is_terminal:
+        with _display(console) as show:
+            yield show
+    else:
+        lines = _Lines(console)
+        try:
+            yield lines.show
+        finally:
+            lines.flush()
+
+
+@contextmanager
+def _display(console: Console) -> Iterator[Progress]:
+    """The bar, and under it the table of a search as long as one runs."""
+    from rich.console import Group
+    from rich.live import Live
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    console = Console(stderr=True, quiet=quiet)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Bars(*columns, console=console, transient=True) as bars:
-            task = bars.add_task("starting")
-            yield lambda done, total, text: bars.update(
-                task, completed=done, total=max(total, 1), description=text
-            )
-    else:
-        said = [""]
+    bars = Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    task = bars.add_task("starting")
+    last: list[str | Status] = [""]
 
-        def say(done: int, total: int, text: str) -> None:
-            if text != said[0]:
-                console.print(text, highlight=False)
-            said[0] = text
+    def picture() -> Any:
+        status = last[0]
+        if isinstance(status, str):
+            return bars
+        # Heading, rule, caption and bar take five lines; what is higher than a terminal flickers.
+        return Group(bars, status.table(console.height - 6, console.width))
 
-        yield say
+    def show(done: int, total: int, text: str | Status) -> None:
+        if isinstance(text, str):
+            bars.update(task, completed=done, total=max(total, 1), description=text)
+        else:
+            spent = text.spent
+            total_or_none = None if spent is None else 1.0
+            bars.update(task, total=total_or_none, completed=spent or 0, description=_title(text))
+        last[0] = text
+
+    with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):
+        yield show
+
+
+def _title(status: Status) -> str:
+    return f"tuned: {status.describe()}"
+
+
+class _Lines:
+    """Progress as lines of text, for a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said = ""
+        self._pending = ""  # the last state of a search that was not worth a line of its own
+        self._best: dict[str, float | None] = {}
+        self._next = 0.0
+
+    def show(self, done: int, total: int, text: str | Status) -> None:
+        if isinstance(text, str):
+            self.flush()
+            self._say(text)
+            return
+        best = {task.name: task.best for task in text.tasks}
+        improved = best != self._best and any(best.values())
+        self._pending = str(text)
+        if improved or time.monotonic() >= self._next:
+            self.flush()
+        self._best = best
+
+    def flush(self) -> None:
+        """Say what a search last reported, so that its end is not left out."""
+        if self._pending:
+            self._say(self._pending)
+            self._pending, self._next = "", time.monotonic() + _LINE_SECONDS
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            # As it is: not wrapped where a pipe has no width, and no brackets taken for markup.
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._said = line

@@ -20,8 +20,9 @@ from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
+    from needle_tvm.tune.status import Status
 
-Progress = Callable[[Any], None]  # called with lines of text, and a search's status
+Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
 
 
 class Executable:

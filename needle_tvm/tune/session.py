@@ -25,7 +25,7 @@ from needle_tvm.tune.status import Status
 _ANSWER_SECONDS = 900.0  # of the search's process; its workers have limits of their own
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth a search
 
-Progress = Callable[[Any], None]
+Progress = Callable[["str | Status"], None]
 
 
 def tune(

@@ -1,0 +1,234 @@
+"""This machine's limits, measured, and the shortest time they leave a function of known work.
+
+S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
+multicore architectures" (CACM 2009). Arithmetic: multiply-adds in registers. Traffic: STREAM's
+triad (J. McCalpin), a = b + s c.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm.errors import TuningError
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, PrimFunc
+
+WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: of a second-level cache, a third, memory
+
+_STEPS = 1 << 16  # of each accumulator's chain: the work of a task is far above a thread's start
+_LEAST_BYTES = 1 << 22  # moved by a call of the triad, for the same reason
+_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # of each probe, in turn
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A kernel of known work: its module, the float32 arrays it takes, and what one call does."""
+
+    module: IRModule
+    shapes: list[tuple[int, ...]]
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a machine can do with `threads` threads.
+
+    `gigaflops` is float32 GFLOP/s (a multiply-add is two); `gigabytes` the triad's GB/s by its
+    working set in bytes.
+    """
+
+    threads: int
+    gigaflops: float
+    gigabytes: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        for rate in (self.gigaflops, *self.gigabytes.values()):
+            if not (math.isfinite(rate) and rate > 0):
+                raise ValueError(f"limits: a rate of {rate}: must be above 0 and finite")
+        if not self.gigabytes or min(self.gigabytes) < 1:
+            sizes = list(self.gigabytes)
+            raise ValueError(
+                f"limits: working sets {sizes}: must be at least one, of 1 byte or more"
+            )
+
+    def bandwidth(self, working_set: float) -> float:
+        """GB/s of the triad whose working set (bytes) is nearest to this one, by their ratio."""
+        size = math.log(max(working_set, 1))
+        return self.gigabytes[min(self.gigabytes, key=lambda known: abs(math.log(known) - size))]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, for `from_json`."""
+        rates = [[size, rate] for size, rate in sorted(self.gigabytes.items())]
+        return {"threads": self.threads, "gigaflops": self.gigaflops, "gigabytes": rates}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Limits:
+        """Raises ValueError where this is not what `to_json` gives."""
+        try:
+            rates = {int(size): float(rate) for size, rate in value["gigabytes"]}
+            return cls(int(value["threads"]), float(value["gigaflops"]), rates)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"limits: {value!r} is not as written: {error!r}") from error
+
+
+def floor(limits: Limits, flops: float, bytes: float) -> float:
+    """Seconds below which a function of this work cannot run: arithmetic or traffic, the longer.
+
+    As good as its two figures: see `work` for what they count.
+    """
+    return max(flops / limits.gigaflops, bytes / limits.bandwidth(bytes)) / 1e9
+
+
+def work(function: PrimFunc) -> tuple[int, int]:
+    """(operations, bytes) of an unscheduled PrimFunc.
+
+    Operations are TVM's estimate: every arithmetic operation of every loop iteration as written. It
+    counts multiplications with padding's zeros and the comparisons that tell padding apart, which a
+    schedule may skip, so such a function can come out faster than its `floor`. Bytes are compulsory
+    traffic: every parameter once, whether read or written; temporaries are none.
+
+    Raises TuningError where an extent is not a number, or TVM cannot estimate the body.
+    """
+    from needle_tvm._tvm import estimate_flops, parameter_bytes
+
+    return estimate_flops(function), sum(parameter_bytes(function))
+
+
+def peak(cores: int, registers: int, lanes: int) -> Probe:
+    """Chains of multiply-adds: half of the vector registers on each core, no memory.
+
+    `lanes` is how many float32 a register holds. The running product a = a x + a is one fused
+    multiply-add that depends on the last one; half of the registers as independent chains hide its
+    latency. With x = 0 it stays at one.
+    """
+    from needle_tvm._tvm import Schedule, te, tirx
+
+    chains = registers // 2
+    x = te.placeholder((lanes,), name="x")
+    step = te.reduce_axis((0, _STEPS), name="step")
+    product = te.comm_reducer(
+        lambda a, b: a * b + a, lambda dtype: tirx.const(1.0, dtype), name="product"
+    )
+    # The value must look as if it changed from step to step, or there would be nothing to repeat.
+    out = te.compute(
+        (cores, chains, lanes), lambda t, c, i: product(x[i], axis=step), name="chains"
+    )
+    sch = Schedule(te.create_prim_func([x, out]))
+    block = sch.get_sblock("chains")
+    local = sch.cache_write(block, 0, "local")
+    task, chain, lane = sch.get_loops(local)
+    sch.parallel(task)
+    sch.unroll(chain)
+    sch.vectorize(lane)
+    sch.compute_at(block, task)
+    *_, chain, lane, steps = sch.get_loops(block)
+    sch.reorder(steps, chain, lane)
+    sch.unroll(chain)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, steps)
+    shapes: list[tuple[int, ...]] = [(lanes,), (cores, chains, lanes)]
+    return Probe(sch.mod, shapes, 2 * _STEPS * cores * chains * lanes, 0)
+
+
+def triad(cores: int, lanes: int, working_set: int) -> Probe:
+    """a = b + s c over three arrays of `working_set` bytes together, each core its own part.
+
+    A call passes over small arrays many times, with another s each time, so that it is their
+    bandwidth that is measured and not the start of the threads.
+    """
+    from needle_tvm._tvm import Schedule, te, tirx
+
+    unit = lanes * 4
+    part = -(-working_set // (12 * cores * unit)) * unit
+    passes = -(-_LEAST_BYTES // (12 * cores * part))
+    b = te.placeholder((cores, part), name="b")
+    c = te.placeholder((cores, part), name="c")
+    s = te.placeholder((passes,), name="s")
+    number = te.reduce_axis((0, passes), name="number")
+    last = te.comm_reducer(lambda old, new: new, lambda dtype: tirx.const(0.0, dtype), name="last")
+    a = te.compute(
+        (cores, part), lambda t, i: last(b[t, i] + c[t, i] * s[number], axis=number), name="a"
+    )
+    sch = Schedule(te.create_prim_func([b, c, s, a]))
+    block = sch.get_sblock("a")
+    task, i, passing = sch.get_loops(block)
+    _, unrolled, lane = sch.split(i, [None, 4, lanes])
+    sch.reorder(passing, *sch.get_loops(block)[1:4])
+    sch.parallel(task)
+    sch.unroll(unrolled)
+    sch.vectorize(lane)
+    extent = cores * part
+    shapes: list[tuple[int, ...]] = [(cores, part)] * 2 + [(passes,), (cores, part)]
+    return Probe(sch.mod, shapes, 2 * extent * passes, 12 * extent * passes)
+
+
+def probe(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the limits with `request["threads"]` threads in about a second; a service function.
+
+    Returns `Limits.to_json`'s values. It takes the fastest of several blocks of each kernel, in
+    turn: a limit is no average, and whatever else runs for a moment slows one block, not all.
+    Run it in a process of its own: TVM reads the number of its threads once.
+
+    Raises TuningError where this process's pool has another number of threads.
+    """
+    threads = request.get("threads")
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise TuningError(f"probe: threads={threads!r}: must be a whole number of at least 1")
+    from needle_tvm.threads import configure_tvm_threads
+
+    configure_tvm_threads(threads)
+    from needle_tvm._tvm import pool_threads
+    from needle_tvm.schedule.cpu import vector_registers
+    from needle_tvm.target import resolve
+
+    if pool_threads() != threads:
+        raise TuningError(
+            f"probe: threads={threads}: this process's pool has {pool_threads()} already"
+        )
+    target = resolve("cpu", threads).to_tvm()
+    registers, width = vector_registers(target)
+    lanes = width // 4
+    probes = [peak(threads, registers, lanes)]
+    probes += [triad(threads, lanes, size) for size in WORKING_SETS]
+    seconds = _fastest([_compiled(probe, target) for probe in probes])
+    rates = [(p.bytes or p.flops) / s / 1e9 for p, s in zip(probes, seconds, strict=True)]
+    return Limits(threads, rates[0], dict(zip(WORKING_SETS, rates[1:], strict=True))).to_json()
+
+
+def _compiled(probe: Probe, target: Any) -> Callable[[], object]:
+    import numpy as np
+
+    from needle_tvm._tvm import tvm
+    from needle_tvm.runtime import aligned_copy
+
+    function = tvm.tirx.build(probe.module, target=target)["main"]
+    arrays = [aligned_copy(np.zeros(shape, np.float32)) for shape in probe.shapes]
+    tensors = [tvm.runtime.from_dlpack(array) for array in arrays]
+    return lambda: function(*tensors)
+
+
+def _fastest(calls: list[Callable[[], object]]) -> list[float]:
+    """Seconds per call of each one's fastest block."""
+    fastest = []
+    for call in calls:
+        call()  # the pool starts, and pages are touched
+        fastest.append(_block(call, 1))
+    for _ in range(_BLOCKS):
+        for index, call in enumerate(calls):
+            count = max(1, int(_BLOCK_SECONDS / fastest[index]))
+            fastest[index] = min(fastest[index], _block(call, count))
+    return fastest
+
+
+def _block(call: Callable[[], object], count: int) -> float:
+    start = time.perf_counter()
+    for _ in itertools.repeat(None, count):
+        call()
+    return max((time.perf_counter() - start) / count, 1e-9)

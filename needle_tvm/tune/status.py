@@ -1,0 +1,277 @@
+"""What a search tells of itself while it runs: as one line, as a table, as JSON.
+
+Standard library only; `Status.table` imports rich.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: in a line, in a table
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """How far the search of one kernel is.
+
+    `calls` is how often one inference calls it. `trials` counts candidates, `rejected` those of
+    them that failed, by kind. `best` is the fastest verified candidate's seconds per call, `rule`
+    our schedule rule's, None where not measured yet. `flops` counts operations of a call, `floor`
+    is the roofline's seconds per call, 0 where unknown: see `roofline.work` for what they count.
+    """
+
+    name: str
+    calls: int
+    trials: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    best: float | None = None
+    rule: float | None = None
+    flops: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        # So that one read back from JSON equals the one that was sent.
+        object.__setattr__(self, "rejected", Counter(dict(self.rejected)))
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds per call of the fastest that is known, the rule's among them."""
+        return min((s for s in (self.best, self.rule) if s is not None), default=None)
+
+    @property
+    def gigaflops(self) -> float | None:
+        """GFLOP/s of the fastest that is known."""
+        return self.flops / self.seconds / 1e9 if self.seconds else None
+
+    @property
+    def roofline(self) -> float | None:
+        """The floor over the fastest known time: 1 is what the machine's limits allow."""
+        return self.floor / self.seconds if self.seconds and self.floor > 0 else None
+
+    @property
+    def to_gain(self) -> float:
+        """Seconds of an inference between the fastest known and the floor; 0 where unknown."""
+        return 0.0 if self.seconds is None else self.calls * max(self.seconds - self.floor, 0.0)
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a search is.
+
+    `trials` counts all candidates, with the `resumed` ones that an earlier run has paid for;
+    `seconds` is this run's wall time. A budget is None where there is none of its kind. `current`
+    names the task being tuned. `str()` is one line.
+    """
+
+    tasks: Sequence[TaskStatus]
+    trials: int
+    budget_trials: int | None
+    seconds: float
+    budget_seconds: float | None = None
+    current: str | None = None
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+
+    @property
+    def task(self) -> TaskStatus | None:
+        """The task being tuned."""
+        return next((task for task in self.tasks if task.name == self.current), None)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the first budget is spent; None where nothing tells.
+
+        A trial is taken to last as long as this run's have so far.
+        """
+        estimates = []
+        done = self.trials - self.resumed
+        if self.budget_trials is not None and self.trials >= self.budget_trials:
+            estimates.append(0.0)
+        elif self.budget_trials is not None and done > 0:
+            estimates.append((self.budget_trials - self.trials) * self.seconds / done)
+        if self.budget_seconds is not None:
+            estimates.append(max(self.budget_seconds - self.seconds, 0.0))
+        return min(estimates, default=None)
+
+    @property
+    def spent(self) -> float | None:
+        """The part of the budget that is spent, 0 to 1, of the one nearer to its end."""
+        parts = []
+        if self.budget_trials is not None:
+            parts.append(self.trials / self.budget_trials if self.budget_trials > 0 else 1.0)
+        if self.budget_seconds is not None:
+            parts.append(self.seconds / self.budget_seconds if self.budget_seconds > 0 else 1.0)
+        return min(max(parts), 1.0) if parts else None
+
+    @property
+    def total(self) -> float | None:
+        """Seconds of these kernels in one inference now; None before each has a time."""
+        return _sum([(task.calls, task.seconds) for task in self.tasks])
+
+    @property
+    def total_at_start(self) -> float | None:
+        """The same with our rules; None before each rule has been measured."""
+        return _sum([(task.calls, task.rule) for task in self.tasks])
+
+    def __str__(self) -> str:
+        text = f"tuned: {self.describe()}"
+        if (task := self.task) is None:
+            return text
+        text += f"; {shortened(task.name, _NAME_WIDTH)}"
+        if task.seconds is not None:
+            text += f" {_microseconds(task.seconds)} us"
+        if task.gigaflops:
+            text += f", {_digits(task.gigaflops)} GFLOP/s"
+        if task.roofline is not None:
+            text += f", {100 * task.roofline:.0f} % of the roofline"
+        return text
+
+    def describe(self) -> str:
+        """Trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
+        of = "" if self.budget_trials is None else f" of {self.budget_trials}"
+        counted = self.trials if self.budget_trials is None else self.budget_trials
+        text = f"{self.trials}{of} trial{'' if counted == 1 else 's'}"
+        if self.resumed:
+            text += f" ({self.resumed} resumed)"
+        text += f", {clock(self.seconds)}"
+        return text if self.left is None else f"{text}, {clock(self.left)} left"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, for `from_json`."""
+        tasks = [{**vars(task), "rejected": dict(task.rejected)} for task in self.tasks]
+        return {**vars(self), "tasks": tasks}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Status:
+        """Raises ValueError where this is not what `to_json` gives."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("tasks"), Sequence):
+            raise ValueError(f"status: {value!r} is no object with a list of tasks")
+        return _made(cls, {**value, "tasks": [_made(TaskStatus, task) for task in value["tasks"]]})
+
+    def table(self, rows: int | None = None, width: int = 100) -> Table:
+        """All tasks, those that took most of an inference first, the current one marked.
+
+        At most `rows` of them, the current one always among them, in `width` characters (80 at
+        least): what names may take is what the figures leave.
+        """
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        ranked = sorted(self.tasks, key=lambda task: -task.calls * (task.rule or 0.0))
+        shown = ranked if rows is None else ranked[: max(rows, 1)]
+        if (task := self.task) is not None and task not in shown:
+            shown = [*shown[:-1], task]
+        gains = sum(task.to_gain for task in self.tasks)
+        figures = ("calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof")
+        figures += ("to gain",)
+        left = width - 4 - sum(len(heading) + 1 for heading in figures)
+        names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
+        table = Table(
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+            caption=self._caption(len(ranked) - len(shown)),
+            caption_justify="left",
+        )
+        for heading in ("", "task"):
+            table.add_column(heading, no_wrap=True)
+        for heading in figures:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, task in zip(names, shown, strict=True):
+            mark = task.name == self.current
+            table.add_row(*_row(name, task, gains, mark), style="bold" if mark else None)
+        return table
+
+    def _caption(self, hidden: int) -> str:
+        parts = [f"and {hidden} more task{'' if hidden == 1 else 's'}"] if hidden else []
+        if self.total is not None:
+            text = f"together {_microseconds(self.total)} µs per inference"
+            if self.total_at_start is not None:
+                text += f", {_microseconds(self.total_at_start)} µs at the start"
+            parts.append(text)
+        kinds: Counter[str] = sum((task.rejected for task in self.tasks), Counter())
+        if kinds:
+            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            parts.append(f"rejected: {counts}")
+        return "; ".join(parts)
+
+
+def _row(name: str, task: TaskStatus, gains: float, current: bool) -> list[str]:
+    return [
+        ">" if current else "",
+        name,
+        str(task.calls),
+        str(task.trials),
+        str(task.rejected.total() or ""),
+        "" if task.rule is None else _microseconds(task.rule),
+        "" if task.best is None else _microseconds(task.best),
+        _digits(task.gigaflops) if task.gigaflops else "",
+        "" if task.roofline is None else f"{100 * task.roofline:.0f}",
+        f"{100 * task.to_gain / gains:.0f} %" if gains > 0 else "",
+    ]
+
+
+def _sum(terms: Sequence[tuple[int, float | None]]) -> float | None:
+    total = 0.0
+    for calls, seconds in terms:
+        if seconds is None:
+            return None
+        total += calls * seconds
+    return total if terms else None
+
+
+def _made(kind: type[_T], value: Any) -> _T:
+    """A dataclass from its fields; ValueError naming the kind where they are not its own."""
+    try:
+        return kind(**value)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {value!r} is not as written: {error}") from error
+
+
+def clock(seconds: float) -> str:
+    """A length of time as 0:12, 1:20 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shortened(name: str, width: int) -> str:
+    """A fused function's name in at most `width` characters: its beginning, ".." and its end."""
+    if len(name) <= width:
+        return name
+    tail = (width - 2) // 2
+    return f"{name[: width - 2 - tail]}..{name[-tail:]}"
+
+
+def _distinct(names: Sequence[str], width: int) -> list[str]:
+    """The names shortened; those that would then read alike are numbered."""
+    short = [shortened(name, width) for name in names]
+    count, seen = Counter(short), Counter[str]()
+    for number, name in enumerate(short):
+        if count[name] > 1:
+            seen[name] += 1
+            ending = f" #{seen[name]}"
+            short[number] = shortened(names[number], width - len(ending)) + ending
+    return short
+
+
+def _microseconds(seconds: float) -> str:
+    return _digits(seconds * 1e6)
+
+
+def _digits(value: float) -> str:
+    """Three significant digits and no exponent."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
