@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,21 +58,40 @@ class Task:
     """One function to be tuned. `gate` is the folder with what its results are compared with."""
 
     name: str
+    calls: int
     plain: IRModule
     rule: str
     gate: Path
-    status: TaskStatus
+    flops: int
     share: budget.Share
     context: Any = None
-    fruitless: int = 0
+    trials: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    best_seconds: float | None = None
+    rule_seconds: float | None = None
     rule_library: Path | None = None
+    fruitless: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:
         """Take in what a right candidate took; None for one that did not run."""
         if seconds is not None:
-            best = self.status.best
-            self.status.best = seconds if best is None else min(best, seconds)
+            best = self.best_seconds
+            self.best_seconds = seconds if best is None else min(best, seconds)
+
+    @property
+    def status(self) -> TaskStatus:
+        """What is shown of it."""
+        return TaskStatus(
+            self.name,
+            self.calls,
+            trials=self.trials,
+            rejected=self.rejected,
+            best=self.best_seconds,
+            rule=self.rule_seconds,
+            flops=self.flops,
+            floor=self.share.floor,
+        )
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
@@ -138,7 +158,7 @@ class Search:
         self.tasks: dict[str, Task] = {}
         self.session = self._session()
         self.spent_trials, self.spent_seconds = store.spent(self.session)
-        self.resumed = self.spent_trials
+        self.resumed, self.resumed_seconds = self.spent_trials, self.spent_seconds
         self._mark = time.monotonic()
         self._current: str | None = None
         self._libraries = 0  # so many were named
@@ -173,10 +193,9 @@ class Search:
             plain = tvm.ir.load_json(given["plain"])
             flops, traffic = roofline.work(plain["main"])
             floor = roofline.floor(self.limits, flops, traffic) if self.limits else 0.0
-            status = TaskStatus(name, given["calls"], flops=flops, floor=floor)
-            share = budget.Share(given["calls"], floor)
-            gate = self.folder / f"gate-{number}"
-            self.tasks[name] = Task(name, plain, given["rule"], gate, status, share)
+            gate, calls = self.folder / f"gate-{number}", given["calls"]
+            share = budget.Share(calls, floor)
+            self.tasks[name] = Task(name, calls, plain, given["rule"], gate, flops, share)
         tasks = list(self.tasks.values())
         requests = [
             {
@@ -204,13 +223,13 @@ class Search:
             task = judged[number]
             task.rule_library = path
             if outcome.kind == OK:
-                task.status.rule = _seconds(outcome)
+                task.rule_seconds = _seconds(outcome)
             else:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"
-            task.saw(task.status.rule)
+            task.saw(task.rule_seconds)
             for _, record in self.database.best(task.plain, 1):
                 task.saw(_mean(record.run_secs))
-            task.share.best = task.status.best
+            task.share.best = task.best_seconds
             self._current = task.name
             yield self._status()
 
@@ -266,7 +285,7 @@ class Search:
             if self._over():
                 break
         self._learn(task, proposed, results)
-        task.share.learn(task.status.best)
+        task.share.learn(task.best_seconds)
 
     def _begin(self, task: Task, size: int) -> None:
         task.context = space.context(
@@ -315,9 +334,9 @@ class Search:
         )
         self.spent_trials += 1
         self.spent_seconds += seconds
-        task.status.trials += 1
+        task.trials += 1
         if taken is None:
-            task.status.rejected[outcome.kind] += 1
+            task.rejected[outcome.kind] += 1
         task.saw(taken)
         return _result(taken)
 
@@ -356,7 +375,7 @@ class Search:
 
     def _speedup(self, task: Task, candidate: Path) -> float | None:
         """How much faster a candidate is than the rule; None where the rule does not work."""
-        if task.status.rule is None or task.rule_library is None:
+        if task.rule_seconds is None or task.rule_library is None:
             return None
         rule, gate = str(task.rule_library), str(task.gate)
         if not self.remote:
@@ -405,30 +424,30 @@ class Search:
             yield built[number], paths[built[number]], outcome
 
     def _status(self) -> dict[str, Any]:
+        budget_seconds = self.setup["seconds"]
         status = Status(
             tasks=[task.status for task in self.tasks.values()],
             trials=self.spent_trials,
             budget_trials=self.setup["trials"],
-            seconds=self.spent_seconds,
-            budget_seconds=self.setup["seconds"],
+            seconds=self.spent_seconds - self.resumed_seconds,
+            budget_seconds=budget_seconds and max(0.0, budget_seconds - self.resumed_seconds),
             current=self._current,
             resumed=self.resumed,
         )
         return {"status": status.to_json()}
 
     def _result(self, task: Task) -> dict[str, Any]:
-        status, notes = task.status, task.notes
         return {
             "task": task.name,
-            "calls": status.calls,
-            "trials": status.trials,
-            "rejected": dict(status.rejected),
-            "rule_seconds": status.rule,
-            "best_seconds": status.best,
-            "floor_seconds": status.floor or None,
+            "calls": task.calls,
+            "trials": task.trials,
+            "rejected": dict(task.rejected),
+            "rule_seconds": task.rule_seconds,
+            "best_seconds": task.best_seconds,
+            "floor_seconds": task.share.floor or None,
             "chosen": "rule",
             "candidate": None,
-            **notes,
+            **task.notes,
         }
 
 
