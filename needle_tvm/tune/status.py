@@ -173,8 +173,8 @@ class Status:
         if (task := self.task) is not None and task not in shown:
             shown = [*shown[:-1], task]
         gains = sum(task.to_gain for task in self.tasks)
-        figures = ("calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof")
-        figures += ("to gain",)
+        figures = ["calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof"]
+        figures.append("to gain")
         left = width - 4 - sum(len(heading) + 1 for heading in figures)
         names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
         table = Table(
