@@ -39,6 +39,9 @@ class Request:
     device: str = "cpu"
     stages: tuple[str, ...] = STAGES
     trials: int = 0
+    minutes: float | None = None
+    tracker: str | None = None
+    key: str | None = None
     batch: int | None = None
     weights: Path | None = None
     recompile: bool = False
@@ -100,6 +103,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         "weights": str(request.weights) if request.weights else None,
         "parameters": sum(value.size for value in subject.state.values()),
         "trials": request.trials,
+        "minutes": request.minutes,
         "stages": {
             name: {
                 "seconds_to_ready": stage.seconds,
@@ -172,6 +176,12 @@ def compile_stages(
             text = f"{stage}: {text}"
         report(number, len(request.stages), text)
 
+    search = {
+        "trials": request.trials,
+        "minutes": request.minutes,
+        "tracker": request.tracker,
+        "key": request.key,
+    }
     compiled = {}
     for number, name in enumerate(request.stages):
         step(number, name, "looking in the cache")
@@ -181,10 +191,10 @@ def compile_stages(
             *subject.tensors,
             target=request.device,
             stage=name,
-            trials=request.trials if name == STAGES[-1] else 0,
             threads=request.threads,
             recompile=request.recompile,
             progress=partial(step, number, name),
+            **(search if name == STAGES[-1] else {}),
         )
         compiled[name] = Stage(executable, time.perf_counter() - start, executable.from_cache)
         if request.dump_ir is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import models
 from needle_tvm import command_line as cli
+from needle_tvm.errors import UsageError
 
 STAGES = ("noopt", "fused", "tuned")
 DEVICES = ("cpu", "cuda")
@@ -57,8 +58,16 @@ def make_parser() -> argparse.ArgumentParser:
         type=cli.natural,
         default=0,
         metavar="N",
-        help="candidates the tuned stage also searches for each task (%(default)s)",
+        help="candidates the tuned stage also tries over all kernels (%(default)s)",
     )
+    add("--minutes", type=cli.minutes, metavar="M", help="how long it searches (no limit of time)")
+    add(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="measure candidates on the servers registered there (python -m needle_tvm server), "
+        "on trusted networks only: they run whatever they are sent",
+    )
+    add("--key", metavar="KEY", help="which of the tracker's servers")
     add("--batch", type=cli.positive, metavar="N", help="samples in the input (the model's own)")
     add("--weights", type=Path, metavar="FILE", help="safetensors file to take the weights from")
     add("--threads", type=cli.positive, metavar="N", help="CPU threads (every core allotted to us)")
@@ -97,6 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluates, and writes what was asked for."""
+    if (options.tracker is None) != (options.key is None):
+        raise UsageError("--tracker and --key go together: the key names the servers to use")
+    if options.tracker is not None and not options.trials and options.minutes is None:
+        raise UsageError("--tracker measures nothing without --trials or --minutes")
     to_stdout = options.json == "-"
     files = [Path(options.json)] if options.json and not to_stdout else []
     for path in (options.out / "result", *files, *([options.dump_ir] if options.dump_ir else [])):
@@ -120,6 +133,9 @@ def run(options: argparse.Namespace) -> int:
         device=options.device,
         stages=options.stages,
         trials=options.trials,
+        minutes=options.minutes,
+        tracker=options.tracker,
+        key=options.key,
         batch=options.batch,
         weights=options.weights,
         recompile=options.recompile,

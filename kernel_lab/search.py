@@ -21,7 +21,11 @@ from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
 from needle_tvm.child import Child, ChildError, Messages
+from needle_tvm.errors import NeedleTVMError
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import thread_environment
+from needle_tvm.tune.options import Options
+from needle_tvm.tune.status import Status
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Schedule, Target
@@ -30,7 +34,6 @@ Knobs = Mapping[str, Any]
 Say = Callable[[int, int, str], None]
 
 _CANDIDATE_SECONDS = 30.0  # a candidate that takes longer to answer is rejected
-_SEARCH_SECONDS = 600.0  # of meta_schedule's: the start and each batch of its candidates
 _BLOCKS, _BLOCK_SECONDS = 5, 0.02
 
 
@@ -186,33 +189,33 @@ def _time(call: Callable[[], object]) -> float:
 def meta_schedule(plain: IRModule, threads: int, trials: int, say: Say, seed: int = 0) -> Found:
     """The best of `trials` candidates that needle_tvm's tuner finds for an unscheduled module.
 
-    Its space is the one meta_schedule generates for any function. Raises LabError where no
-    candidate ran or the search died.
+    Its space is the one meta_schedule generates for any function. Nothing found before is used, nor
+    kept for later. Raises LabError where no candidate ran or the search died.
     """
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm import make_target, tvm
+    from needle_tvm.schedule import cpu
+    from needle_tvm.tune import session
 
-    setup = {
-        "target": build.description("cpu"),
-        "tasks": {"main": [tvm.ir.save_json(plain), 1]},
-        "trials": trials,
-        "seed": seed,
-    }
-    tried = rejected = 0
+    def show(said: Any) -> None:
+        if isinstance(said, Status):
+            say(said.trials, trials, f"meta_schedule: trial {said.trials}")
+
+    target = {**build.description("cpu"), "num-cores": threads}
+    rule = cpu.schedule_function(plain["main"], make_target(target))
     try:
-        with Child(
-            "tuner",
-            "needle_tvm.tune.worker:search",
-            setup,
-            timeout=_SEARCH_SECONDS,
-            environment=thread_environment(threads),
-        ) as child:
-            while "best" not in (answer := child.receive("search")):
-                tried += 1
-                rejected += "rejected" in answer
-                say(tried, trials, f"meta_schedule: trial {tried}")
-    except ChildError as error:
+        with scratch_folder("kernel-lab-records-") as folder:
+            note = session.search(
+                {"main": (plain, 1)},
+                {"main": tvm.IRModule({"main": rule})},
+                target,
+                Options(trials, seed=seed),
+                store=folder / "records",
+                progress=show,
+            )["main"]
+    except NeedleTVMError as error:
         raise LabError(f"meta_schedule: {error}") from error
-    if not answer["best"]["main"]:
-        raise LabError(f"meta_schedule: none of {tried} candidates ran")
-    module = tvm.ir.load_json(answer["best"]["main"][0])
-    return Found(module, {"candidates": tried, "rejected": rejected})
+    if note["candidate"] is None:
+        raise LabError(f"meta_schedule: none of {note['trials']} candidates ran")
+    rejected = sum(note["rejected"].values())
+    module = tvm.ir.load_json(note["candidate"])
+    return Found(module, {"candidates": note["trials"], "rejected": rejected})

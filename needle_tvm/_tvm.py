@@ -6,9 +6,10 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from needle_tvm import versions
@@ -66,6 +67,20 @@ mma_fill = tvmscript.cuda.mma_fill_legacy
 
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
+
+
+@contextmanager
+def without_tensor_intrinsics() -> Iterator[None]:
+    """Inside, a TuneContext is made without importing every intrinsic of every target (10 s)."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def llvm_version() -> int:

@@ -29,15 +29,15 @@ def root() -> Path:
 
 
 def key(
-    *, graph: str, target: dict[str, Any], stage: str, trials: int, seed: int
+    *, graph: str, target: dict[str, Any], stage: str, search: dict[str, Any]
 ) -> dict[str, Any]:
-    """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`."""
+    """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
+    `search` what `tune.options.Options.cache_key` gives."""
     return {
         "graph": graph,
         "target": target,
         "stage": stage,
-        "trials": trials,
-        "seed": seed,
+        "search": search,
         "versions": versions.stamp(),
     }
 

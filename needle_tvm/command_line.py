@@ -55,11 +55,20 @@ def _whole(text: str, least: int) -> int:
 
 
 def seconds(text: str) -> float:
-    """A length of time above 0."""
+    """A number of seconds above 0."""
+    return _time(text, "seconds")
+
+
+def minutes(text: str) -> float:
+    """A number of minutes above 0."""
+    return _time(text, "minutes")
+
+
+def _time(text: str, unit: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}") from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value

@@ -13,9 +13,10 @@ import numpy as np
 
 import needle
 from needle.trace import Graph, trace
-from needle_tvm import artifact, cache, golden, runtime, stages
+from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.target import TargetSpec, resolve
+from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
@@ -130,26 +131,33 @@ def compile(
     target: str | dict[str, Any] = "cpu",
     stage: str = "tuned",
     trials: int = 0,
+    minutes: float | None = None,
     threads: int | None = None,
     recompile: bool = False,
     training: bool = False,
     seed: int = 0,
+    tracker: str | None = None,
+    key: str | None = None,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile `model` for inputs like these, or reload what was compiled for them before.
 
     `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example
     arguments, whose shapes and dtypes the code is specialised to. `stage` is "noopt", "fused" or
-    "tuned"; with `trials` above 0 the tuned stage also searches that many candidates and keeps,
-    per kernel, the faster one that gives right results. `threads` is how many threads the code
-    uses, by default the cores this process may use. `recompile` ignores what is cached.
-    `progress` is called with a line of text per step, and while a search runs with its
-    `needle_tvm.tune.status.Status`, whose `str()` is one.
+    "tuned". With `trials` above 0, or `minutes`, the tuned stage also searches, until either is
+    spent, and keeps, per kernel, the fastest candidate that gives right results; trials are kept in
+    the record store, so a search that was interrupted goes on, and what another model's search
+    found for the same kernels is used at once. With `tracker` ("HOST:PORT") and `key`, candidates
+    are measured by the servers of `python -m needle_tvm server` there. `threads` is how many
+    threads the code uses, by default the cores this process may use. `recompile` ignores what is
+    cached. `progress` is called with lines of text and, while searching, with
+    `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises StageError, TargetError, needle's TraceError, TranslationError, TuningError, and
     ArtifactError when the cache folder cannot be written.
     """
-    stages.check(stage, trials)
+    options = Options(trials, minutes, seed, tracker, key)
+    options.check(stage)
     spec = resolve(target, threads)
     graph = trace(model, *inputs, training=training)
     source = Source(
@@ -160,7 +168,7 @@ def compile(
         reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
         tolerances=lambda: golden.tolerances(graph),
     )
-    return compile_source(source, spec, stage, trials, seed, recompile, progress)
+    return compile_source(source, spec, stage, options, recompile, progress)
 
 
 @dataclass(frozen=True)
@@ -188,21 +196,20 @@ def compile_source(
     source: Source,
     spec: TargetSpec,
     stage: str,
-    trials: int,
-    seed: int,
+    options: Options,
     recompile: bool,
     progress: Progress | None,
 ) -> Executable:
     """Compile a source into the cache, or reload what is there."""
     key = cache.key(
-        graph=source.fingerprint, target=spec.key(), stage=stage, trials=trials, seed=seed
+        graph=source.fingerprint, target=spec.key(), stage=stage, search=options.cache_key()
     )
     folder = cache.entry(key)
     program = None if recompile else _cached(folder)
     from_cache = program is not None
     if program is None:
         _say(progress, f"{stage}: compiling")
-        _build(source, spec, stage, trials, seed, folder, key, progress)
+        _build(source, spec, stage, options, folder, key, progress)
         program = artifact.undisturbed(
             folder, lambda: runtime.Program(folder, artifact.verify(folder))
         )
@@ -240,8 +247,7 @@ def _build(
     source: Source,
     spec: TargetSpec,
     stage: str,
-    trials: int,
-    seed: int,
+    options: Options,
     folder: Path,
     key: dict[str, Any],
     progress: Progress | None,
@@ -252,12 +258,10 @@ def _build(
     target = spec.to_tvm()
     module, signature = source.lower(target)
     notes: dict[str, Any] = {"stage": stage, "key": key}
-    if trials:
+    if options.searches:
         from needle_tvm.tune import session
 
-        module, notes["tuning"] = session.tune(
-            module, spec, trials=trials, seed=seed, progress=progress
-        )
+        module, notes["tuning"] = session.tune(module, spec, options, progress)
     module = build.schedule(module, target, stage)
     with artifact.writing(folder) as temporary:
         build.write_library(module, target, temporary)

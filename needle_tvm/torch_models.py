@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import golden, stages, trees
+from needle_tvm import golden, trees
 from needle_tvm.compiler import Executable, Progress, Source, compile_source
 from needle_tvm.errors import InstallError, TranslationError
 from needle_tvm.target import resolve
+from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
@@ -27,9 +28,12 @@ def compile_torch(
     target: str | dict[str, Any] = "cpu",
     stage: str = "tuned",
     trials: int = 0,
+    minutes: float | None = None,
     threads: int | None = None,
     recompile: bool = False,
     seed: int = 0,
+    tracker: str | None = None,
+    key: str | None = None,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
@@ -43,7 +47,8 @@ def compile_torch(
     cannot be exported, has an operator TVM's front end does not know, or takes or returns anything
     but tensors; and what `compile` raises.
     """
-    stages.check(stage, trials)
+    options = Options(trials, minutes, seed, tracker, key)
+    options.check(stage)
     spec = resolve(target, threads)
     try:
         import torch
@@ -70,7 +75,7 @@ def compile_torch(
         reference=_reference(torch, exported, arguments),
         tolerances=lambda: golden.estimated_tolerances(described["outputs"], described["params"]),
     )
-    return compile_source(source, spec, stage, trials, seed, recompile, progress)
+    return compile_source(source, spec, stage, options, recompile, progress)
 
 
 def _reference(torch: Any, exported: Any, arguments: list[Any]) -> Callable[..., list[Any]]:

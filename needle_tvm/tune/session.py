@@ -1,76 +1,67 @@
-"""One tuning session: find tasks, search, judge, and put in what is right and faster."""
+"""One tuning session: find tasks, search within a budget, and put in what is right and faster.
+
+The budget belongs to what is tuned: tasks, target, versions and seed name a session in the record
+store, every trial there says which session it was spent by, and a search that begins again goes on
+where the last one was ended, however that came about.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import IRModule, PrimFunc, calls_of, tvm
 from needle_tvm.child import Child, ChildError
 from needle_tvm.errors import TuningError
+from needle_tvm.records.store import default_path
 from needle_tvm.schedule import cpu
 from needle_tvm.target import TargetSpec
 from needle_tvm.threads import thread_environment
+from needle_tvm.tune.options import Options
+from needle_tvm.tune.status import Status
 
-_TRIAL_SECONDS = 120.0  # no batch of candidates takes longer than this to report
-_JUDGE_SECONDS = 60.0
-_WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
+_ANSWER_SECONDS = 900.0  # of the search's process; its workers have limits of their own
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth a search
 
-Progress = Callable[[str], None]
+Progress = Callable[["str | Status"], None]
 
 
 def tune(
-    module: IRModule, spec: TargetSpec, *, trials: int, seed: int, progress: Progress | None
+    module: IRModule, spec: TargetSpec, options: Options, progress: Progress | None = None
 ) -> tuple[IRModule, list[dict[str, Any]]]:
     """The module with the best verified candidate in place of each function where one is faster.
 
-    Returns it with one note per task: trials, what the best candidate gave and what was chosen.
-    Every candidate is built, run and judged in processes of their own that end with this call.
-    Raises TuningError when the search itself fails.
+    Returns it with one note per task: trials, what was rejected and why, what the rule and the best
+    candidate take, and what was chosen. Every candidate is built, judged and measured in processes
+    of their own that end with this call. `progress` is called with lines of text and with
+    `status.Status`. Raises TuningError when the search itself fails.
     """
     target = spec.to_tvm()
-    tasks = _tasks(module)
+    tasks = find_tasks(module)
     if not tasks:
         return module, []
-    description = {**spec.fields, "mcpu": str(target.attrs["mcpu"])}
-    environment = thread_environment(spec.threads)
-    setup = {
-        "target": description,
-        "tasks": {name: [tvm.ir.save_json(plain), calls] for name, (plain, calls) in tasks.items()},
-        "trials": trials,
-        "seed": seed,
+    if options.tracker is not None and options.key is not None:
+        from needle_tvm.tune.remote import check_tracker
+
+        check_tracker(options.tracker, options.key)
+    rules = {
+        name: tvm.IRModule({"main": cpu.schedule_function(plain["main"], target)})
+        for name, (plain, _) in tasks.items()
     }
-    best, tried = _search(setup, trials, environment, progress)
-    notes = []
-    for name, (plain, _) in tasks.items():
-        note: dict[str, Any] = {"task": name, "trials": tried[name], "chosen": "rule"}
-        rule = tvm.IRModule({"main": cpu.schedule_function(plain["main"], target)})
-        for candidate in best.get(name, []):
-            verdict = _judge(
-                {
-                    "target": description,
-                    "plain": tvm.ir.save_json(plain),
-                    "rule": tvm.ir.save_json(rule),
-                    "candidate": candidate,
-                    "seed": seed,
-                },
-                environment,
-            )
-            note.setdefault("candidates", []).append(verdict)
-            if verdict.get("speedup") is not None and verdict["speedup"] >= _WORTH_IT:
-                variable = module.get_global_var(name)
-                found = tvm.ir.load_json(candidate)["main"]
-                module.update_func(variable, cpu.mark_scheduled(found, module[variable]))
-                note["chosen"] = "search"
-                break
-        _say(progress, f"tuned: {name}: {note['chosen']} ({tried[name]} trials)")
-        notes.append(note)
-    return module, notes
+    description = {**spec.fields, "mcpu": str(target.attrs["mcpu"])}
+    notes = search(tasks, rules, description, options, progress=progress)
+    for name, note in notes.items():
+        candidate = note.pop("candidate")
+        if note["chosen"] == "search":
+            variable = module.get_global_var(name)
+            found = tvm.ir.load_json(candidate)["main"]
+            module.update_func(variable, cpu.mark_scheduled(found, module[variable]))
+    return module, list(notes.values())
 
 
-def _tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
+def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
     """Functions worth tuning, each alone in a module as "main", with its calls per inference."""
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
@@ -84,52 +75,62 @@ def _tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
     return tasks
 
 
-def _search(
-    setup: dict[str, Any],
-    trials: int,
-    environment: dict[str, str],
-    progress: Progress | None,
-) -> tuple[dict[str, list[str]], Counter[str]]:
-    tried: Counter[str] = Counter()
-    fastest: dict[str, float] = {}
-    _say(progress, f"tuned: searching {trials} candidates over {len(setup['tasks'])} kernels")
-    try:
-        with Child(
-            "tuner",
-            "needle_tvm.tune.worker:search",
-            setup,
-            timeout=_TRIAL_SECONDS,
-            environment=environment,
-        ) as child:
-            while True:
-                answer = child.receive("search")
-                if "best" in answer:
-                    return answer["best"], tried
-                name = answer["task"]
-                tried[name] += 1
-                if "seconds" in answer:
-                    fastest[name] = min(fastest.get(name, answer["seconds"]), answer["seconds"])
-                shown = f", best {fastest[name] * 1e6:.1f} us" if name in fastest else ""
-                _say(progress, f"tuned: trial {tried.total()} of {trials}: {name}{shown}")
-    except ChildError as error:
-        raise TuningError(f"the search failed: {error}") from error
+def search(
+    tasks: dict[str, tuple[IRModule, int]],
+    rules: dict[str, IRModule],
+    target: dict[str, Any],
+    options: Options,
+    *,
+    store: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """What `search.search` finds for tasks and the rules they compete with, per task.
 
-
-def _judge(setup: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    """The verdict on a candidate; one that crashes or hangs is rejected by that name."""
-    try:
-        with Child(
-            "candidate",
-            "needle_tvm.tune.worker:judge",
-            setup,
-            timeout=_JUDGE_SECONDS,
-            environment=environment,
-        ) as child:
-            return child.receive("judge")
-    except ChildError as error:
-        return {"rejected": str(error)}
-
-
-def _say(progress: Progress | None, line: str) -> None:
-    if progress is not None:
-        progress(line)
+    `target` is TVM's description with the processor's name in it; `store` the record store's
+    folder, by default the user's.
+    """
+    threads = int(target["num-cores"])
+    setup = {
+        "target": target,
+        "tasks": {
+            name: {
+                "plain": tvm.ir.save_json(plain),
+                "rule": tvm.ir.save_json(rules[name]),
+                "calls": calls,
+            }
+            for name, (plain, calls) in tasks.items()
+        },
+        "trials": options.trials or None,
+        "seconds": options.seconds,
+        "seed": options.seed,
+        "store": str(store or default_path()),
+        "environment": thread_environment(threads),
+        "tracker": options.tracker,
+        "key": options.key,
+    }
+    say = progress or (lambda _: None)
+    say(f"tuned: searching {len(tasks)} kernels")
+    reached = -1
+    while True:
+        start = reached
+        try:
+            with Child(
+                "tuner",
+                "needle_tvm.tune.search:search",
+                setup,
+                timeout=_ANSWER_SECONDS,
+                environment=thread_environment(threads),
+            ) as child:
+                while True:
+                    answer = child.receive("search")
+                    if "results" in answer:
+                        results: dict[str, dict[str, Any]] = answer["results"]
+                        return results
+                    status = Status.from_json(answer["status"])
+                    reached = max(reached, status.trials)
+                    say(status)
+        except ChildError as error:
+            # TVM's own code runs in it and may die; but without one more trial, it would again.
+            if reached <= start:
+                raise TuningError(f"the search failed: {error}") from error
+            say(f"tuned: {error}; going on after {reached} trials")

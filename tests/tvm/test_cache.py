@@ -11,6 +11,7 @@ import needle as ndl
 import needle_tvm
 from needle import ops
 from needle_tvm import artifact, cache, versions
+from needle_tvm.tune.options import Options
 
 from .conftest import make_mlp, tensor
 
@@ -120,10 +121,11 @@ def test_the_stamp_holds_every_version(monkeypatch):
     assert all(stamp.values())
 
 
-def test_trials_are_part_of_the_key():
-    common = {"graph": "g", "target": {"kind": "llvm"}, "stage": "tuned", "seed": 0}
-    entries = {cache.entry(cache.key(**common, trials=trials)) for trials in (0, 1, 2)}
-    assert len(entries) == 3
+def test_the_search_is_part_of_the_key():
+    common = {"graph": "g", "target": {"kind": "llvm"}, "stage": "tuned"}
+    searches = [Options(), Options(1), Options(2), Options(2, minutes=1), Options(2, seed=1)]
+    entries = {cache.entry(cache.key(**common, search=each.cache_key())) for each in searches}
+    assert len(entries) == len(searches)
 
 
 @pytest.mark.parametrize("name", [artifact.LIBRARY, artifact.MANIFEST])

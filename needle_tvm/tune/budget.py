@@ -1,0 +1,63 @@
+"""Which task the next trials go to. Pure arithmetic; imports no TVM.
+
+The idea is that of the gradient scheduler of L. Zheng et al., "Ansor: generating high-performance
+tensor programs for deep learning" (OSDI 2020), section 6: spend where the whole model's time falls
+fastest. What a task can still gain is bounded by its roofline, and how much of that a batch gains
+is learned from the batches before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PRIOR = 0.2  # of the gap to the floor, what a task's first batch is expected to close
+_LEAST = 0.01  # no task is given up for ever
+_BATCHES = 2  # for each task, where the budget is small: so many looks at least
+_SMALLEST, _LARGEST = 4, 16  # trials measured before the cost model learns from them
+
+
+@dataclass
+class Share:
+    """One task's claim on the budget.
+
+    `calls` is how often one inference runs it, `floor` (seconds) what the machine allows, `best`
+    (seconds) the fastest right candidate so far, the rule's included, None where there is none.
+    """
+
+    calls: int
+    floor: float
+    best: float | None = None
+    closing: float = _PRIOR
+    exhausted: bool = False
+
+    @property
+    def gain(self) -> float:
+        """Seconds per inference that the next batch is expected to save."""
+        if self.best is None:
+            return math.inf
+        return self.calls * max(self.best - self.floor, 0.0) * self.closing
+
+    def learn(self, best: float | None) -> None:
+        """Take in one batch: `best` is the fastest after it."""
+        closed = 0.0
+        if best is not None and self.best is not None:
+            gap = self.best - self.floor
+            closed = max(0.0, self.best - best) / gap if gap > 0 else 0.0
+        self.closing = max(_LEAST, (self.closing + min(closed, 1.0)) / 2)
+        if best is not None:
+            self.best = best if self.best is None else min(self.best, best)
+
+
+def pick(shares: Iterable[tuple[str, Share]]) -> str | None:
+    """The task whose next batch is expected to save most; None when all are exhausted."""
+    open_ones = [(share.gain, name) for name, share in shares if not share.exhausted]
+    return max(open_ones)[1] if open_ones else None
+
+
+def batch_size(trials: int | None, tasks: int) -> int:
+    """Candidates per batch for a budget of `trials` (None: no limit) over so many tasks."""
+    if trials is None:
+        return _LARGEST
+    return max(1, min(trials, max(_SMALLEST, min(_LARGEST, trials // (_BATCHES * tasks)))))

@@ -1,0 +1,71 @@
+"""What a search may spend, and where its candidates are measured. Imports no TVM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm.errors import StageError
+from needle_tvm.stages import STAGES
+
+
+@dataclass(frozen=True)
+class Options:
+    """The budget of one model's search, in trials, in minutes, or both: the first spent ends it.
+
+    Without either nothing is searched. `seed` decides which candidates are drawn. With `tracker`
+    ("HOST:PORT") and `key`, candidates are measured by the servers registered there under that key
+    instead of on this machine. The budget is the model's: what an interrupted search has spent
+    counts (see `session`).
+    """
+
+    trials: int = 0
+    minutes: float | None = None
+    seed: int = 0
+    tracker: str | None = None
+    key: str | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a budget at all."""
+        return bool(self.trials) or self.minutes is not None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time budget in seconds."""
+        return None if self.minutes is None else 60.0 * self.minutes
+
+    def check(self, stage: str) -> None:
+        """Raise StageError unless `stage` is one and these options fit it and one another."""
+        if stage not in STAGES:
+            raise StageError(f"stage {stage!r}: must be one of {', '.join(STAGES)}")
+        if not _is_integer(self.trials) or self.trials < 0:
+            raise StageError(f"trials={self.trials!r}: must be an integer of at least 0")
+        if not _is_integer(self.seed) or not 0 <= self.seed < 2**30:
+            raise StageError(f"seed={self.seed!r}: must be an integer from 0 to 2**30 - 1")
+        minutes = self.minutes
+        if minutes is not None and not (_is_number(minutes) and 0 < minutes < math.inf):
+            raise StageError(f"minutes={minutes!r}: must be a number above 0")
+        if (self.tracker is None) != (self.key is None):
+            raise StageError(
+                f"tracker={self.tracker!r}, key={self.key!r}: one needs the other; the key names "
+                "the servers to use"
+            )
+        if self.searches and stage != STAGES[-1]:
+            budget = f"minutes={minutes!r}" if minutes is not None else f"trials={self.trials}"
+            raise StageError(f"{budget}: only stage 'tuned' searches, not {stage!r}")
+        if self.tracker is not None and not self.searches:
+            raise StageError(f"tracker={self.tracker!r}: nothing is measured without a budget")
+
+    def cache_key(self) -> dict[str, Any]:
+        """What of them decides which code is generated."""
+        return {"trials": self.trials, "minutes": self.minutes, "seed": self.seed, "key": self.key}
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

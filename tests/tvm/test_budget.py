@@ -1,0 +1,96 @@
+"""The budget goes where the model's time falls fastest, and is never overdrawn."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from needle_tvm.errors import StageError
+from needle_tvm.tune import budget
+from needle_tvm.tune.budget import Share
+from needle_tvm.tune.options import Options
+
+SECONDS = st.floats(1e-7, 1.0)
+
+
+def test_what_has_no_right_candidate_comes_first():
+    assert budget.pick([("slow", Share(1, 0.0, 9.0)), ("none", Share(1, 0.0))]) == "none"
+
+
+def test_calls_count():
+    assert budget.pick([("once", Share(1, 1.0, 2.0)), ("thrice", Share(3, 1.0, 2.0))]) == "thrice"
+
+
+def test_what_is_at_its_floor_has_nothing_to_gain():
+    """The slower kernel is done: the faster one is where time can still be saved."""
+    shares = [("done", Share(1, 10.0, 10.0)), ("open", Share(1, 1.0, 2.0))]
+    assert budget.pick(shares) == "open"
+
+
+def test_what_is_exhausted_is_not_picked():
+    shares = [("a", Share(9, 0.0, 9.0, exhausted=True)), ("b", Share(1, 0.0, 1e-6))]
+    assert budget.pick(shares) == "b"
+    assert budget.pick(shares[:1]) is None
+    assert budget.pick([]) is None
+
+
+def test_batches_without_gain_lose_their_claim():
+    """Two equal tasks: the one whose batches bring nothing gives way to the other."""
+    stuck, moving = Share(1, 0.0, 1.0), Share(1, 0.0, 1.0)
+    stuck.learn(1.0)
+    moving.learn(0.9)
+    assert budget.pick([("stuck", stuck), ("moving", moving)]) == "moving"
+    for _ in range(50):
+        stuck.learn(1.0)
+    assert stuck.gain > 0, "nothing is given up for ever"
+
+
+@given(SECONDS, SECONDS, st.lists(SECONDS, max_size=20))
+def test_a_share_stays_sane(floor, first, batches):
+    share = Share(2, floor, first)
+    for best in batches:
+        before = share.best
+        share.learn(best)
+        assert share.best == min(before, best)
+        assert 0 < share.closing <= 1
+        assert share.gain >= 0 and math.isfinite(share.gain)
+
+
+@given(st.one_of(st.none(), st.integers(1, 10_000)), st.integers(1, 200))
+def test_a_batch_fits_the_budget(trials, tasks):
+    size = budget.batch_size(trials, tasks)
+    assert 1 <= size <= 16
+    assert trials is None or size <= trials
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (Options(-1), "trials=-1"),
+        (Options(True), "trials=True"),
+        (Options(1.5), "trials=1.5"),
+        (Options(1, minutes=0), "minutes=0"),
+        (Options(1, minutes=math.nan), "minutes=nan"),
+        (Options(1, minutes=math.inf), "minutes=inf"),
+        (Options(1, minutes="3"), "minutes='3'"),
+        (Options(1, seed=-1), "seed=-1"),
+        (Options(1, seed=2**30), "seed="),
+        (Options(1, tracker="localhost:9190"), "key=None"),
+        (Options(1, key="k"), "tracker=None"),
+        (Options(tracker="localhost:9190", key="k"), "without a budget"),
+    ],
+)
+def test_bad_options_are_refused(options, named):
+    with pytest.raises(StageError, match=named):
+        options.check("tuned")
+
+
+def test_only_the_tuned_stage_searches():
+    for options in (Options(3), Options(minutes=1)):
+        with pytest.raises(StageError, match="only stage 'tuned'"):
+            options.check("fused")
+        options.check("tuned")
+    Options().check("noopt")
+    with pytest.raises(StageError, match="'bogus': must be one of"):
+        Options().check("bogus")
