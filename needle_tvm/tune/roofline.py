@@ -170,21 +170,24 @@ def triad(cores: int, lanes: int, working_set: int) -> Probe:
 
 
 def probe(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the limits with `request["threads"]` threads in about a second; a service function.
+    """Measure the limits in about a second; a service function.
 
-    Returns `Limits.to_json`'s values. It takes the fastest of several blocks of each kernel, in
-    turn: a limit is no average, and whatever else runs for a moment slows one block, not all.
-    Run it in a process of its own: TVM reads the number of its threads once.
+    The request holds `threads`, or a `target` with as many `num-cores`: the probes are compiled
+    for it, else for this machine. Returns `Limits.to_json`'s values. It takes the fastest of
+    several blocks of each kernel, in turn: a limit is no average, and whatever else runs for a
+    moment slows one block, not all. Run it in a process of its own: TVM reads the number of its
+    threads once.
 
     Raises TuningError where this process's pool has another number of threads.
     """
-    threads = request.get("threads")
+    description = request.get("target")
+    threads = request.get("threads") if description is None else description.get("num-cores")
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise TuningError(f"probe: threads={threads!r}: must be a whole number of at least 1")
     from needle_tvm.threads import configure_tvm_threads
 
     configure_tvm_threads(threads)
-    from needle_tvm._tvm import pool_threads
+    from needle_tvm._tvm import make_target, pool_threads
     from needle_tvm.schedule.cpu import vector_registers
     from needle_tvm.target import resolve
 
@@ -192,7 +195,10 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
         raise TuningError(
             f"probe: threads={threads}: this process's pool has {pool_threads()} already"
         )
-    target = resolve("cpu", threads).to_tvm()
+    if description is None:
+        target = resolve("cpu", threads).to_tvm()
+    else:
+        target = make_target(dict(description))
     registers, width = vector_registers(target)
     lanes = width // 4
     probes = [peak(threads, registers, lanes)]

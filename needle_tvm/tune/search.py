@@ -470,4 +470,3 @@ def _result(seconds: float | None) -> Any:
     if seconds is None:
         return ms.runner.RunnerResult(None, "rejected")
     return ms.runner.RunnerResult([seconds], None)
-

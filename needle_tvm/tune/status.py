@@ -19,12 +19,12 @@ _NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: in a line, in 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskStatus:
-    """How far the search of one kernel is.
+    """How far the search of one kernel is; the search keeps it up to date.
 
     `calls` is how often one inference calls it. `trials` counts candidates, `rejected` those of
-    them that failed, by kind. `best` is the fastest verified candidate's seconds per call, `rule`
+    them that failed, by kind. `best` is the fastest verified one's seconds per call, `rule`
     our schedule rule's, None where not measured yet. `flops` counts operations of a call, `floor`
     is the roofline's seconds per call, 0 where unknown: see `roofline.work` for what they count.
     """
@@ -40,7 +40,7 @@ class TaskStatus:
 
     def __post_init__(self) -> None:
         # So that one read back from JSON equals the one that was sent.
-        object.__setattr__(self, "rejected", Counter(dict(self.rejected)))
+        self.rejected = Counter(dict(self.rejected))
 
     @property
     def seconds(self) -> float | None:
@@ -67,8 +67,8 @@ class TaskStatus:
 class Status:
     """How far a search is.
 
-    `trials` counts all candidates, with the `resumed` ones that an earlier run has paid for;
-    `seconds` is this run's wall time. A budget is None where there is none of its kind. `current`
+    `trials` and `seconds` are what has been spent of the budget, the `resumed` trials of an earlier
+    run and their seconds among them. A budget is None where there is none of its kind. `current`
     names the task being tuned. `str()` is one line.
     """
 
@@ -92,14 +92,13 @@ class Status:
     def left(self) -> float | None:
         """Seconds until the first budget is spent; None where nothing tells.
 
-        A trial is taken to last as long as this run's have so far.
+        A trial is taken to last as long as those before it.
         """
         estimates = []
-        done = self.trials - self.resumed
         if self.budget_trials is not None and self.trials >= self.budget_trials:
             estimates.append(0.0)
-        elif self.budget_trials is not None and done > 0:
-            estimates.append((self.budget_trials - self.trials) * self.seconds / done)
+        elif self.budget_trials is not None and self.trials > 0:
+            estimates.append((self.budget_trials - self.trials) * self.seconds / self.trials)
         if self.budget_seconds is not None:
             estimates.append(max(self.budget_seconds - self.seconds, 0.0))
         return min(estimates, default=None)
@@ -173,8 +172,8 @@ class Status:
         if (task := self.task) is not None and task not in shown:
             shown = [*shown[:-1], task]
         gains = sum(task.to_gain for task in self.tasks)
-        figures = ("calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof")
-        figures += ("to gain",)
+        figures = ["calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof"]
+        figures.append("to gain")
         left = width - 4 - sum(len(heading) + 1 for heading in figures)
         names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
         table = Table(
