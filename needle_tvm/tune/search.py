@@ -21,10 +21,9 @@ import psutil
 
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
-from needle_tvm.records import rows
-from needle_tvm.records.database import RecordDatabase
+from needle_tvm.records import near, rows
+from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
-from needle_tvm.records.near import SeededDatabase
 from needle_tvm.records.rows import GATED, REJECTED
 from needle_tvm.records.store import Store
 from needle_tvm.scratch import scratch_folder
@@ -43,6 +42,7 @@ _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take i
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _REMOTE_COMPARISONS = 5
+_SEEDS = 8  # records of near shapes that a task starts from
 
 
 class Runner(Protocol):
@@ -129,7 +129,9 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
             from needle_tvm.tune.remote import RemoteRunner
 
             runner = stack.enter_context(
-                RemoteRunner(setup["tracker"], setup["key"], Limits(_RUN_SECONDS, memory))
+                RemoteRunner(
+                    setup["tracker"], setup["key"], limits=Limits(_RUN_SECONDS, memory)
+                )
             )
         store = stack.enter_context(Store(setup["store"]))
         yield from Search(setup, folder, builders, local, runner, store).run()
@@ -152,7 +154,7 @@ class Search:
         self.target: Target = make_target(setup["target"])
         self.threads = int(setup["target"]["num-cores"])
         self.remote = setup["tracker"] is not None
-        self.database = RecordDatabase(store, Key.of(self.target))
+        self.database = RecordDatabase(store, Key.of(self.target), seeds=self._near)
         self.cost_model = space.cost_model(self.threads)
         self.limits: roofline.Limits | None = None
         self.tasks: dict[str, Task] = {}
@@ -162,6 +164,7 @@ class Search:
         self._mark = time.monotonic()
         self._current: str | None = None
         self._libraries = 0  # so many were named
+        self._seeds: dict[str, list[Any]] = {}
 
     def _session(self) -> str:
         """Names what this search's budget is for: the same tasks, key and seed spend from one."""
@@ -171,6 +174,13 @@ class Search:
         )
         parts = [tasks, self.database.key.text, self.setup["seed"]]
         return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
+
+    def _near(self, database: RecordDatabase, module: IRModule, limit: int) -> list[Any]:
+        """Records of near shapes, looked for once per task: TVM asks for each batch."""
+        key = structural_hash(module)
+        if key not in self._seeds:
+            self._seeds[key] = near.seeds(database, module, _SEEDS)
+        return self._seeds[key][:limit]
 
     def run(self) -> Iterator[dict[str, Any]]:
         """All of it; what `search` yields."""
@@ -263,8 +273,7 @@ class Search:
             task.share.exhausted = True
             return
         known = self.database.known(task.plain)
-        records = [self._record(task, candidate) for candidate in proposed]
-        traces = [rows.canonical(record.as_json()[0]) for record in records]
+        traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
@@ -279,7 +288,7 @@ class Search:
         modules = [tvm.ir.save_json(proposed[number].sch.mod) for number in fresh]
         for number, path, outcome in self._measure([task], modules, [task.gate] * len(fresh)):
             candidate = fresh[number]
-            results[candidate] = self._keep(task, records[candidate], outcome)
+            results[candidate] = self._keep(task, proposed[candidate], outcome)
             path.unlink(missing_ok=True)
             yield self._status()
             if self._over():
@@ -291,13 +300,12 @@ class Search:
         task.context = space.context(
             task.plain, self.target, task.name, self.setup["seed"], self.threads
         )
-        seeded = SeededDatabase(self.database)
         designs = task.context.generate_design_space()
         task.context.pre_tuning(
             max_trials=1 << 30,  # the budget is ours to keep
             num_trials_per_iter=size,
             design_spaces=designs,
-            database=seeded,
+            database=self.database,
             cost_model=self.cost_model,
         )
         candidates, results = [], []
@@ -309,23 +317,19 @@ class Search:
         if candidates:
             self.cost_model.update(task.context, candidates, results)
 
-    def _record(self, task: Task, candidate: Any) -> Any:
-        return ms.database.TuningRecord(
-            candidate.sch.trace,
-            ms.database.Workload(task.plain),
-            None,
-            self.target,
-            candidate.args_info,
-        )
-
-    def _keep(self, task: Task, record: Any, outcome: Outcome) -> Any:
+    def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
         """Write one trial down, durably; what the search is told of it."""
         now = time.monotonic()
         seconds, self._mark = now - self._mark, now
         taken = _seconds(outcome) if outcome.kind == OK else None
         self.database.commit_trial(
-            record,
-            run_secs=outcome.value["run_secs"] if taken is not None else None,
+            ms.database.TuningRecord(
+                candidate.sch.trace,
+                ms.database.Workload(task.plain),
+                outcome.value["run_secs"] if taken is not None else None,
+                self.target,
+                candidate.args_info,
+            ),
             state=GATED if taken is not None else REJECTED,
             detail="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
