@@ -25,8 +25,8 @@ configure_tvm_threads()
 try:
     with torch_left_out():
         import tvm
-        import tvm_ffi
         import tvm.rpc.server
+        import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
         from tvm.s_tir import Schedule, TensorIntrin
@@ -292,6 +292,11 @@ def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
     return tvm.rpc.connect(host, port, word, seconds)
 
 
+def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    return tensor._create_view(tuple(shape), dtype)
+
+
 def about_server(session: Any) -> str:
     """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
     try:
@@ -355,6 +360,7 @@ __all__ = [
     "prim_funcs",
     "raised_through_tvm",
     "relax",
+    "remote_view",
     "s_tir",
     "script",
     "sequential",

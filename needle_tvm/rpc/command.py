@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from needle_tvm import host as machine
-from needle_tvm.command_line import positive
+from needle_tvm.command_line import OK, positive
 from needle_tvm.errors import UsageError
 from needle_tvm.rpc import protocol
 from needle_tvm.threads import configure_tvm_threads, thread_environment
@@ -62,15 +62,16 @@ def _announce(what: str, host: str, port: int, more: str = "") -> None:
         _say(f"security: {protocol.SECURITY}")
 
 
-def _tracker(options: argparse.Namespace) -> NoReturn:
+def _tracker(options: argparse.Namespace) -> int:
     from needle_tvm.rpc import tracker
 
     with protocol.listen(options.host, options.port) as listener:
         _announce("tracker", *listener.getsockname()[:2])
         tracker.run(listener)
+    return OK
 
 
-def _server(options: argparse.Namespace) -> NoReturn:
+def _server(options: argparse.Namespace) -> int:
     address = protocol.parse_address(options.tracker)
     check_key(options.key)
     if protocol.is_loopback(options.host) and not protocol.is_loopback(address[0]):

@@ -59,8 +59,8 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        named = error.errno and error.errno > 0  # a name that is not known has a number below 0
-        reason = os.strerror(error.errno) if named else error.strerror or str(error)
+        number = error.errno or 0  # a name that is not known has one below 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise RemoteError(f"cannot listen on {show_address(host, port)}: {reason}") from None
 
 
@@ -146,7 +146,7 @@ class TrackerClient:
         """Addresses of the servers that are registered, busy ones too, by their key."""
         found: dict[str, list[str]] = {}
         try:
-            code, summary = self.ask(SUMMARY)
+            _code, summary = self.ask(SUMMARY)
             for entry in summary["server_info"]:
                 key = str(entry["key"]).removeprefix("server:")
                 found.setdefault(key, []).append(show_address(*entry["addr"]))

@@ -27,7 +27,6 @@ from needle_tvm.rpc.protocol import (
     PUT,
     SESSION_MAGIC,
     SESSION_MISMATCH,
-    SUCCESS,
     UPDATE_INFO,
     TrackerClient,
     keep_alive,

@@ -1,7 +1,8 @@
 """A tracker: servers offer themselves to it, and clients ask it for the next free one.
 
 TVM's own (tvm.exec.rpc_tracker) speaks the same protocol; it needs tornado, listens on every
-interface unless told otherwise and takes the next port when its own is taken. Standard library only.
+interface unless told otherwise, and takes the next port when its own is taken. Standard library
+only.
 """
 
 from __future__ import annotations

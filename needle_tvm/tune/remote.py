@@ -22,12 +22,15 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+import numpy as np
+
 from needle_tvm import bfloat16
-from needle_tvm._tvm import SESSION_EXPIRED, about_server, connect_session, tvm
+from needle_tvm._tvm import SESSION_EXPIRED, about_server, connect_session, remote_view, tvm
 from needle_tvm.command_line import one_line
 from needle_tvm.errors import RemoteError
 from needle_tvm.rpc.command import check_key
 from needle_tvm.rpc.protocol import TrackerClient, parse_address, show_address
+from needle_tvm.runtime import aligned_copy
 from needle_tvm.tune.gate import ORDINARY, Array, Gate
 from needle_tvm.tune.workers import CRASH, ERROR, OK, TIMEOUT, Limits, Outcome, Workers
 
@@ -37,6 +40,7 @@ _CONNECT_SECONDS = 10.0  # a living server lets a client in at once
 _GRACE_SECONDS = 5.0  # past its end, for a server's word that it ended a session
 _RETRY_SECONDS = 0.5  # between attempts to reach a tracker that is being restarted
 _TRIES = 3
+_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and what each is
 
 T = TypeVar("T")
 
@@ -82,7 +86,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     request: `path`, `gate`, `number`, `repeat`, `min_repeat_ms` as there; `tracker` ("HOST:PORT")
     and `key`; `seconds`, how long the session may last (default 60), and `wait`, for a free server
     (default 30). The answer has `server`, too: {"address", and what our server tells of its
-    machine}. Memory beside an output is checked on neither side: the arrays are the server's own.
+    machine}. Memory before an output is not looked at, as it is on this machine.
 
     Raises RemoteError as NoServerError, ServerLostError or SessionExpiredError; what the candidate
     raises passes through.
@@ -134,7 +138,8 @@ class RemoteRunner:
     `limits.seconds` is a candidate's time on its server, `limits.memory` what a client here may
     use. `wait` is how long a candidate waits for a free server. A context manager.
 
-    Raises what `check_tracker` raises, and RemoteError from `map` and `call` when no server is left.
+    Raises what `check_tracker` raises, and RemoteError from `map` and `call` when there is no
+    server any more.
     """
 
     def __init__(
@@ -148,6 +153,7 @@ class RemoteRunner:
     ) -> None:
         self.servers = check_tracker(tracker, key)
         self._limits = limits
+        self._wait = wait
         self._request = {"tracker": tracker, "key": key, "wait": wait}
         self._workers = Workers(
             "remote",
@@ -192,7 +198,7 @@ class RemoteRunner:
 
     def _client_limits(self, limits: Limits) -> Limits:
         """What the client's own process may use: it also waits, connects and copies."""
-        around = self._request["wait"] + 2 * _CONNECT_SECONDS + 2 * _GRACE_SECONDS
+        around = self._wait + 2 * _CONNECT_SECONDS + 2 * _GRACE_SECONDS
         return replace(limits, seconds=limits.seconds + around)
 
 
@@ -293,30 +299,71 @@ def _measure(session: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     session.upload(bytearray(path.read_bytes()), path.name)
     library = session.load_module(path.name)
     device = session.cpu(0)
+    spilled = False
 
     def call(inputs: list[Array], outputs: list[Array]) -> None:
-        local = [bfloat16.to_tensor(tvm.runtime, array) for array in (*inputs, *outputs)]
-        there = [_copy(tensor, device) for tensor in local]
-        library["main"](*gate.arguments(there[: len(inputs)], there[len(inputs) :]))
-        for tensor, remote in zip(local, there, strict=True):
-            remote.copyto(tensor)  # the inputs, too: the gate sees whether they were changed
+        nonlocal spilled
+        there = _Arrays(device, inputs, outputs)
+        library["main"](*gate.arguments(there.inputs, there.outputs))
+        spilled |= there.fetch()
 
     verdict = gate.check(call)
+    if verdict.passed:
+        outputs = gate.outputs()
+        inputs, results = gate.inputs(ORDINARY), [each.array for each in outputs]
+        there = _Arrays(device, inputs, results)
+        evaluator = library.time_evaluator(
+            "main",
+            device,
+            number=int(request["number"]),
+            repeat=int(request["repeat"]),
+            min_repeat_ms=int(request["min_repeat_ms"]),
+        )
+        times = evaluator(*gate.arguments(there.inputs, there.outputs)).results
+        spilled |= there.fetch()
+        before, verdict = verdict, gate.compare(ORDINARY, inputs, outputs)
+        verdict = replace(verdict, difference=max(before.difference, verdict.difference))
+        if not verdict.passed:
+            verdict = replace(verdict, wrong=f"after many calls, {verdict.wrong}")
     answer = {"difference": verdict.difference, "server": server}
-    if not verdict.passed:
-        return {**answer, "wrong": verdict.wrong}
-    arrays = [*gate.inputs(ORDINARY), *(each.array for each in gate.outputs())]
-    there = [_copy(bfloat16.to_tensor(tvm.runtime, array), device) for array in arrays]
-    inputs = len(gate.inputs(ORDINARY))
-    evaluator = library.time_evaluator(
-        "main",
-        device,
-        number=request["number"],
-        repeat=request["repeat"],
-        min_repeat_ms=request["min_repeat_ms"],
-    )
-    times = evaluator(*gate.arguments(there[:inputs], there[inputs:])).results
+    wrong = verdict.wrong or ("memory behind an output was written" if spilled else "")
+    if wrong:
+        return {**answer, "wrong": wrong}
     return {**answer, "run_secs": [float(seconds) for seconds in times]}
+
+
+class _Arrays:
+    """A call's arrays copied to a server, each output with a guard behind it.
+
+    There is none before it: compiled functions take arrays only from the start of their memory.
+    """
+
+    def __init__(self, device: Any, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._here = [bfloat16.to_tensor(tvm.runtime, array) for array in inputs]
+        self.inputs = [_copy(tensor, device) for tensor in self._here]
+        self._results = list(outputs)
+        self._memory = [aligned_copy(_guarded(array)) for array in outputs]
+        self._there = [_copy(bfloat16.to_tensor(tvm.runtime, m), device) for m in self._memory]
+        self.outputs = [
+            remote_view(memory, array.shape, array.dtype.name)
+            for memory, array in zip(self._there, outputs, strict=True)
+        ]
+
+    def fetch(self) -> bool:
+        """Copy all back, the inputs, which may have been changed, too; whether a guard was."""
+        for here, there in zip(self._here, self.inputs, strict=True):
+            there.copyto(here)
+        changed = False
+        for result, memory, there in zip(self._results, self._memory, self._there, strict=True):
+            there.copyto(bfloat16.to_tensor(tvm.runtime, memory))
+            result.reshape(-1).view(np.uint8)[...] = memory[: result.nbytes]
+            changed |= bool((memory[result.nbytes :] != _UNWRITTEN).any())
+        return changed
+
+
+def _guarded(array: Array) -> Array:
+    bytes_ = array.reshape(-1).view(np.uint8)
+    return np.concatenate([bytes_, np.full(_GUARD, _UNWRITTEN, np.uint8)])
 
 
 def _copy(tensor: Any, device: Any) -> Any:
