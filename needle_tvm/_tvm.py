@@ -6,6 +6,7 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,9 @@ mma_fill = tvmscript.cuda.mma_fill_legacy
 
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
+
+
+NARROW_FLOATS = ("float16", "bfloat16", "float32")
 
 
 def llvm_version() -> int:
@@ -176,6 +180,43 @@ def variables_of(expr: Any) -> set[Any]:
     return found
 
 
+NODES = SimpleNamespace(
+    load=tvm.ir.expr.TensorLoad,
+    store=tirx.BufferStore,
+    sblock=s_tir.SBlock,
+    loop=tirx.For,
+    call=tvm.ir.expr.Call,
+    cast=tirx.Cast,
+    comparisons=(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE),
+)
+
+
+def nodes_in(root: Any, kind: type) -> list[Any]:
+    """All nodes of one of the kinds in NODES under a function, statement or expression."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, found.append), order="post")
+    return found
+
+
+# Calls whose meaning hangs on the number of bits of what they are given.
+_FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "address_of", "fast_")
+
+
+def in_float64(module: IRModule) -> IRModule:
+    """The module with float64 in place of every narrower floating-point type.
+
+    Constants keep their values, integers and booleans their types. Raises ValueError naming a call
+    that cannot be carried out in another type.
+    """
+    described = json.loads(tvm.ir.save_json(module))
+    for node in described["nodes"]:
+        if node["type"] == "ir.Op" and any(part in node["data"] for part in _FIXED_WIDTH):
+            raise ValueError(f"{node['data']} cannot be carried out in float64")
+        if node["type"] == "ir.PrimType" and node["data"]["dtype"] in NARROW_FLOATS:
+            node["data"]["dtype"] = "float64"
+    return tvm.ir.load_json(json.dumps(described))
+
+
 def calls_of(module: IRModule, name: str) -> list[str]:
     """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
@@ -255,6 +296,18 @@ def from_exported_program(program: Any) -> IRModule:
     return relax.frontend.detach_params(module)[0]
 
 
+def write_object(library: Any, path: str) -> None:
+    """Write a built module's machine code for the CPU to an object file."""
+    getattr(library, "mod", library).write_to_file(path, "o")
+
+
+def cxx_compiler() -> str | None:
+    """Command of the C++ compiler TVM would link with; None where there is none."""
+    from tvm.support import cc
+
+    return cc.get_cc()
+
+
 def generated_source(library: Any, form: str) -> str:
     """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
     return str(getattr(library, "mod", library).inspect_source(form))
@@ -321,6 +374,8 @@ def cuda_left_as_source() -> Iterator[None]:
 
 __all__ = [
     "INTERNAL_ERROR",
+    "NARROW_FLOATS",
+    "NODES",
     "OP_PATTERN",
     "SCHEDULE_ERROR",
     "SESSION_EXPIRED",
@@ -339,6 +394,7 @@ __all__ = [
     "cpu_features",
     "cuda_left_as_source",
     "cuda_version",
+    "cxx_compiler",
     "derived_object",
     "device_source",
     "end_session",
@@ -346,6 +402,7 @@ __all__ = [
     "from_exported_program",
     "generated_source",
     "host_cpu",
+    "in_float64",
     "is_known_cpu",
     "ldmatrix",
     "llvm_version",
@@ -356,6 +413,7 @@ __all__ = [
     "mma_fill",
     "module_of",
     "ms",
+    "nodes_in",
     "pass_configuration",
     "prim_funcs",
     "raised_through_tvm",
@@ -376,5 +434,6 @@ __all__ = [
     "tvm",
     "tvmscript",
     "variables_of",
+    "write_object",
     "written_dtype",
 ]
