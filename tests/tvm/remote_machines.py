@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 
-import numpy as np
-
-from needle_tvm._tvm import statements, te, tirx, tvm
-from needle_tvm.tune import gate
+from needle_tvm._tvm import module_of, statements, te, tirx, tvm
+from needle_tvm.tune import measure
 
 COUNT = 1024
+TARGET = {"kind": "llvm"}  # any processor of this machine's kind
 START_SECONDS = 120
 
 
@@ -29,7 +28,8 @@ class Service:
         )
         self.said = []
         self._lines = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.address = self.wait_for("listening on").split("listening on ")[1].split(": ")[0]
 
     def _read(self):
@@ -55,8 +55,9 @@ class Service:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
         self.process.stderr.close()
-        # stdout is closed by the end of the process; its reader has seen that
 
 
 class Machines(contextlib.ExitStack):
@@ -81,40 +82,34 @@ class Machines(contextlib.ExitStack):
         return self.start("server", "--tracker", tracker.address, "--key", key)
 
 
-def candidate(path, body=None, change=1.0):
-    """A library whose main(a, b) writes a + `change` to b, or runs `body`'s statements."""
-    a = te.placeholder((COUNT,), name="a")
+def module(body=None, change=1.0, count=COUNT):
+    """main(a, b): writes a + `change` to b, or runs `body`'s statements on b."""
+    a = te.placeholder((count,), name="a")
     if body is None:
-        b = te.compute((COUNT,), lambda i: a[i] + tirx.const(change, "float32"), name="b")
+        b = te.compute((count,), lambda i: a[i] + tirx.const(change, "float32"), name="b")
     else:
-        b = te.extern([(COUNT,)], [a], lambda i, o: statements(body), name="b", dtype="float32")
+        b = te.extern(
+            [(count,)], [a], lambda ins, outs: statements(body), name="b", dtype="float32"
+        )
     function = te.create_prim_func([a, b]).with_attr("global_symbol", "main")
-    module = tvm.IRModule({"main": function})
-    tvm.tirx.build(module, target="llvm").export_library(str(path))
+    return tvm.ir.save_json(module_of(function))
+
+
+def candidate(path, body=None, **change):
+    """Path of a library of such a module."""
+    measure.build({"module": module(body, **change), "target": TARGET, "path": str(path)})
     return str(path)
 
 
 def calls(name, *arguments):
     """Statements that call a C function."""
-
-    def body(T):
-        T.evaluate(T.call_extern("int32", name, *arguments))
-
-    return body
+    return lambda T: T.evaluate(T.call_extern("int32", name, *arguments))
 
 
 def write_gate(folder):
     """A gate that a + 1 passes."""
-    parameters = [
-        gate.Parameter("a", (COUNT,), "float32", False),
-        gate.Parameter("b", (COUNT,), "float32", True),
-    ]
-    a = np.arange(COUNT, dtype=np.float32)
-    expected = gate.Expected(a.astype(np.float64) + 1, float(COUNT), 1e-6)
-    facts = {"tolerance": 1e-6, "reference": "float64", "seed": 0, "left_out": {}}
-    writer = gate.Writer(folder, parameters)
-    writer.add(gate.ORDINARY, [a], [expected])
-    writer.finish(facts)
+    request = {"module": module(), "target": TARGET, "folder": str(folder), "seed": 0}
+    measure.prepare(request)
     return str(folder)
 
 
