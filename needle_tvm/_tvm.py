@@ -7,6 +7,8 @@ runs a compiled artifact may do it.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ configure_tvm_threads()
 try:
     with torch_left_out():
         import tvm
+        import tvm.rpc.server
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
@@ -381,6 +384,45 @@ def device_source(library: Any) -> str:
     return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
 
 
+SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
+_ABOUT = "needle.server.about"
+
+
+def serve_session(descriptor: int, folder: str, about: str) -> None:
+    """Serve one RPC session on a connected socket, to its end; uploaded files go to `folder`.
+
+    `about` is what `about_server` gives the client.
+    """
+    logging.getLogger("RPCServer").setLevel(logging.WARNING)
+    work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
+    tvm.rpc.server._server_env(None, work)
+    tvm_ffi.register_global_func(_ABOUT, lambda: about, override=True)
+    tvm.rpc._ffi_api.ServerLoop(descriptor)
+
+
+def end_session(descriptor: int, reason: str) -> None:
+    """Tell a session's client, in place of its serving process, why the session ended."""
+    tvm.rpc._ffi_api.ReturnException(descriptor, reason)
+
+
+def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
+    """A session with a server, which ends it after `seconds`; RuntimeError where that fails."""
+    return tvm.rpc.connect(host, port, word, seconds)
+
+
+def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    return tensor._create_view(tuple(shape), dtype)
+
+
+def about_server(session: Any) -> str:
+    """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
+    try:
+        return str(session.get_function(_ABOUT)())
+    except AttributeError:  # TVM's own server has no such function
+        return ""
+
+
 _CUDA_COMPILER = "tvm_callback_cuda_compile"
 
 
@@ -401,6 +443,7 @@ __all__ = [
     "NODES",
     "OP_PATTERN",
     "SCHEDULE_ERROR",
+    "SESSION_EXPIRED",
     "TE_NAMESPACE",
     "Constant",
     "IRModule",
@@ -409,14 +452,17 @@ __all__ = [
     "Target",
     "TensorIntrin",
     "TensorType",
+    "about_server",
     "calls_of",
     "check_well_formed",
+    "connect_session",
     "cpu_features",
     "cuda_left_as_source",
     "cuda_version",
     "cxx_compiler",
     "derived_object",
     "device_source",
+    "end_session",
     "estimate_flops",
     "expr_functor",
     "from_exported_program",
@@ -440,9 +486,11 @@ __all__ = [
     "prim_funcs",
     "raised_through_tvm",
     "relax",
+    "remote_view",
     "s_tir",
     "script",
     "sequential",
+    "serve_session",
     "static_shape",
     "structural_equal",
     "structural_hash",
