@@ -174,12 +174,12 @@ class Status:
         gains = sum(task.to_gain for task in self.tasks)
         figures = ["calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof"]
         figures.append("to gain")
-        left = width - 4 - sum(len(heading) + 1 for heading in figures)
+        left = width - 3 - sum(len(heading) + 1 for heading in figures)
         names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
         table = Table(
             box=SIMPLE_HEAD,
             show_edge=False,
-            padding=(0, 1, 0, 0),
+            padding=0,
             caption=self._caption(len(ranked) - len(shown)),
             caption_justify="left",
         )
@@ -246,7 +246,13 @@ def clock(seconds: float) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A fused function's name in at most `width` characters: its beginning, ".." and its end."""
+    """A function's name in at most `width` characters: its beginning, ".." and its end.
+
+    "fused_", which most begin with, says least and goes first.
+    """
+    if len(name) <= width:
+        return name
+    name = name.removeprefix("fused_")
     if len(name) <= width:
         return name
     tail = (width - 2) // 2
