@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from needle_tvm.words import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -138,9 +140,9 @@ class Status:
 
     def describe(self) -> str:
         """Trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
-        of = "" if self.budget_trials is None else f" of {self.budget_trials}"
-        counted = self.trials if self.budget_trials is None else self.budget_trials
-        text = f"{self.trials}{of} trial{'' if counted == 1 else 's'}"
+        text = counted(self.trials, "trial")
+        if self.budget_trials is not None:
+            text = f"{self.trials:,} of {counted(self.budget_trials, 'trial')}"
         if self.resumed:
             text += f" ({self.resumed} resumed)"
         text += f", {clock(self.seconds)}"
@@ -193,7 +195,7 @@ class Status:
         return table
 
     def _caption(self, hidden: int) -> str:
-        parts = [f"and {hidden} more task{'' if hidden == 1 else 's'}"] if hidden else []
+        parts = [f"and {counted(hidden, 'more task')}"] if hidden else []
         if self.total is not None:
             text = f"together {_microseconds(self.total)} µs per inference"
             if self.total_at_start is not None:

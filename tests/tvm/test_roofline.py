@@ -21,8 +21,10 @@ def test_the_floor_is_the_longer_of_arithmetic_and_traffic():
 
 @pytest.mark.parametrize(
     ("size", "rate"),
-    [(0, 200), (1 << 10, 200), (1 << 18, 200), ((1 << 20) - 1, 200), ((1 << 20) + 1, 150)]
-    + [((1 << 24) - 1, 150), ((1 << 24) + 1, 40), (1 << 40, 40)],
+    [
+        *((0, 200), (1 << 10, 200), (1 << 18, 200), ((1 << 20) - 1, 200)),
+        *(((1 << 20) + 1, 150), ((1 << 24) - 1, 150), ((1 << 24) + 1, 40), (1 << 40, 40)),
+    ],
 )
 def test_the_bandwidth_is_that_of_the_nearest_working_set(size, rate):
     assert LIMITS.bandwidth(size) == rate
@@ -155,5 +157,5 @@ class TestCompiled:
 
         n = tirx.Var("n", "int64")
         a = te.placeholder((n, 16))
-        with pytest.raises(TuningError, match="parameter 0 .* n$"):
+        with pytest.raises(TuningError, match=r"parameter 0 .* n$"):
             roofline.work(te.create_prim_func([a, te.compute((n, 16), lambda i, j: a[i, j])]))
