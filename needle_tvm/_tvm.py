@@ -146,6 +146,21 @@ def cuda_version() -> str:
         return "none"
 
 
+def trace_fields(trace: Any) -> Any:
+    """A schedule's trace as plain JSON values, as TVM's databases write it."""
+    return _without_immediates(trace.as_json(remove_postproc=False))
+
+
+def _without_immediates(value: Any) -> Any:
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): _without_immediates(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_immediates(item) for item in value]
+    return value
+
+
 def structural_hash(module: IRModule) -> str:
     """TVM's structural hash, as its JSON databases write it."""
     return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
@@ -375,6 +390,7 @@ __all__ = [
     "te",
     "tirx",
     "topi",
+    "trace_fields",
     "transform",
     "tvm",
     "tvmscript",

@@ -8,7 +8,7 @@ with RecordDatabase(store, key): ...                            # what is compil
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from needle_tvm import _tvm
@@ -16,7 +16,17 @@ from needle_tvm._tvm import IRModule, Target, ms, tvm
 from needle_tvm.errors import DamagedRecordsError, RecordsError
 from needle_tvm.records import rows
 from needle_tvm.records.keys import Key
-from needle_tvm.records.rows import GATED, Module, Record, Workload
+from needle_tvm.records.rows import (
+    GATED,
+    MEASURED,
+    REJECTED,
+    STATES,
+    Module,
+    Record,
+    Trial,
+    Verdict,
+    Workload,
+)
 from needle_tvm.records.store import Store, now, this_host
 
 for _error in (RecordsError, DamagedRecordsError):
@@ -28,34 +38,48 @@ class RecordDatabase(ms.database.PyDatabase):
     """The records of `store` that hold for `key`, and are in one of `states`.
 
     By default only gated records are served; a search passes `states=(MEASURED, GATED)` to learn
-    from what it measured a moment ago. Whatever is committed is on disk when the commit returns,
-    as measured. Two modules are the same workload when their structural hashes are equal and TVM
-    finds them structurally equal.
+    from what it measured a moment ago. Where a workload has fewer of them than `get_top_k` is asked
+    for, those that `seeds` finds for it follow (`near.seeds`: of near shapes). Whatever is
+    committed is on disk when the commit returns, as measured. Two modules are the same workload
+    when their structural hashes are equal and TVM finds them structurally equal.
 
     Raises RecordsError, from within TVM too, when a commit cannot be kept, and when a record is
     for another target than the key's.
     """
 
-    def __init__(self, store: Store, key: Key, states: Sequence[str] = (GATED,)) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: Key,
+        states: Sequence[str] = (GATED,),
+        seeds: Seeds | None = None,
+    ) -> None:
         super().__init__()
-        self.store, self.key, self.states = store, key, tuple(states)
+        self.store, self.key, self.states, self.seeds = store, key, tuple(states), seeds
         self._target = key.fields["target"]
         self._modules: dict[str, IRModule] = {}  # workloads that were compared before, by name
 
     def has_workload(self, mod: IRModule) -> bool:
         """Whether a workload equal to `mod` is in the store, under this key."""
-        return bool(self._equal(mod))
+        return bool(self.names(mod))
 
     def commit_workload(self, mod: IRModule) -> Any:
         """Keep `mod` as a workload, if none equal to it is there."""
-        found = self._equal(mod)
+        found = self.names(mod)
         if found:
             return ms.database.Workload(self._modules[found[0]])
-        self._keep(mod, [])
+        workload, module = self._rows(mod)
+        self.store.add(workload=workload, module=module, key=self.key.row)
         return ms.database.Workload(mod)
 
     def commit_tuning_record(self, record: Any) -> None:
         """Keep a record, as measured now on this machine."""
+        self._commit(record, lambda name: ([], []))
+
+    def _commit(
+        self, record: Any, about: Callable[[str], tuple[list[Verdict], list[Trial]]]
+    ) -> str:
+        """Keep a record with what `about` says of it, given its name; that name."""
         if record.target is not None and _tvm.target_fields(record.target) != self._target:
             raise RecordsError(
                 f"{self.store.path}: a record for {record.target} was committed to a database for "
@@ -63,20 +87,71 @@ class RecordDatabase(ms.database.PyDatabase):
             )
         trace, run_secs, _, args_info = record.as_json()
         run_secs = None if run_secs is None else [float(seconds) for seconds in run_secs]
-        self._keep(record.workload.mod, [(trace, run_secs, args_info)])
+        workload, module = self._rows(record.workload.mod)
+        row = rows.measurement(
+            workload, trace, run_secs, args_info, measured_at=now(), host=this_host()
+        )
+        name = rows.name(row)
+        verdicts, trials = about(name)
+        self.store.add(
+            [row],
+            workload=workload,
+            module=module,
+            key=self.key.row,
+            verdicts=verdicts,
+            trials=trials,
+        )
+        return name
+
+    def commit_trial(
+        self,
+        record: Any,
+        *,
+        state: str,
+        detail: str,
+        session: str,
+        seconds: float,
+        source: str,
+    ) -> str:
+        """Keep all of one trial in one transaction; the name of its record in the store.
+
+        `record` is a TuningRecord, whose run_secs are None where the candidate did not run; `state`
+        is what is known of it (one of rows.STATES) and `detail` why, as in "crash: ended by
+        SIGSEGV". `session`, `seconds` and `source` are those of a rows.Trial. It is on disk when
+        this returns. Raises ValueError on a bad value, and RecordsError as a commit does.
+        """
+        if state not in STATES:
+            raise ValueError(f"state {state!r}: must be one of {', '.join(STATES)}")
+        run_secs = None if record.run_secs is None else [float(time) for time in record.run_secs]
+        if rows.mean_seconds(run_secs) is None and state != REJECTED:
+            raise ValueError(f"state {state!r}: a candidate that did not run can only be rejected")
+        return self._commit(
+            record,
+            lambda name: (
+                [] if state == MEASURED else [Verdict(name, state, now(), this_host(), detail)],
+                [Trial(session, name, float(seconds), source)],
+            ),
+        )
+
+    def known(self, mod: IRModule) -> dict[str, tuple[str, float | None]]:
+        """Every trace tried on `mod`, as `trace_text` writes it: its state, and seconds if it ran.
+
+        Those that failed are rejected: no search need try any of these again.
+        """
+        return self.store.known(self.names(mod))
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """The fastest usable records of a workload, fastest first."""
-        return [record for _, record in self.best(workload.mod, top_k)]
+        """The fastest usable records of a workload, fastest first; then seeds, where wanted."""
+        found = [record for _, record in self.best(workload.mod, top_k)]
+        if self.seeds is not None and len(found) < top_k:
+            found += self.seeds(self, workload.mod, top_k - len(found))
+        return found
 
     def get_all_tuning_records(self) -> list[Any]:
         """Every usable record under this key."""
-        found = []
-        for name, module in self._workloads().items():
-            workload = ms.database.Workload(module)
-            for _, record in self.store.best([name], _NO_LIMIT, self.states):
-                found.append(self._tuning_record(record, workload))
-        return found
+        return [
+            record for name in self.workloads() for record in self.of_workload(name, *self.states)
+        ]
 
     def query_tuning_record(
         self, mod: IRModule, target: Target, workload_name: str | None = None
@@ -90,19 +165,19 @@ class RecordDatabase(ms.database.PyDatabase):
     def __len__(self) -> int:
         """How many usable records there are under this key."""
         return sum(
-            len(self.store.best([name], _NO_LIMIT, self.states)) for name in self._workloads()
+            len(self.store.best([name], _NO_LIMIT, self.states)) for name in self.workloads()
         )
 
     def best(
         self, mod: IRModule, limit: int, states: Sequence[str] | None = None
     ) -> list[tuple[str, Any]]:
         """The fastest records of `mod` with their names in the store, for `Store.decide`."""
-        names = self._equal(mod)
+        names = self.names(mod)
         found = self.store.best(names, limit, self.states if states is None else states)
         workload = ms.database.Workload(mod)
         return [(name, self._tuning_record(record, workload)) for name, record in found]
 
-    def _equal(self, mod: IRModule) -> list[str]:
+    def names(self, mod: IRModule) -> list[str]:
         """Names of the workloads equal to `mod`: merged stores may hold several, which differ in
         the names of variables."""
         found = []
@@ -113,29 +188,38 @@ class RecordDatabase(ms.database.PyDatabase):
                 found.append(name)
         return found
 
-    def _keep(self, mod: IRModule, measured: Sequence[tuple[Any, Any, Any]]) -> None:
-        # The workload is written along with every record: `prune` may have removed it meanwhile.
-        equal = self._equal(mod)
+    def _rows(self, mod: IRModule) -> tuple[Workload, Module]:
+        """The rows of a workload: of the one equal to `mod` in the store, where there is one."""
+        # They are written along with every record: `prune` may have removed them meanwhile.
+        equal = self.names(mod)
         mod = self._modules[equal[0]] if equal else mod
-        module, key = Module(tvm.ir.save_json(mod)), self.key.row
-        workload = Workload(_tvm.structural_hash(mod), rows.name(module), rows.name(key))
+        module = Module(tvm.ir.save_json(mod))
+        workload = Workload(_tvm.structural_hash(mod), rows.name(module), rows.name(self.key.row))
         self._modules.setdefault(rows.name(workload), mod)
-        records = [
-            rows.measurement(workload, *parts, measured_at=now(), host=this_host())
-            for parts in measured
-        ]
-        self.store.add(records, workload=workload, module=module, key=key)
+        return workload, module
 
-    def _workloads(self) -> dict[str, IRModule]:
-        key = rows.name(self.key.row)
-        found = {}
-        for name, workload in self.store.all(Workload, "WHERE key = ?", (key,)).items():
+    def workloads(self, where: str = "TRUE", values: Sequence[Any] = ()) -> dict[str, Workload]:
+        """The workloads under this key by name; `where` is SQL about their columns."""
+        condition = f"WHERE key = ? AND {where}"
+        return self.store.all(Workload, condition, (rows.name(self.key.row), *values))
+
+    def module(self, name: str, workload: Workload) -> IRModule | None:
+        """The module of the workload of this name; None where it is damaged."""
+        if name not in self._modules:
             module = self.store.row(Module, workload.module)
-            if module is not None:
-                if name not in self._modules:
-                    self._modules[name] = tvm.ir.load_json(module.text)
-                found[name] = self._modules[name]
-        return found
+            if module is None:
+                return None
+            self._modules[name] = tvm.ir.load_json(module.text)
+        return self._modules[name]
+
+    def of_workload(self, name: str, *states: str) -> Iterator[Any]:
+        """Records of the workload of this name that are in one of `states`, fastest first."""
+        row = self.store.row(Workload, name)
+        module = self.module(name, row) if row is not None else None
+        if module is not None:
+            workload = ms.database.Workload(module)
+            for _, record in self.store.best([name], _NO_LIMIT, states):
+                yield self._tuning_record(record, workload)
 
     def _tuning_record(self, record: Record, workload: Any) -> Any:
         trace, run_secs, args_info = (
@@ -145,5 +229,12 @@ class RecordDatabase(ms.database.PyDatabase):
             [trace, run_secs, self._target, args_info], workload
         )
 
+
+def trace_text(trace: Any) -> str:
+    """A trace as the store's records hold it, and as `RecordDatabase.known` names it."""
+    return rows.canonical(_tvm.trace_fields(trace))
+
+
+Seeds = Callable[[RecordDatabase, IRModule, int], list[Any]]  # `near.seeds` is one
 
 _NO_LIMIT = 1 << 62

@@ -128,8 +128,13 @@ def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, Folde
 def _connected(folder: Path, rows: dict[str, Row]) -> sqlite3.Connection:
     with sqlite.errors(folder):
         connection = sqlite.connect(folder)
-        if rows:
-            _insert_all(connection, rows)
+        try:
+            sqlite.migrate(connection)
+            if rows:
+                _insert_all(connection, rows)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -18,6 +19,9 @@ from typing import Any, ClassVar, TypeVar
 # What is known of a record, in the order in which it overrules: one `rejected` verdict outweighs
 # any `gated` one, whichever was written or merged first.
 MEASURED, GATED, REJECTED = STATES = ("measured", "gated", "rejected")
+
+# Who proposed a candidate: the search, a schedule rule, or the record of a near shape.
+SOURCES = ("search", "rule", "seed")
 
 _FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not run
 
@@ -79,9 +83,32 @@ class Verdict:
     detail: str
 
 
-Row = Module | KeyRow | Workload | Record | Verdict
+@dataclass(frozen=True)
+class Trial:
+    """What the tuning session named `session` (hex digits) spent on the record named `record`.
+
+    `seconds` is what it took of the session's budget; `source` is one of SOURCES. Raises ValueError
+    on other values.
+    """
+
+    table: ClassVar[str] = "trials"
+    session: str
+    record: str
+    seconds: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{8,64}", self.session):
+            raise ValueError(f"session {self.session!r}: must be 8 to 64 hex digits")
+        if not isinstance(self.seconds, float) or not 0 <= self.seconds < math.inf:
+            raise ValueError(f"seconds {self.seconds!r}: must be a float from 0, and finite")
+        if self.source not in SOURCES:
+            raise ValueError(f"source {self.source!r}: must be one of {', '.join(SOURCES)}")
+
+
+Row = Module | KeyRow | Workload | Record | Verdict | Trial
 R = TypeVar("R", bound=Row)
-KINDS: tuple[type[Row], ...] = (Module, KeyRow, Workload, Record, Verdict)
+KINDS: tuple[type[Row], ...] = (Module, KeyRow, Workload, Record, Verdict, Trial)
 COLUMNS = {kind.table: tuple(f.name for f in dataclasses.fields(kind)) for kind in KINDS}
 
 
@@ -107,9 +134,9 @@ def verified(kind: type[R], stored: Sequence[Any]) -> R | None:
     try:
         if _digest(kind.table, cells) != digest:
             return None
-    except (TypeError, ValueError):  # bytes, or text that is no Unicode
+        return kind(*cells)
+    except (TypeError, ValueError):  # bytes, text that is no Unicode, or no value of this kind
         return None
-    return kind(*cells)
 
 
 def canonical(value: Any) -> str:

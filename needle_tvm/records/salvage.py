@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm.records import rows
-from needle_tvm.records.rows import KINDS, Record, Row
+from needle_tvm.records.rows import KINDS, Row
 
 _PAGE_SIZE = 4096  # what we create stores with: for files whose own header is lost
 _TABLE_LEAF = 0x0D
@@ -126,8 +126,9 @@ def _rows(leaves: Mapping[int, bytes], pages: Mapping[int, bytes], size: int) ->
 
 def _as_stored(kind: type[Row], cells: list[Any]) -> list[Any]:
     """SQLite keeps a REAL without a fraction as an integer."""
-    if kind is Record and len(cells) == len(rows.COLUMNS[Record.table]) + 1:
-        at = 1 + rows.COLUMNS[Record.table].index("seconds")
+    columns = rows.COLUMNS[kind.table]
+    if "seconds" in columns and len(cells) == len(columns) + 1:
+        at = 1 + columns.index("seconds")
         if isinstance(cells[at], int):
             return [*cells[:at], float(cells[at]), *cells[at + 1 :]]
     return cells

@@ -12,7 +12,8 @@ from needle_tvm.records.rows import COLUMNS
 
 FILE = "records.sqlite3"
 WAL = f"{FILE}-wal"
-SCHEMA = 1
+SCHEMA = 2
+_ADDED = {"trials": 2, "trials_by_session": 2, "trials_by_record": 2}  # from which schema on
 _APPLICATION = 0x6E64_6C72  # "ndlr", in the file's header
 _BUSY_SECONDS = 60.0  # how long a writer waits for another one's transaction
 
@@ -20,21 +21,62 @@ _INDEXES = {
     "workloads_by_hash": "workloads(structural_hash, key)",
     "records_by_time": "records(workload, seconds)",
     "verdicts_by_record": "verdicts(record)",
+    "trials_by_session": "trials(session)",
+    "trials_by_record": "trials(record)",
 }
 
 
 def _script() -> str:
     # Values keep the type they are given, but for `seconds`: NULL or REAL. No foreign keys: a row
     # whose neighbour was lost to damage is kept, and counts again when the neighbour comes back.
-    types = {"seconds": "REAL"}
     statements = ["PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL", "BEGIN"]
-    for table, columns in COLUMNS.items():
-        cells = ", ".join(f"{column} {types.get(column, 'TEXT NOT NULL')}" for column in columns)
-        statements.append(f"CREATE TABLE {table} (digest TEXT NOT NULL UNIQUE, {cells})")
-    statements += [f"CREATE INDEX {name} ON {columns}" for name, columns in _INDEXES.items()]
+    statements += _definitions(0)
     statements += [f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {SCHEMA}"]
     statements.append("COMMIT")
     return ";\n".join(statements) + ";"
+
+
+def _definitions(schema: int) -> list[str]:
+    """Statements that add what a file of this schema lacks; all of it for 0."""
+    types = {"seconds": "REAL"}
+    statements = []
+    for table, columns in COLUMNS.items():
+        if _ADDED.get(table, 1) > schema:
+            cells = ", ".join(f"{name} {types.get(name, 'TEXT NOT NULL')}" for name in columns)
+            statements.append(
+                f"CREATE TABLE IF NOT EXISTS {table} (digest TEXT NOT NULL UNIQUE, {cells})"
+            )
+    statements += [
+        f"CREATE INDEX IF NOT EXISTS {name} ON {columns}"
+        for name, columns in _INDEXES.items()
+        if _ADDED.get(name, 1) > schema
+    ]
+    return statements
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a file of an older schema up to this one, in one transaction.
+
+    Every row of schema 1 is one of schema 2 as it stands: nothing is rewritten, and a process of
+    an older needle that has the file open goes on with it.
+    """
+    if _schema(connection) == SCHEMA:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        schema = _schema(connection)  # another process may have been faster
+        if schema < SCHEMA:
+            for statement in _definitions(schema):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _schema(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def create(folder: Path) -> None:
@@ -81,7 +123,7 @@ def check(folder: Path, *, thorough: bool) -> None:
     # A connection that may not write leaves the write-ahead log where it is when it closes.
     with errors(folder), closing(_connect(folder, "ro")) as connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
-        schema = connection.execute("PRAGMA user_version").fetchone()[0]
+        schema = _schema(connection)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         if application != _APPLICATION and not tables & set(COLUMNS):
             raise RecordsError(f"{folder / FILE}: is not a record store; it was not touched")
@@ -92,10 +134,11 @@ def check(folder: Path, *, thorough: bool) -> None:
             )
         pragma = "integrity_check" if thorough else "quick_check"
         ((found,),) = connection.execute(f"PRAGMA {pragma}(1)").fetchmany(1)
-        missing = (set(COLUMNS) | set(_INDEXES)) - tables
+        expected = (*COLUMNS, *_INDEXES)
+        missing = {name for name in expected if _ADDED.get(name, 1) <= schema} - tables
     if found != "ok":
         raise DamagedRecordsError(f"{folder}: is damaged ({_first_line(found)})")
-    if missing or application != _APPLICATION or schema != SCHEMA:
+    if missing or application != _APPLICATION or schema < 1:
         what = f"{min(missing)} is missing" if missing else "its header"
         raise DamagedRecordsError(f"{folder}: is damaged ({what})")
 

@@ -11,6 +11,7 @@ meta_schedule talks to.
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import shutil
@@ -37,6 +38,7 @@ from needle_tvm.records.rows import (
     Module,
     R,
     Record,
+    Trial,
     Verdict,
     Workload,
 )
@@ -181,20 +183,63 @@ class Store:
         workload: Workload,
         module: Module,
         key: KeyRow,
+        verdicts: Iterable[Verdict] = (),
+        trials: Iterable[Trial] = (),
     ) -> int:
         """Keep a workload and records of it, on disk when this returns; how many were new.
 
-        Raises ValueError when the rows do not belong together.
+        `verdicts` and `trials` are of these records, and are kept in the same transaction: all of
+        it is in the store, or none. Raises ValueError when the rows do not belong together.
         """
         records = list(records)
         if workload.module != rows.name(module) or workload.key != rows.name(key):
             raise ValueError("the workload names another module or key")
         if any(record.workload != rows.name(workload) for record in records):
             raise ValueError("a record names another workload")
+        about: list[Verdict | Trial] = [*verdicts, *trials]
+        if not {row.record for row in about} <= {rows.name(record) for record in records}:
+            raise ValueError("a verdict or trial names another record")
         with self._transaction() as connection:
             for row in (module, key, workload):
                 insert(connection, row)
-            return sum(insert(connection, record) for record in records)
+            new = sum(insert(connection, record) for record in records)
+            for about_record in about:
+                insert(connection, about_record)
+            return new
+
+    def spent(self, session: str) -> tuple[int, float]:
+        """Trials of this session, and the seconds of its budget that they took."""
+        # By record: whatever was written or merged, what was measured once counts once.
+        seconds: dict[str, float] = {}
+        for trial in self.all(Trial, "WHERE session = ?", (session,)).values():
+            seconds[trial.record] = max(trial.seconds, seconds.get(trial.record, 0.0))
+        return len(seconds), math.fsum(seconds.values())
+
+    def known(self, workloads: Collection[str]) -> dict[str, tuple[str, float | None]]:
+        """Every trace that was tried on the workloads of these names, as the records' JSON text.
+
+        With the strongest state of its records, and the shortest time of those that ran (None
+        where none did).
+        """
+        marks = ", ".join("?" * len(workloads))
+        records = self.all(Record, f"WHERE workload IN ({marks})", tuple(workloads))
+        of_these = f"SELECT digest FROM records WHERE workload IN ({marks})"
+        states: dict[str, list[str]] = {}
+        found = self.all(Verdict, f"WHERE record IN ({of_these})", tuple(workloads))
+        for verdict in found.values():
+            record_of = records.get(verdict.record)  # None where it is damaged
+            if record_of is not None and verdict.state in STATES:
+                states.setdefault(record_of.trace, []).append(verdict.state)
+        known: dict[str, tuple[str, float | None]] = {}
+        for record in records.values():
+            times = [
+                seconds
+                for seconds in (record.seconds, known.get(record.trace, ("", None))[1])
+                if seconds is not None
+            ]
+            state = rows.strongest(states.get(record.trace, []))
+            known[record.trace] = (state, min(times, default=None))
+        return known
 
     def decide(self, records: Iterable[str], state: str, detail: str = "") -> None:
         """Keep a verdict, "gated" or "rejected", on each of the records of these names.
@@ -291,6 +336,7 @@ class Store:
             )
             for table, condition in (
                 ("verdicts", "record IN (SELECT name FROM doomed)"),
+                ("trials", "record IN (SELECT name FROM doomed)"),
                 ("records", "digest IN (SELECT name FROM doomed)"),
                 ("workloads", "digest NOT IN (SELECT workload FROM records)"),
                 ("modules", "digest NOT IN (SELECT module FROM workloads)"),

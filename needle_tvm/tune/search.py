@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,10 +21,9 @@ import psutil
 
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
-from needle_tvm.records import rows
-from needle_tvm.records.database import RecordDatabase
+from needle_tvm.records import near, rows
+from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
-from needle_tvm.records.near import SeededDatabase
 from needle_tvm.records.rows import GATED, REJECTED
 from needle_tvm.records.store import Store
 from needle_tvm.scratch import scratch_folder
@@ -42,6 +42,7 @@ _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take i
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _REMOTE_COMPARISONS = 5
+_SEEDS = 8  # records of near shapes that a task starts from
 
 
 class Runner(Protocol):
@@ -57,21 +58,40 @@ class Task:
     """One function to be tuned. `gate` is the folder with what its results are compared with."""
 
     name: str
+    calls: int
     plain: IRModule
     rule: str
     gate: Path
-    status: TaskStatus
+    flops: int
     share: budget.Share
     context: Any = None
-    fruitless: int = 0
+    trials: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    best_seconds: float | None = None
+    rule_seconds: float | None = None
     rule_library: Path | None = None
+    fruitless: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:
         """Take in what a right candidate took; None for one that did not run."""
         if seconds is not None:
-            best = self.status.best
-            self.status.best = seconds if best is None else min(best, seconds)
+            best = self.best_seconds
+            self.best_seconds = seconds if best is None else min(best, seconds)
+
+    @property
+    def status(self) -> TaskStatus:
+        """What is shown of it."""
+        return TaskStatus(
+            self.name,
+            self.calls,
+            trials=self.trials,
+            rejected=self.rejected,
+            best=self.best_seconds,
+            rule=self.rule_seconds,
+            flops=self.flops,
+            floor=self.share.floor,
+        )
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
@@ -109,7 +129,9 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
             from needle_tvm.tune.remote import RemoteRunner
 
             runner = stack.enter_context(
-                RemoteRunner(setup["tracker"], setup["key"], Limits(_RUN_SECONDS, memory))
+                RemoteRunner(
+                    setup["tracker"], setup["key"], limits=Limits(_RUN_SECONDS, memory)
+                )
             )
         store = stack.enter_context(Store(setup["store"]))
         yield from Search(setup, folder, builders, local, runner, store).run()
@@ -132,16 +154,17 @@ class Search:
         self.target: Target = make_target(setup["target"])
         self.threads = int(setup["target"]["num-cores"])
         self.remote = setup["tracker"] is not None
-        self.database = RecordDatabase(store, Key.of(self.target))
+        self.database = RecordDatabase(store, Key.of(self.target), seeds=self._near)
         self.cost_model = space.cost_model(self.threads)
         self.limits: roofline.Limits | None = None
         self.tasks: dict[str, Task] = {}
         self.session = self._session()
         self.spent_trials, self.spent_seconds = store.spent(self.session)
-        self.resumed = self.spent_trials
+        self.resumed, self.resumed_seconds = self.spent_trials, self.spent_seconds
         self._mark = time.monotonic()
         self._current: str | None = None
         self._libraries = 0  # so many were named
+        self._seeds: dict[str, list[Any]] = {}
 
     def _session(self) -> str:
         """Names what this search's budget is for: the same tasks, key and seed spend from one."""
@@ -151,6 +174,13 @@ class Search:
         )
         parts = [tasks, self.database.key.text, self.setup["seed"]]
         return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
+
+    def _near(self, database: RecordDatabase, module: IRModule, limit: int) -> list[Any]:
+        """Records of near shapes, looked for once per task: TVM asks for each batch."""
+        key = structural_hash(module)
+        if key not in self._seeds:
+            self._seeds[key] = near.seeds(database, module, _SEEDS)
+        return self._seeds[key][:limit]
 
     def run(self) -> Iterator[dict[str, Any]]:
         """All of it; what `search` yields."""
@@ -173,10 +203,9 @@ class Search:
             plain = tvm.ir.load_json(given["plain"])
             flops, traffic = roofline.work(plain["main"])
             floor = roofline.floor(self.limits, flops, traffic) if self.limits else 0.0
-            status = TaskStatus(name, given["calls"], flops=flops, floor=floor)
-            share = budget.Share(given["calls"], floor)
-            gate = self.folder / f"gate-{number}"
-            self.tasks[name] = Task(name, plain, given["rule"], gate, status, share)
+            gate, calls = self.folder / f"gate-{number}", given["calls"]
+            share = budget.Share(calls, floor)
+            self.tasks[name] = Task(name, calls, plain, given["rule"], gate, flops, share)
         tasks = list(self.tasks.values())
         requests = [
             {
@@ -204,13 +233,13 @@ class Search:
             task = judged[number]
             task.rule_library = path
             if outcome.kind == OK:
-                task.status.rule = _seconds(outcome)
+                task.rule_seconds = _seconds(outcome)
             else:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"
-            task.saw(task.status.rule)
+            task.saw(task.rule_seconds)
             for _, record in self.database.best(task.plain, 1):
                 task.saw(_mean(record.run_secs))
-            task.share.best = task.status.best
+            task.share.best = task.best_seconds
             self._current = task.name
             yield self._status()
 
@@ -244,8 +273,7 @@ class Search:
             task.share.exhausted = True
             return
         known = self.database.known(task.plain)
-        records = [self._record(task, candidate) for candidate in proposed]
-        traces = [rows.canonical(record.as_json()[0]) for record in records]
+        traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
@@ -260,25 +288,24 @@ class Search:
         modules = [tvm.ir.save_json(proposed[number].sch.mod) for number in fresh]
         for number, path, outcome in self._measure([task], modules, [task.gate] * len(fresh)):
             candidate = fresh[number]
-            results[candidate] = self._keep(task, records[candidate], outcome)
+            results[candidate] = self._keep(task, proposed[candidate], outcome)
             path.unlink(missing_ok=True)
             yield self._status()
             if self._over():
                 break
         self._learn(task, proposed, results)
-        task.share.learn(task.status.best)
+        task.share.learn(task.best_seconds)
 
     def _begin(self, task: Task, size: int) -> None:
         task.context = space.context(
             task.plain, self.target, task.name, self.setup["seed"], self.threads
         )
-        seeded = SeededDatabase(self.database)
         designs = task.context.generate_design_space()
         task.context.pre_tuning(
             max_trials=1 << 30,  # the budget is ours to keep
             num_trials_per_iter=size,
             design_spaces=designs,
-            database=seeded,
+            database=self.database,
             cost_model=self.cost_model,
         )
         candidates, results = [], []
@@ -290,23 +317,19 @@ class Search:
         if candidates:
             self.cost_model.update(task.context, candidates, results)
 
-    def _record(self, task: Task, candidate: Any) -> Any:
-        return ms.database.TuningRecord(
-            candidate.sch.trace,
-            ms.database.Workload(task.plain),
-            None,
-            self.target,
-            candidate.args_info,
-        )
-
-    def _keep(self, task: Task, record: Any, outcome: Outcome) -> Any:
+    def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
         """Write one trial down, durably; what the search is told of it."""
         now = time.monotonic()
         seconds, self._mark = now - self._mark, now
         taken = _seconds(outcome) if outcome.kind == OK else None
         self.database.commit_trial(
-            record,
-            run_secs=outcome.value["run_secs"] if taken is not None else None,
+            ms.database.TuningRecord(
+                candidate.sch.trace,
+                ms.database.Workload(task.plain),
+                outcome.value["run_secs"] if taken is not None else None,
+                self.target,
+                candidate.args_info,
+            ),
             state=GATED if taken is not None else REJECTED,
             detail="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
@@ -315,9 +338,9 @@ class Search:
         )
         self.spent_trials += 1
         self.spent_seconds += seconds
-        task.status.trials += 1
+        task.trials += 1
         if taken is None:
-            task.status.rejected[outcome.kind] += 1
+            task.rejected[outcome.kind] += 1
         task.saw(taken)
         return _result(taken)
 
@@ -356,7 +379,7 @@ class Search:
 
     def _speedup(self, task: Task, candidate: Path) -> float | None:
         """How much faster a candidate is than the rule; None where the rule does not work."""
-        if task.status.rule is None or task.rule_library is None:
+        if task.rule_seconds is None or task.rule_library is None:
             return None
         rule, gate = str(task.rule_library), str(task.gate)
         if not self.remote:
@@ -405,30 +428,30 @@ class Search:
             yield built[number], paths[built[number]], outcome
 
     def _status(self) -> dict[str, Any]:
+        budget_seconds = self.setup["seconds"]
         status = Status(
             tasks=[task.status for task in self.tasks.values()],
             trials=self.spent_trials,
             budget_trials=self.setup["trials"],
-            seconds=self.spent_seconds,
-            budget_seconds=self.setup["seconds"],
+            seconds=self.spent_seconds - self.resumed_seconds,
+            budget_seconds=budget_seconds and max(0.0, budget_seconds - self.resumed_seconds),
             current=self._current,
             resumed=self.resumed,
         )
         return {"status": status.to_json()}
 
     def _result(self, task: Task) -> dict[str, Any]:
-        status, notes = task.status, task.notes
         return {
             "task": task.name,
-            "calls": status.calls,
-            "trials": status.trials,
-            "rejected": dict(status.rejected),
-            "rule_seconds": status.rule,
-            "best_seconds": status.best,
-            "floor_seconds": status.floor or None,
+            "calls": task.calls,
+            "trials": task.trials,
+            "rejected": dict(task.rejected),
+            "rule_seconds": task.rule_seconds,
+            "best_seconds": task.best_seconds,
+            "floor_seconds": task.share.floor or None,
             "chosen": "rule",
             "candidate": None,
-            **notes,
+            **task.notes,
         }
 
 

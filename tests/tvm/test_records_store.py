@@ -35,6 +35,22 @@ def add(store, *parts, of=0, **options):
     return rows.name(record)
 
 
+def add_trial(store, session, *parts, of=0, spent=1.0, verdict=None, **options):
+    """Add a record and a trial of it, with a (state, detail) where there is a verdict."""
+    workload, module, key = make_workload(of)
+    record = make_record(workload, *parts, **options)
+    name = rows.name(record)
+    store.add(
+        [record],
+        workload=workload,
+        module=module,
+        key=key,
+        verdicts=[rows.Verdict(name, verdict[0], "t", "here", verdict[1])] if verdict else [],
+        trials=[rows.Trial(session, name, spent, "search")],
+    )
+    return record
+
+
 def best(store, limit=99, states=(GATED,), of=0):
     found = store.best([rows.name(make_workload(of)[0])], limit, states)
     return [name for name, _ in found]
@@ -130,10 +146,11 @@ def test_merging_is_idempotent_and_takes_both_whatever_the_order(tmp_path, seed)
 
 
 def test_forgetting_takes_along_what_nothing_needs_any_more(store):
-    kept, gone = add(store, 0), add(store, 1, of=1)
+    kept = add(store, 0)
+    gone = rows.name(add_trial(store, "a" * 8, 1, of=1))
     store.decide([gone], GATED)
     before = contents(store)
-    counts = {"verdicts": 1, "records": 1, "workloads": 1, "modules": 1, "keys": 0}
+    counts = {"verdicts": 1, "trials": 1, "records": 1, "workloads": 1, "modules": 1, "keys": 0}
     assert store.remove([gone], dry_run=True) == counts
     assert contents(store) == before
     assert store.remove([gone]) == counts
@@ -252,7 +269,7 @@ def test_a_store_of_a_newer_schema_is_refused_by_name(tmp_path):
         add(store, 0)
     with closing(sqlite3.connect(path / sqlite.FILE)) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(RecordsError, match=r"newer needle \(schema 7, this one reads up to 1\)"):
+    with pytest.raises(RecordsError, match=r"newer needle \(schema 7, this one reads up to 2\)"):
         Store(path)
     assert [item.name for item in tmp_path.iterdir()] == ["records"]
 
@@ -359,7 +376,7 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
 
 
 def test_every_kind_of_row_names_itself(store):
-    name = add(store, 0)
+    name = rows.name(add_trial(store, "a" * 8, 0))
     store.decide([name], GATED)
     for kind in KINDS:
         assert store.all(kind)
