@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-all lint format sanitize guide bench bench-training peers gpu-test gpu-bench check clean help
+.PHONY: build run lab test test-all lint format sanitize guide bench bench-training bench-tuning peers gpu-test gpu-bench check clean help
 
 build: $(STAMPS)/native
 
@@ -85,6 +85,10 @@ bench: build peers
 bench-training: build peers
 	$(PY) -m benchmarks.training --out $(OUT)/bench $(ARGS)
 
+# Long: four searches, and nothing else should run beside them.
+bench-tuning: build
+	$(PY) -m benchmarks.tuning --out $(OUT)/bench $(ARGS)
+
 peers: $(STAMPS)/peers
 
 # The kernel lab's GPU ladders; needle itself has no CUDA device yet. Without .venv, as on a bare GPU
@@ -104,6 +108,7 @@ help:
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
+	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  GPU ladders beside PyTorch"
 	@echo "peers            installs PyTorch and ONNX Runtime    clean      removes .venv, build, out"
 

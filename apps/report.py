@@ -14,6 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from needle_tvm.words import counted
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -87,7 +89,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         console.print(f"* from the cache, verified: {duration(seconds)} in all", highlight=False)
     console.print(
         f"error: largest absolute difference from the eager model in float64\n"
-        f"{machine['processor']}, {machine['threads']} threads, {result['date']}",
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
     for name, modules in result.get("peers_missing", {}).items():
@@ -203,7 +205,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     machine = result["machine"]
     axes.set_title(
         f"{result['model']}, input {shapes}, {result['device']}: time and speed relative to eager\n"
-        f"{machine['processor']}, {machine['threads']} threads, {result['date'][:10]}",
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date'][:10]}",
         loc="left",
         fontsize=10,
     )

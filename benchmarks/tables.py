@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.apps import report
+from needle_tvm.words import counted
 
 
 def console() -> Console:
@@ -76,7 +77,7 @@ def conditions(result: Mapping[str, Any]) -> str:
     """Where and how the figures were taken, in one sentence."""
     machine = result["machine"]
     return (
-        f"{machine['processor']}, {machine['threads']} threads, {result['date']}; "
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}; "
         f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
         "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
     )
@@ -147,7 +148,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(others))
     machine = result["machine"]
     axes.set_title(
-        f"{machine['processor']}, {machine['threads']} threads, {result['date'][:10]}",
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date'][:10]}",
         loc="left",
         fontsize=10,
     )

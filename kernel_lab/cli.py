@@ -13,7 +13,7 @@ from kernel_lab.run import Request, run
 from kernel_lab.workload import DEVICES, describe
 from needle_tvm.command_line import OK, Parser, check_writable, guarded, natural, positive, progress
 
-_PROGRAM = "kernel_lab"
+_PROGRAM = "python -m kernel_lab"
 
 
 def _assignments(text: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from kernel_lab.code_counts import (
     x86_counts,
 )
 from kernel_lab.errors import LabError
+from needle_tvm.words import counted
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
@@ -113,9 +114,10 @@ class CpuCode:
         c = self.counts
         used = ", ".join(f"{count} {name}" for name, count in sorted(c.registers.items())[::-1])
         return (
-            f"{self.hot.name}: {c.instructions} instructions, widest register {c.widest}"
+            f"{self.hot.name}: {counted(c.instructions, 'instruction')}, widest register {c.widest}"
             f" (by width: {used or 'none'}), {c.fma} FMA, {c.packed} packed and {c.scalar} scalar"
-            f" arithmetic, stack {c.stack_loads} loads and {c.stack_stores} stores"
+            f" arithmetic, stack {counted(c.stack_loads, 'load')}"
+            f" and {counted(c.stack_stores, 'store')}"
         )
 
 
@@ -172,12 +174,12 @@ class GpuCode:
                 )
                 parts.append(f"{access} {by_width}")
         parts += [f"{self.counts.fma} fma", f"{self.counts.mma} mma"]
-        parts.append(f"{self.counts.barriers} barriers")
+        parts.append(counted(self.counts.barriers, "barrier"))
         if self.counts.asynchronous:
             parts.append(f"{self.counts.asynchronous} cp.async")
         parts += [
-            f"{r.kernel}: {r.registers} registers, {r.shared:,} bytes shared, spills"
-            f" {r.spill_stores} and {r.spill_loads} bytes"
+            f"{r.kernel}: {counted(r.registers, 'register')}, {counted(r.shared, 'byte')} shared,"
+            f" spills {r.spill_stores} and {counted(r.spill_loads, 'byte')}"
             for r in self.resources
         ]
         return f"{self.arch}, whole kernel: " + "; ".join(parts)

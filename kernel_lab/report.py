@@ -14,6 +14,7 @@ from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import LabResult, Quartiles, RungResult
 from kernel_lab.workload import Case, describe
+from needle_tvm.words import counted
 
 PICTURED = 6  # rungs whose memory accesses are drawn
 _MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
@@ -67,7 +68,7 @@ def _subtitle(result: LabResult) -> str:
     machine = result.machine
     where = [str(machine.get("processor") or machine.get("system") or "unknown machine")]
     if "threads" in machine:
-        where.append(f"{machine['threads']} threads")
+        where.append(counted(machine["threads"], "thread"))
     target = result.target.get("mcpu") or result.target.get("arch") or result.target.get("kind")
     parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
     text = escape(" · ".join(parts))
@@ -106,15 +107,18 @@ def _factor(value: Quartiles | None) -> str:
 
 def _table(result: LabResult) -> str:
     heads = ("rung", "time", "GFLOP/s", "roofline", "naive", "step before", "expected", "error")
-    rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    entries = [*result.rungs, *result.peers]
+    cells = [_cells(entry) for entry in entries]
+    filled = [number for number in range(len(heads)) if any(row[number] for row in cells)]
+    rows = ["<tr>" + "".join(f"<th>{heads[number]}</th>" for number in filled) + "</tr>"]
     best = result.best()
-    for entry in (*result.rungs, *result.peers):
+    for entry, row in zip(entries, cells, strict=True):
         style = ' class="best"' if entry is best else ""
-        rows.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in _cells(entry))}</tr>")
+        rows.append(f"<tr{style}>{''.join(f'<td>{row[number]}</td>' for number in filled)}</tr>")
     for name, reason in result.peers_missing.items():
         rows.append(
             f'<tr><td>{escape(name)} <span class="kind">peer</span></td>'
-            f'<td colspan=7 class="text muted">{escape(reason)}</td></tr>'
+            f'<td colspan={len(filled) - 1} class="text muted">{escape(reason)}</td></tr>'
         )
     return f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
 

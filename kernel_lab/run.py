@@ -16,6 +16,7 @@ from needle_tvm import host, timing
 from needle_tvm.command_line import Progress
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
+from needle_tvm.words import counted
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Target
@@ -121,12 +122,13 @@ def _searches(
     trials, seed = request.trials, request.seed
     start = ladder[ladder.tuned_from]
     found = []
+    best = f"The best of {counted(trials, 'trial')} of meta_schedule over"
     space = ladder.space
     if space is not None:
         found.append(
             _found(
                 OWN_SEARCH,
-                f"The fastest of {trials} choices of our own knobs, drawn at random",
+                f"The fastest of {counted(trials, 'choice')} of our own knobs, drawn at random",
                 start.name,
                 lambda: search.own(space, ladder.workload, case, target, trials, say, seed),
             )
@@ -136,7 +138,7 @@ def _searches(
     found.append(
         _found(
             META_SCHEDULE,
-            f"The best of {trials} trials of meta_schedule over the definition of {start.name}",
+            f"{best} the definition of {start.name}",
             start.name,
             lambda: search.meta_schedule(plain, case.processor.cores, trials, say, seed),
         )

@@ -8,9 +8,11 @@ from rich.table import Table
 
 from kernel_lab.results import LabResult, Quartiles, RungResult
 from kernel_lab.workload import describe
+from needle_tvm.words import counted
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _UNMEASURED = "unmeasured"
+_HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof", "error")
 
 
 def digits(value: float) -> str:
@@ -40,11 +42,12 @@ def print_result(result: LabResult, console: Console) -> None:
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    headings = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof")
-    for number, heading in enumerate((*headings, "error")):
-        table.add_column(heading, justify="left" if number < 2 else "right")
-    for entry in (*result.rungs, *result.peers):
-        table.add_row(*_row(entry))
+    rows = [_row(entry) for entry in (*result.rungs, *result.peers)]
+    filled = [number for number in range(len(_HEADINGS)) if any(row[number] for row in rows)]
+    for number in filled:
+        table.add_column(_HEADINGS[number], justify="left" if number < 2 else "right")
+    for row in rows:
+        table.add_row(*(row[number] for number in filled))
     console.print(table)
     _print_conditions(result, console)
     for entry in result.rungs:
@@ -83,7 +86,7 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     console.print(
         "x previous: against the rung it starts from; ! marks a factor that differs from the "
         "expected by more than half\nerror: largest difference from NumPy in float64, relative "
-        f"to the largest value\n{machine['processor']}, {machine['threads']} threads, "
+        f"to the largest value\n{machine['processor']}, {counted(machine['threads'], 'thread')}, "
         f"{result.date}",
         highlight=False,
     )

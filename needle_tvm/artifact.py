@@ -59,7 +59,7 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
 
 
 def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    return (json.dumps(manifest, indent=1) + "\n").encode()
+    return (json.dumps(manifest, indent=2) + "\n").encode()
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None = None) -> None:

@@ -316,7 +316,7 @@ def _finite(number: float) -> float | None:
 
 
 def _print_json(facts: Mapping[str, Any]) -> int:
-    sys.stdout.write(json.dumps(facts, indent=1, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(facts, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
     return OK
 

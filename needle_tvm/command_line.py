@@ -187,17 +187,12 @@ def _display(console: Console) -> Iterator[Progress]:
         if isinstance(text, str):
             bars.update(task, completed=done, total=max(total, 1), description=text)
         else:
-            spent = text.spent
-            total_or_none = None if spent is None else 1.0
-            bars.update(task, total=total_or_none, completed=spent or 0, description=_title(text))
+            description = f"tuned: {text.describe()}"
+            bars.update(task, total=1, completed=text.spent or 0, description=description)
         last[0] = text
 
     with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):
         yield show
-
-
-def _title(status: Status) -> str:
-    return f"tuned: {status.describe()}"
 
 
 class _Lines:

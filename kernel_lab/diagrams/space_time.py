@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from kernel_lab.diagrams.style import MUTED, PALETTE, STORE, figure, settings, titled
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
+from needle_tvm.words import counted
 
 DENSE = 20_000  # accesses from which on a panel is an image
 PIXELS = (700, 140)  # of that image: few enough that a single access can be seen
@@ -137,16 +138,15 @@ def _handle(marker: str, colour: str, label: str) -> Line2D:
 def described(trace: Trace, note: str = "") -> str:
     """One line on what a trace holds, after the note."""
     text = f"{note}; " if note else ""
-    text += f"{len(trace):,} accesses"
+    text += f"{len(trace):,} access{'' if len(trace) == 1 else 'es'}"
     kernels = [region for region in trace.regions if region.kind == "kernel"]
     if kernels:
-        text += ", ".join(
-            f"; {region.blocks:,} blocks of {region.threads:,} threads" for region in kernels[:1]
-        )
+        first = kernels[0]
+        text += f"; {counted(first.blocks, 'block')} of {counted(first.threads, 'thread')}"
         text += f", {len(kernels)} kernels" if len(kernels) > 1 else ""
         text += "; all blocks and threads step together"
     elif trace.worker.any():
-        text += f"; {trace.worker.max() + 1} workers side by side"
+        text += f"; {counted(int(trace.worker.max()) + 1, 'worker')} side by side"
     if trace.barriers:
         text += "; dotted: barriers"
     if trace.ignored:

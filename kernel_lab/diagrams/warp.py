@@ -12,6 +12,7 @@ from kernel_lab.diagrams.style import MUTED, PALETTE, STORE, figure, settings, t
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace, gpu
 from kernel_lab.trace.events import WARP
+from needle_tvm.words import counted
 
 PANELS = 4
 SHOWN_SECTORS = 40
@@ -80,10 +81,11 @@ def _sectors(axis: Any, one: Trace, report: gpu.SiteReport) -> None:
     used = len(np.unique(one.address)) * int(one.itemsize[0])
     verb = "store" if report.is_store else "load"
     more = f" ({shown} drawn)" if shown < len(touched) else ""
+    moved = len(touched) * gpu.SECTOR
     axis.set_title(
-        f"{verb} {shortened(report.text)}\n{len(touched)} sectors{more} moved, {used} of"
-        f" {len(touched) * gpu.SECTOR} bytes used ({used / len(touched) / gpu.SECTOR:.0%});"
-        f" over all {report.requests:,} requests {report.efficiency:.0%}",
+        f"{verb} {shortened(report.text)}\n{counted(len(touched), 'sector')}{more} moved,"
+        f" {used} of {moved} bytes used ({used / moved:.0%});"
+        f" over all {counted(report.requests, 'request')} {report.efficiency:.0%}",
         loc="left",
         fontsize=9,
     )

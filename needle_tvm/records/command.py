@@ -81,7 +81,7 @@ def _say(line: str) -> None:
 
 def _print(options: argparse.Namespace, result: dict[str, Any], lines: Iterator[str]) -> None:
     if options.json:
-        sys.stdout.write(json.dumps(result, indent=1) + "\n")
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()

@@ -129,9 +129,7 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
             from needle_tvm.tune.remote import RemoteRunner
 
             runner = stack.enter_context(
-                RemoteRunner(
-                    setup["tracker"], setup["key"], limits=Limits(_RUN_SECONDS, memory)
-                )
+                RemoteRunner(setup["tracker"], setup["key"], limits=Limits(_RUN_SECONDS, memory))
             )
         store = stack.enter_context(Store(setup["store"]))
         yield from Search(setup, folder, builders, local, runner, store).run()

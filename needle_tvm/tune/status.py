@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from needle_tvm.words import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -138,9 +140,9 @@ class Status:
 
     def describe(self) -> str:
         """Trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
-        of = "" if self.budget_trials is None else f" of {self.budget_trials}"
-        counted = self.trials if self.budget_trials is None else self.budget_trials
-        text = f"{self.trials}{of} trial{'' if counted == 1 else 's'}"
+        text = counted(self.trials, "trial")
+        if self.budget_trials is not None:
+            text = f"{self.trials:,} of {counted(self.budget_trials, 'trial')}"
         if self.resumed:
             text += f" ({self.resumed} resumed)"
         text += f", {clock(self.seconds)}"
@@ -174,12 +176,12 @@ class Status:
         gains = sum(task.to_gain for task in self.tasks)
         figures = ["calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof"]
         figures.append("to gain")
-        left = width - 4 - sum(len(heading) + 1 for heading in figures)
+        left = width - 3 - sum(len(heading) + 1 for heading in figures)
         names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
         table = Table(
             box=SIMPLE_HEAD,
             show_edge=False,
-            padding=(0, 1, 0, 0),
+            padding=0,
             caption=self._caption(len(ranked) - len(shown)),
             caption_justify="left",
         )
@@ -193,7 +195,7 @@ class Status:
         return table
 
     def _caption(self, hidden: int) -> str:
-        parts = [f"and {hidden} more task{'' if hidden == 1 else 's'}"] if hidden else []
+        parts = [f"and {counted(hidden, 'more task')}"] if hidden else []
         if self.total is not None:
             text = f"together {_microseconds(self.total)} µs per inference"
             if self.total_at_start is not None:
@@ -246,7 +248,13 @@ def clock(seconds: float) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A fused function's name in at most `width` characters: its beginning, ".." and its end."""
+    """A function's name in at most `width` characters: its beginning, ".." and its end.
+
+    "fused_", which most begin with, says least and goes first.
+    """
+    if len(name) <= width:
+        return name
+    name = name.removeprefix("fused_")
     if len(name) <= width:
         return name
     tail = (width - 2) // 2

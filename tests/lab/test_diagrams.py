@@ -11,6 +11,7 @@ pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
 from kernel_lab import diagrams
+from kernel_lab.diagrams.space_time import described
 from kernel_lab.diagrams.warp import request, turns_of
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import gpu, statistics, trace
@@ -68,6 +69,17 @@ def test_the_warp_view_draws_the_sectors_that_are_moved():
     assert "4 sectors moved, 128 of 128 bytes used (100%)" in store.get_title(loc="left")
     # A rectangle for each sector, one for each thread.
     assert (len(load.patches), len(store.patches)) == (32 + 32, 4 + 32)
+
+
+def test_one_is_singular():
+    sch = kernels.vector_add(1)
+    block, thread = sch.split(sch.get_loops(sch.get_sblock("C"))[0], [None, 1])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    found = trace(sch.mod)
+    assert "; 1 block of 1 thread;" in described(found)
+    title = diagrams.warp_view(found, "title").axes[0].get_title(loc="left")
+    assert "\n1 sector moved, 4 of 32 bytes used (12%); over all 1 request 12%" in title
 
 
 def test_the_bank_view_draws_the_turns():

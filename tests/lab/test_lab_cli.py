@@ -65,6 +65,7 @@ def test_a_mistake_is_one_line(arguments, words):
     assert done.stdout == ""
     assert words in done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("python -m kernel_lab: error: ")
 
 
 def test_a_gpu_ladder_without_a_gpu_is_one_line_and_untimed_runs():
@@ -76,6 +77,8 @@ def test_a_gpu_ladder_without_a_gpu_is_one_line_and_untimed_runs():
     done = lab("gemm", "-d", "cuda", "--untimed", "--size", "M=64,N=64,K=16")
     assert done.returncode == 0, done.stderr
     assert "unmeasured" in done.stdout and "double_buffer" in done.stdout
+    heading = done.stdout.splitlines()[1]
+    assert heading.split() == ["kind", "time", "expected"]  # the others would be empty
 
 
 def test_a_missing_pytorch_is_said_and_the_rest_runs(tmp_path):

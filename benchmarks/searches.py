@@ -1,0 +1,177 @@
+"""Two searches over one model, each a service of a process of its own: TVM's stock one and ours.
+
+Both start from the same traced graph, target and threads, and both keep the weights parameters
+that are packed once. TVM's is what its documentation calls the pipeline for static shapes, with
+weight packing, cut open so that its records can be counted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import apps
+
+Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+
+_FAILED = 1e9  # seconds that TVM writes down for a candidate that did not run
+
+LIBRARY, PARAMS = "stock.so", "params.npz"
+
+
+def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """TVM's tune_relax, and what it found compiled; one answer with counts and seconds.
+
+    setup: `factory`, `weights`, `inputs` (files), `threads`, `trials`, `seed`, `folder` for what
+    comes out, `batch` as TVM's num_trials_per_iter. TVM checks no candidate's results.
+    """
+    from needle.trace import trace
+    from needle_tvm._tvm import ms, prim_funcs, relax, sequential, transform
+    from needle_tvm.target import resolve
+    from needle_tvm.translate import translate
+
+    model, _, tensors = _model(setup)
+    folder, target = Path(setup["folder"]), resolve("cpu", setup["threads"]).to_tvm()
+    with tempfile.TemporaryDirectory(prefix="stock-tune-") as logs, target:
+        start = time.perf_counter()
+        graph = trace(model, *tensors)
+        module = sequential(
+            [
+                transform.DecomposeOpsForInference(),
+                transform.CanonicalizeBindings(),
+                relax.get_pipeline("zero"),
+                transform.AttachAttrLayoutFreeBuffers(),
+            ]
+        )(translate(graph, prefer_emit=True))
+        database = ms.relax_integration.tune_relax(
+            module,
+            {},
+            target,
+            logs,
+            max_trials_global=setup["trials"],
+            num_trials_per_iter=setup["batch"],
+            seed=setup["seed"] + 1,
+        )
+        searched = time.perf_counter()
+        tuned = sequential(
+            [
+                transform.MetaScheduleApplyDatabase(logs),
+                transform.SplitLayoutRewritePreproc(),
+                transform.LiftTransformParams(),
+                transform.FoldConstant(),
+            ]
+        )(module)
+        relax.build(tuned, target=target).export_library(str(folder / LIBRARY))
+        seconds = time.perf_counter() - start
+        records = list(database.get_all_tuning_records())
+        ran = [record for record in records if _ran(record)]
+        tasks = len(prim_funcs(module))
+    arrays = [leaf.value.numpy() for leaf in graph.params]
+    apps.contestants.save_arrays(folder / PARAMS, {f"param_{i}": x for i, x in enumerate(arrays)})
+    yield {
+        "seconds": seconds,
+        "search_seconds": searched - start,
+        "trials": len(records),
+        "rejected": {"failed": len(records) - len(ran)} if len(ran) < len(records) else {},
+        "distinct": _distinct(ran),
+        "tasks": tasks,
+        "tasks_searched": len({_name(record.workload.mod) for record in records}),
+    }
+
+
+def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """needle_tvm.compile with a budget of trials and nothing in the cache; as `stock`."""
+    import needle_tvm
+
+    model, _, tensors = _model(setup)
+    start = time.perf_counter()
+    executable = needle_tvm.compile(
+        model, *tensors, trials=setup["trials"], threads=setup["threads"], seed=setup["seed"]
+    )
+    seconds = time.perf_counter() - start
+    if executable.from_cache:
+        raise RuntimeError("the cache was not empty: nothing was searched")
+    executable.export(Path(setup["folder"]) / "artifact")
+    notes = executable.manifest["tuning"]
+    rejected: Counter[str] = Counter()
+    for note in notes:
+        rejected.update(note["rejected"])
+    yield {
+        "seconds": seconds,
+        "search_seconds": None,
+        "trials": sum(note["trials"] for note in notes),
+        "rejected": dict(rejected),
+        "distinct": _distinct(_gated(setup["threads"])),
+        "tasks": len(notes),
+        "tasks_searched": sum(note["trials"] > 0 for note in notes),
+    }
+
+
+def stock_library(folder: str, inputs: str) -> Contestant:
+    """What `stock` compiled, its weights packed once, in TVM's virtual machine."""
+    from needle_tvm._tvm import relax, tvm
+
+    device = tvm.cpu()
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(Path(folder) / LIBRARY)), device)
+    given, params = (
+        [tvm.runtime.tensor(array, device) for array in apps.contestants.load_arrays(path)]
+        for path in (inputs, str(Path(folder) / PARAMS))
+    )
+    arguments = [*given, *machine["main_transform_params"](params)]
+    main = machine["main"]
+
+    def outputs() -> list[np.ndarray]:
+        found = main(*arguments)
+        return [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)]
+
+    return lambda: main(*arguments), outputs
+
+
+def _model(setup: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
+    found: tuple[Any, Any, Sequence[Any]] = apps.contestants.load_needle(
+        setup["factory"], {}, setup["weights"], setup["inputs"]
+    )
+    found[0].eval()
+    return found
+
+
+def _gated(threads: int) -> list[Any]:
+    """What the record store of this process's cache folder holds of right candidates."""
+    from needle_tvm.records.database import RecordDatabase
+    from needle_tvm.records.keys import Key
+    from needle_tvm.records.rows import GATED
+    from needle_tvm.records.store import Store, default_path
+    from needle_tvm.target import resolve
+
+    with Store(default_path()) as store:
+        key = Key.of(resolve("cpu", threads).to_tvm())
+        return list(RecordDatabase(store, key, states=(GATED,)).get_all_tuning_records())
+
+
+def _ran(record: Any) -> bool:
+    times = [float(seconds) for seconds in record.run_secs or ()]
+    return bool(times) and max(times) < _FAILED
+
+
+def _distinct(records: Iterable[Any]) -> int:
+    """How many different scheduled modules there are among the records, workload by workload."""
+    from needle_tvm._tvm import Schedule, structural_hash
+
+    found = set()
+    for record in records:
+        schedule = Schedule(record.workload.mod)
+        record.trace.apply_to_schedule(schedule, remove_postproc=False)
+        found.add((_name(record.workload.mod), structural_hash(schedule.mod)))
+    return len(found)
+
+
+def _name(module: Any) -> str:
+    from needle_tvm._tvm import structural_hash
+
+    return structural_hash(module)

@@ -1,0 +1,250 @@
+"""What a search tells of itself: figures, the line, the table, JSON; no TVM is needed."""
+
+import io
+import json
+import random
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import rich.console
+
+from needle_tvm import command_line as cli
+from needle_tvm.tune.status import Status, TaskStatus, clock, shortened
+
+LONG = "fused_" + "transpose7_transpose8_add8_rsqrt3_multiply6_" * 3
+
+DENSE = TaskStatus("fused_dense_relu", 5, 37, Counter(wrong=2), 12.3e-6, 20e-6, 5043000, 10.086e-6)
+CONV = TaskStatus("fused_conv2d", 2, 3, Counter(), None, 100e-6, 10**7, 30e-6)
+NEW = TaskStatus("reshape", 1)
+STATUS = Status([DENSE, CONV], 37, 256, 12.4, 92.0, "fused_dense_relu")
+
+
+def test_figures_of_a_task():
+    assert DENSE.seconds == 12.3e-6
+    assert DENSE.gigaflops == pytest.approx(410)
+    assert DENSE.roofline == pytest.approx(0.82)
+    assert DENSE.to_gain == pytest.approx(5 * (12.3e-6 - 10.086e-6))
+    assert CONV.seconds == 100e-6  # the rule's, as long as nothing better is known
+    assert replace(DENSE, rule=8e-6).seconds == 8e-6  # a search that found nothing better
+    assert (NEW.seconds, NEW.gigaflops, NEW.roofline, NEW.to_gain) == (None, None, None, 0)
+    assert replace(DENSE, floor=0.0).roofline is None  # limits that are not known
+    assert replace(DENSE, floor=1.0).to_gain == 0  # faster than the floor: padding was counted
+
+
+def test_totals_wait_for_every_task():
+    assert STATUS.total == pytest.approx(5 * 12.3e-6 + 2 * 100e-6)
+    assert STATUS.total_at_start == pytest.approx(5 * 20e-6 + 2 * 100e-6)
+    unknown = replace(STATUS, tasks=[*STATUS.tasks, NEW])
+    assert unknown.total is None and unknown.total_at_start is None
+    assert Status([], 0, 1, 0.0).total is None
+
+
+@pytest.mark.parametrize(
+    ("trials", "budget", "seconds", "limit", "left", "spent"),
+    [
+        (37, 256, 12.4, None, 219 * 12.4 / 37, 37 / 256),
+        (37, 256, 12.4, 60.0, 47.6, 12.4 / 60),
+        (37, 256, 12.4, 600.0, 219 * 12.4 / 37, 37 / 256),
+        (37, None, 12.4, 60.0, 47.6, 12.4 / 60),
+        (37, None, 12.4, None, None, None),
+        (0, 256, 0.0, None, None, 0),
+        (0, 256, 3.0, 60.0, 57.0, 0.05),
+        (256, 256, 80.0, None, 0, 1),
+        (300, 256, 80.0, 60.0, 0, 1),
+        (0, 0, 0.0, None, 0, 1),
+    ],
+)
+def test_what_is_left_of_the_budget(trials, budget, seconds, limit, left, spent):
+    status = Status([], trials, budget, seconds, limit)
+    assert status.left == (None if left is None else pytest.approx(left))
+    assert status.spent == (None if spent is None else pytest.approx(spent))
+
+
+def test_the_line():
+    assert str(replace(STATUS, budget_seconds=None)) == (
+        "tuned: 37 of 256 trials, 0:12, 1:13 left; "
+        "fused_dense_relu 12.3 us, 410 GFLOP/s, 82 % of the roofline"
+    )
+    assert str(Status([NEW], 1, None, 61.0, None, "reshape")) == "tuned: 1 trial, 1:01; reshape"
+    assert str(Status([NEW], 9, 9, 1.0, resumed=4)).startswith("tuned: 9 of 9 trials (4 resumed),")
+    long = Status([replace(DENSE, name=LONG)], 1, 2, 1.0, None, LONG)
+    assert "\n" not in str(long) and len(str(long)) < 120
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.6, "1:00"), (80, "1:20"), (3599, "59:59"), (3723, "1:02:03")],
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_shortened_names_keep_both_ends():
+    for width in range(6, len(LONG) + 5):
+        short = shortened(LONG, width)
+        assert len(short) <= width
+        head, dots, tail = short.partition("..")
+        assert not dots or (LONG.removeprefix("fused_").startswith(head) and LONG.endswith(tail))
+    assert shortened("fused_conv2d", 8) == "conv2d"
+
+
+def drawn(rng):
+    def maybe(value):
+        return rng.choice([None, value])
+
+    tasks = [
+        TaskStatus(
+            rng.choice(["fused_", ""]) + "dense_relu" * rng.randrange(1, 9) + str(number),
+            rng.randrange(1, 99),
+            rng.randrange(999),
+            Counter({kind: rng.randrange(1, 9) for kind in rng.sample(["wrong", "crash"], k=1)}),
+            maybe(rng.random()),
+            maybe(rng.random()),
+            rng.randrange(1 << 40),
+            rng.random(),
+        )
+        for number in range(rng.randrange(30))
+    ]
+    names = [None, *(task.name for task in tasks)]
+    counts = rng.randrange(999), maybe(rng.randrange(999)), rng.random() * 1e4
+    return Status(tasks, *counts, maybe(rng.random() * 1e4), rng.choice(names), rng.randrange(99))
+
+
+def test_any_status_travels_and_is_shown():
+    for seed in range(100):
+        status = drawn(random.Random(seed))
+        back = Status.from_json(json.loads(json.dumps(status.to_json(), allow_nan=False)))
+        assert back == status and str(back) == str(status)
+        assert all(isinstance(task.rejected, Counter) for task in back.tasks)
+        text = rendered(status, rows=5)
+        assert status.current is None or ">" in text
+
+
+def test_two_states_that_differ_are_not_taken_for_one_another():
+    changed = STATUS.to_json()
+    changed["tasks"][1]["rejected"] = {"wrong": 1}
+    assert Status.from_json(changed) != STATUS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"tasks": None},
+        {**STATUS.to_json(), "tasks": [{}]},
+        {**STATUS.to_json(), "tasks": [{"name": "a", "calls": 1, "colour": "red"}]},
+        {**STATUS.to_json(), "tasks": [7]},
+        {**STATUS.to_json(), "weather": "fair"},
+        {"tasks": []},
+        None,
+    ],
+)
+def test_what_is_no_status_is_refused(value):
+    with pytest.raises(ValueError, match=r"(?i)status"):
+        Status.from_json(value)
+
+
+def rendered(status, rows=None, width=100):
+    out = io.StringIO()
+    rich.console.Console(file=out, width=width, color_system=None).print(status.table(rows, width))
+    return out.getvalue()
+
+
+def test_the_table():
+    head, _, *rows, caption = rendered(STATUS).splitlines()
+    assert head.split() == (
+        "task calls trials rejected rule µs best µs GFLOP/s % roof to gain".split()
+    )
+    conv, dense = (row.split() for row in rows)  # the one that takes longest first
+    # 140 us to gain of conv's, 11 of dense's
+    assert conv == "fused_conv2d 2 3 100 100 30 93 %".split()
+    assert dense == "> fused_dense_relu 5 37 2 20.0 12.3 410 82 7 %".split()
+    assert caption.rstrip() == (
+        "together 262 µs per inference, 300 µs at the start; rejected: 2 wrong"
+    )
+
+
+def test_the_table_fits_80_columns_and_the_rows_it_is_given():
+    tasks = [replace(CONV, name=f"{LONG}{n}_tail", rule=1e-6 * (20 - n)) for n in range(20)]
+    status = Status(tasks, 1, 2, 3.0, None, tasks[-1].name)
+    lines = rendered(status, rows=6, width=80).splitlines()
+    assert all(len(line) <= 80 and "…" not in line for line in lines)
+    rows = [line for line in lines if ".." in line]
+    assert len(rows) == 6 and "and 14 more tasks" in "".join(lines)
+    names = [line[2:20] for line in rows]
+    assert len(set(names)) == 6  # they all begin and end alike
+    assert [line[0] for line in rows] == [" "] * 5 + [">"]
+
+
+class Terminal:
+    """Stands in for rich's Console on a terminal."""
+
+    def __init__(self, monkeypatch, height=20):
+        self.out, real = io.StringIO(), rich.console.Console
+        settings = {"force_terminal": True, "width": 100, "height": height, "color_system": None}
+        monkeypatch.setattr(
+            rich.console, "Console", lambda **_: real(file=self.out, **settings, _environ={})
+        )
+
+    def frames(self):
+        """What was written between two moves of the cursor to the beginning of a picture."""
+        text = re.sub(r"\x1b\[(?:\?25[lh]|2K|\dm|0m)", "", self.out.getvalue())
+        return [frame.replace("\x1b[1A", "") for frame in text.split("\r")]
+
+
+@pytest.mark.parametrize("height", [8, 12, 40])
+def test_a_terminal_shows_bar_and_table_and_then_the_bar_alone(monkeypatch, height):
+    terminal = Terminal(monkeypatch, height)
+    tasks = [replace(CONV, name=f"fused_conv2d_{n}") for n in range(15)]
+    with cli.progress() as report:
+        report(0, 3, "[no] markup")
+        time.sleep(0.2)
+        report(2, 3, Status(tasks, 37, 256, 12.4, None, "fused_conv2d_7"))
+        time.sleep(0.2)
+        report(2, 3, "checking parity")
+    frames = terminal.frames()
+    assert any("[no] markup" in frame for frame in frames)
+    tables = [frame for frame in frames if "GFLOP/s" in frame]
+    assert tables
+    for frame in tables:
+        assert "tuned: 37 of 256 trials, 0:12, 1:13 left" in frame
+        assert re.search(r"^> fused_conv2d_7 ", frame, re.M)
+        assert 3 < len(frame.splitlines()) <= height
+    (last,) = [frame for frame in frames if "checking parity" in frame][-1:]
+    assert "GFLOP/s" not in last
+
+
+def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
+    task = replace(DENSE, best=None)
+
+    def at(trials, best, seconds):
+        now[0] = 100 + seconds
+        task.best = best  # one object all along, as the search keeps it
+        report(0, 1, Status([task], trials, 99, seconds, None, task.name))
+
+    with cli.progress() as report:
+        report(0, 1, "tuned: searching")
+        at(1, None, 0)  # the first
+        at(2, None, 1)  # too soon
+        at(3, 9e-6, 1.5)  # faster
+        at(4, 9e-6, 1.6)
+        at(5, 8e-6, 1.7)  # faster
+        at(6, 8e-6, 3.8)  # two seconds on
+        at(7, 8e-6, 4)  # the last before something else
+        report(0, 1, "checking parity")
+        at(8, 8e-6, 4.1)  # the very last
+    lines = capsys.readouterr().err.splitlines()
+    counts = [re.match(r"tuned: (\d+) of 99 trials, ", line) for line in lines]
+    assert [m and int(m[1]) for m in counts] == [None, 1, 3, 5, 6, 7, None, 8]
+    assert lines[3].endswith("fused_dense_relu 8.00 us, 630 GFLOP/s, 126 % of the roofline")
+
+
+def test_quiet_shows_nothing(capsys):
+    with cli.progress(quiet=True) as report:
+        report(0, 1, STATUS)
+    assert capsys.readouterr().err == ""
