@@ -2,7 +2,7 @@
 
 Each request runs in a process of its own, forked from one that has imported the function's module
 already: no import per request, and nothing that one request does reaches another. `template`
-describes the processes.
+describes the processes, `forked` what one of them does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from needle_tvm.child import Child, ChildError
 from needle_tvm.errors import TuningError
 from needle_tvm.scratch import scratch_folder
-from needle_tvm.tune.template import CRASH, ERROR, MEMORY, OK, TIMEOUT
+from needle_tvm.tune.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Workers"]
 
@@ -75,7 +75,8 @@ class Workers:
     """Runs a function, each request in a process of its own, `processes` at once. Linux only.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
-    value. `environment` is set in its processes on top of this process's variables. Temporary files
+    value. `environment` is set in its processes on top of this process's variables (OpenBLAS keeps
+    to one thread all the same: it would start them at the import). Temporary files
     go to a folder that ends with the request. Whatever a request does to its process, it has one
     outcome, and no process outlives it, `close`, or the end of this process.
 

@@ -91,6 +91,14 @@ def eat_memory(request):
         time.sleep(0.001)
 
 
+def eat_memory_below(request):
+    """A grandchild in a session of its own eats it."""
+    if os.fork() == 0:
+        os.setsid()
+        eat_memory(request)
+    time.sleep(1000)
+
+
 def eat_memory_at_once(request):
     return len(b"x" * (1 << 42))
 
@@ -111,6 +119,15 @@ def no_json_at_depth(request):
     nested = []
     nested.append(nested)
     return nested
+
+
+def print_for_ever_below(request):
+    """A grandchild in a session of its own that keeps the pipes full."""
+    subprocess.Popen(["yes"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            os.write(1, b"line\n" * 1000)
 
 
 def answer_by_hand(request):

@@ -51,9 +51,10 @@ def test_a_place_where_no_folder_can_be_made_is_named(temporary, monkeypatch):
 
 
 PROGRAM = """
-    import subprocess, sys, time
+    import signal, subprocess, sys, time
     from needle_tvm.scratch import scratch_folder
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with scratch_folder("needle odd; $name-") as folder:
         (folder / "file").write_text("text")
         other = subprocess.Popen(["sleep", "30"])  # holds nothing that keeps the folder

@@ -38,6 +38,7 @@ FAULTS = [
     ("block_all_signals", TIMEOUT, "no answer within 1.5 s"),
     ("leave_the_group", TIMEOUT, "no answer within 1.5 s"),
     ("eat_memory", MEMORY, ""),
+    ("eat_memory_below", MEMORY, ""),
     ("eat_memory_at_once", MEMORY, "MemoryError"),
     ("fail", ERROR, "ValueError: first line"),
     ("exit_by_exception", ERROR, "SystemExit: 0"),
@@ -46,7 +47,12 @@ FAULTS = [
     ("answer_by_hand", CRASH, "ended with exit code 0 and no answer"),
     ("fork_and_hang", TIMEOUT, "no answer within 1.5 s"),
     ("fork_and_answer", OK, ""),
+    ("print_for_ever_below", OK, ""),
 ]
+
+
+# What a busy machine gives slowly; the others of a map end long before.
+PATIENT = {"eat_memory": 15.0, "eat_memory_below": 15.0}
 
 
 @pytest.fixture
@@ -100,14 +106,15 @@ TIMES = [2, pytest.param(20, marks=pytest.mark.slow)]
 def test_a_fault_is_named_and_spoils_no_other_request(pool, mark, fault, kind, detail, times):
     requests = [{"do": fault} if n % 2 else {"do": "answer", "value": n} for n in range(2 * times)]
     outcomes = {}
-    for number, outcome in pool.map(requests):
+    limits = Limits(PATIENT.get(fault, SECONDS), LIMITS.memory)
+    for number, outcome in pool.map(requests, limits):
         assert number not in outcomes, "reported twice"
         outcomes[number] = outcome
     assert sorted(outcomes) == list(range(2 * times))
     for number, outcome in outcomes.items():
         if number % 2:
             assert (outcome.kind, outcome.detail.startswith(detail)) == (kind, True), outcome
-            assert outcome.seconds < SECONDS + PROMPT
+            assert outcome.seconds < limits.seconds + PROMPT
         else:
             assert outcome.ok and outcome.value["value"] == number, outcome
     assert {process.pid for process in marked(mark)} == set(standing(pool))
@@ -267,6 +274,16 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path):
                 pool.call({})
             with pytest.raises(TuningError, match=message):  # and again, by a new template
                 pool.call({})
+
+
+def test_an_import_that_never_ends_is_named(tmp_path, mark, monkeypatch):
+    monkeypatch.setattr(workers, "_START_SECONDS", 1.0)
+    (tmp_path / "slow.py").write_text("import ctypes\nctypes.PyDLL(None).sleep(60)\n")
+    function, environment = f"{tmp_path / 'slow.py'}:serve", {MARK: mark}
+    with Workers("w", function, processes=1, limits=LIMITS, environment=environment) as pool:
+        with pytest.raises(TuningError, match="no answer to 'start' within 1 s"):
+            pool.call({})
+        assert not marked(mark)
 
 
 def test_bad_arguments_are_named(pool):
