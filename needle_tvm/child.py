@@ -9,7 +9,6 @@ session: a Ctrl-C at the terminal reaches only the parent, which ends the whole 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import importlib.util
@@ -22,13 +21,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
 from needle_tvm.errors import NeedleTVMError
+from needle_tvm.processes import die_with_parent
 
 _STDERR_LINES = 20  # how much of a failed child's stderr its error carries
 _EXIT_SECONDS = 2.0  # how long a child that was told to end may take before it is killed
@@ -87,9 +87,13 @@ class Child:
             os.close(answers_in)
         self._commands = commands_in
         self._answers = answers_out
-        self._buffer = b""
-        self._deadline = time.monotonic() + timeout
-        self._send({"service": service, "setup": dict(setup)})
+        self._lines = Lines()
+        os.set_blocking(commands_in, False)  # a child that stops reading must not hold us up
+        try:
+            self.send(service=service, setup=dict(setup))
+        except BaseException as error:
+            self.close(error)
+            raise
 
     def __enter__(self) -> Child:
         return self
@@ -104,21 +108,39 @@ class Child:
 
     def ask(self, **message: Any) -> dict[str, Any]:
         """Send a message and wait for its answer."""
-        self._deadline = time.monotonic() + self._timeout
-        self._send(message)
+        self.send(**message)
         return self.receive(str(message.get("command", "message")))
 
-    def receive(self, step: str) -> dict[str, Any]:
-        """Wait for the next answer; `step` names what it answers in an error."""
-        while b"\n" not in self._buffer:
-            left = self._deadline - time.monotonic()
-            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
-                raise self._failure(f"no answer to {step!r} within {self._timeout:g} s")
-            chunk = os.read(self._answers, 65536)
-            if not chunk:
-                raise self._failure(self._ending())
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
+    def send(self, **message: Any) -> None:
+        """Send a message. Answers that come meanwhile are kept for `receive`."""
+        self._deadline = time.monotonic() + self._timeout
+        line = memoryview(json.dumps(message).encode() + b"\n")
+        while line:
+            left = max(self._deadline - time.monotonic(), 0.0)
+            ready, free, _ = select.select([self._answers], [self._commands], [], left)
+            if ready:
+                self._read()
+            elif not free:
+                raise self._failure(f"took no message within {self._timeout:g} s")
+            if free:
+                try:
+                    line = line[os.write(self._commands, line) :]
+                except BrokenPipeError:
+                    raise self._failure(self._ending()) from None
+
+    def receive(self, step: str, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the next answer; `step` names what it answers in an error.
+
+        `timeout` (seconds from now) stands in for the child's own.
+        """
+        if timeout is not None:
+            self._deadline = time.monotonic() + timeout
+        while (line := self._lines.next()) is None:
+            left = max(self._deadline - time.monotonic(), 0.0)
+            if not select.select([self._answers], [], [], left)[0]:
+                within = self._timeout if timeout is None else timeout
+                raise self._failure(f"no answer to {step!r} within {within:g} s")
+            self._read()
         self._deadline = time.monotonic() + self._timeout
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -140,13 +162,9 @@ class Child:
         self._process.wait()
         self._stderr.close()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        try:
-            while line:
-                line = line[os.write(self._commands, line) :]
-        except BrokenPipeError:
-            raise self._failure(self._ending()) from None
+    def _read(self) -> None:
+        if not self._lines.fill(self._answers):
+            raise self._failure(self._ending())
 
     def _failure(self, what: str) -> ChildError:
         self._stderr.seek(0)
@@ -222,25 +240,66 @@ def load_module(path: Path) -> ModuleType:
     return module
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the parent's thread ends, however that comes about."""
-    if sys.platform != "linux":
-        return
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it ended before the request took effect
-        os._exit(1)
+class Messages:
+    """The child's side of its pipes: an iterator over the parent's messages.
+
+    A service that waits for other things as well watches `commands` itself, calls `read` when
+    there is something in it, and may write lines of JSON to `answers`.
+    """
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self.commands, self.answers = commands, answers
+        self._lines = Lines()
+
+    def __iter__(self) -> Messages:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        while (line := self._lines.next()) is None:
+            if not self._lines.fill(self.commands):
+                raise StopIteration
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """The messages that one read completes, maybe none; None at their end."""
+        if not self._lines.fill(self.commands):
+            return None
+        return [json.loads(line) for line in iter(self._lines.next, None)]
+
+
+class Lines:
+    """Lines put together from what arrives in a pipe."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0  # bytes known to hold no end of a line
+
+    def fill(self, descriptor: int) -> bool:
+        """Read once, waiting if need be; False at the end."""
+        chunk = os.read(descriptor, 1 << 20)
+        self._buffer += chunk
+        return bool(chunk)
+
+    def next(self) -> bytes | None:
+        """The next whole line without its end."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
 
 
 def _main(commands: int, answers: int, parent: int) -> None:
     die_with_parent(parent)
     for descriptor in (commands, answers):  # processes the service starts must not hold them
         os.set_inheritable(descriptor, False)
-    with os.fdopen(commands, "r") as incoming, os.fdopen(answers, "w", buffering=1) as outgoing:
+    messages = Messages(commands, answers)
+    with os.fdopen(answers, "w", buffering=1) as outgoing:
         try:
-            messages = (json.loads(line) for line in incoming)
             first = next(messages, None)
             if first is None:
                 return
@@ -252,8 +311,6 @@ def _main(commands: int, answers: int, parent: int) -> None:
             lines = str(error).splitlines() or [""]
             outgoing.write(json.dumps({"error": f"{type(error).__name__}: {lines[0]}"}) + "\n")
 
-
-Messages = Iterator[dict[str, Any]]
 
 if __name__ == "__main__":
     _main(*(int(number) for number in sys.argv[1:4]))

@@ -19,7 +19,8 @@ import numpy as np
 
 from needle_tvm import bfloat16
 from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target, make_target, ms, tvm
-from needle_tvm.child import Messages, die_with_parent
+from needle_tvm.child import Messages
+from needle_tvm.processes import die_with_parent
 from needle_tvm.runtime import aligned_copy
 from needle_tvm.schedule import cpu
 from needle_tvm.tolerance import relative_tolerance

@@ -1,0 +1,183 @@
+"""Requests that go wrong in every way that the workers promise to survive: see test_workers.py.
+
+`serve` is the workers' function; a request names one of the functions below. Standard library
+only, so that a small limit of memory leaves room.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def serve(request):
+    return globals()[request["do"]](request)
+
+
+def answer(request):
+    time.sleep(request.get("sleep", 0.0))
+    return {"value": request.get("value"), "pid": os.getpid()}
+
+
+def echo(request):
+    return request["value"]
+
+
+def family(request):
+    return [os.getpid(), os.getppid()]
+
+
+def print_much(request):
+    for number in range(200_000):
+        sys.stdout.write(f"line {number}\n")
+    sys.stderr.write("to stderr\n")
+    os.write(1, b"past Python\n")
+    return "printed"
+
+
+def environment(request):
+    return os.environ.get(request["name"])
+
+
+def descriptors(request):
+    return sorted(int(name) for name in os.listdir("/proc/self/fd"))
+
+
+def abort(request):
+    sys.stdout.write("the last line\n")
+    sys.stdout.flush()
+    os.abort()
+
+
+def segfault(request):
+    ctypes.string_at(0)
+
+
+def exit_silently(request):
+    os._exit(0)
+
+
+def hang(request):
+    time.sleep(1000)
+
+
+def hang_holding_the_gil(request):
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def stop_itself(request):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(1000)
+
+
+def block_all_signals(request):
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+    while True:
+        time.sleep(1000)
+
+
+def leave_the_group(request):
+    os.setsid() if os.getpgid(0) != os.getpid() else os.setpgid(0, os.getpgid(os.getppid()))
+    time.sleep(1000)
+
+
+def eat_memory(request):
+    eaten = []
+    while True:
+        eaten.append(b"x" * (8 << 20))
+        time.sleep(0.001)
+
+
+def eat_memory_below(request):
+    """A grandchild in a session of its own eats it."""
+    if os.fork() == 0:
+        os.setsid()
+        eat_memory(request)
+    time.sleep(1000)
+
+
+def eat_memory_at_once(request):
+    return len(b"x" * (1 << 42))
+
+
+def fail(request):
+    raise ValueError("first line\nsecond line")
+
+
+def exit_by_exception(request):
+    raise SystemExit(0)
+
+
+def no_json(request):
+    return {"value": object()}
+
+
+def no_json_at_depth(request):
+    nested = []
+    nested.append(nested)
+    return nested
+
+
+def print_for_ever_below(request):
+    """A grandchild in a session of its own that keeps the pipes full."""
+    subprocess.Popen(["yes"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            os.write(1, b"line\n" * 1000)
+
+
+def answer_by_hand(request):
+    """Writes to every descriptor what looks like an answer, and ends."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b'["ok", ""]\n"forged"\n')
+        except OSError:
+            continue
+    os._exit(0)
+
+
+def fork_and_hang(request):
+    """Grandchildren in every place: the group, a group of their own, a session of their own."""
+    start_grandchildren()
+    time.sleep(1000)
+
+
+def fork_and_answer(request):
+    return start_grandchildren()
+
+
+def start_grandchildren():
+    pids = [subprocess.Popen(["sleep", "1000"]).pid]
+    pids.append(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return [*pids, pid]
+
+
+def kill_the_template(request):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+def stop_the_template(request):
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(1000)
+
+
+def litter(request):
+    """A temporary file for each way of making one; hangs if asked to."""
+    handle, path = tempfile.mkstemp()
+    os.close(handle)
+    if request.get("hang"):
+        time.sleep(1000)
+    return path
