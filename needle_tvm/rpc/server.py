@@ -123,9 +123,12 @@ class Server:
         connection, _ = self._listener.accept()
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
-            magic, size = struct.unpack("<ii", receive(connection, 8))
-            if magic != SESSION_MAGIC or not 0 < size <= LARGEST:
+            (magic,) = struct.unpack("<i", receive(connection, 4))
+            if magic != SESSION_MAGIC:
                 raise ConnectionError("not a client of TVM's RPC")
+            (size,) = struct.unpack("<i", receive(connection, 4))
+            if not 0 < size <= LARGEST:
+                raise ConnectionError(f"a word of {size} bytes")
             word, *options = receive(connection, size).decode(errors="replace").split() or [""]
             if word != f"client:{self._word}":
                 connection.sendall(struct.pack("<i", SESSION_MISMATCH))
