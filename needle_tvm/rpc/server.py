@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from needle_tvm import _tvm
-from needle_tvm.child import die_with_parent
 from needle_tvm.errors import RemoteError
+from needle_tvm.processes import die_with_parent
 from needle_tvm.rpc.protocol import (
     LARGEST,
     PENDING_KEYS,

@@ -271,9 +271,10 @@ def test_tvms_own_server_serves_us_too(tracker, good, gate):
     )
     try:
         deadline = time.monotonic() + 60
-        while "stock" not in TrackerClient(parse_address(tracker.address)).servers():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        with TrackerClient(parse_address(tracker.address)) as client:
+            while "stock" not in client.servers():
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
         answer = remote.measure(request(good, gate, tracker=tracker.address, key="stock"))
         assert "run_secs" in answer and set(answer["server"]) == {"address"}
     finally:
