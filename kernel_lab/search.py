@@ -8,7 +8,6 @@ checked and timed in a child process, so that one that crashes is only rejected.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
 from needle_tvm.child import Child, ChildError, Messages
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import thread_environment
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def own(
     choices = choices[:trials]
     best: tuple[float, Knobs] | None = None
     rejected = 0
-    with tempfile.TemporaryDirectory(prefix="kernel-lab-search-") as temporary:
-        folder = Path(temporary)
+    with scratch_folder("kernel-lab-search-") as folder:
         setup = _setup(workload, case, folder, seed)
         judge = _Judge(setup, case.processor.cores)
         try:

@@ -60,6 +60,11 @@ def process_table() -> dict[int, Process]:
     return table
 
 
+def newest_process() -> int:
+    """Number of the process or thread that was started last, anywhere. Linux only."""
+    return int(Path("/proc/loadavg").read_text().split()[-1])
+
+
 def descendants(pid: int, table: dict[int, Process]) -> Iterator[Process]:
     """The processes below one, in no particular order."""
     below: dict[int, list[Process]] = {}

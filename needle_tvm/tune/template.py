@@ -20,12 +20,12 @@ import os
 import resource
 import select
 import selectors
+import shutil
 import signal
 import sys
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,27 +37,25 @@ from needle_tvm.processes import (
     descendants,
     die_with_parent,
     kill_children,
+    newest_process,
     process_table,
     resident_bytes,
 )
-
-OK, ERROR, CRASH, TIMEOUT, MEMORY = "ok", "error", "crash", "timeout", "memory"
+from needle_tvm.tune.forked import CRASH, MEMORY, TIMEOUT, Function, complete, lacks_memory, work
 
 HEARTBEAT_SECONDS = 1.0  # how often the template says that it lives while requests are waiting
 _SAMPLE_SECONDS = 0.02  # how often the resident size of a child is looked at
-_TREE_SHARE = 0.02  # of the time goes into looking for grandchildren, which reads all of /proc
+_TREE_SHARE = 0.01  # of the time goes into looking for grandchildren, which reads all of /proc
 _KILLED_SECONDS = 1.0  # how long the end of a child waits for that of its grandchildren
 _OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of what a child prints; lines shown of a crash
-_NO_MEMORY = ("MemoryError", "bad_alloc", "out of memory", "Cannot allocate memory")
-
-Function = Callable[[dict[str, Any]], Any]
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """Service of `needle_tvm.child`; returns when the parent has no more messages.
 
     setup: `function` ("package.module:function"), `processes` (children at once), `environment`
-    (variables set after the import, null for those taken away). A message is a request: `id`,
+    (variables set after the import, null for those taken away), `folder` (for temporary files: each
+    child gets one of its own there, which goes with it). A message is a request: `id`,
     `request`, `seconds`, `memory` (bytes). Answers: {"ready"} once, {"alive"} now and then,
     {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
     """
@@ -82,7 +80,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
         else:
             os.environ[variable] = value
     gc.freeze()  # a collection in a child would write to, and so copy, all that it shares with us
-    _Template(function, setup["processes"], messages).run()
+    _Template(function, setup["processes"], Path(setup["folder"]), messages).run()
     return iter(())
 
 
@@ -138,12 +136,16 @@ class _Job:
 class _Template:
     """The loop: starts children, watches them, and passes their answers on."""
 
-    def __init__(self, function: Function, processes: int, messages: Messages) -> None:
+    def __init__(
+        self, function: Function, processes: int, folder: Path, messages: Messages
+    ) -> None:
         self._function, self._processes, self._messages = function, processes, messages
+        self._folder = folder
         self._waiting: deque[dict[str, Any]] = deque()
         self._jobs: dict[int, _Job] = {}  # by process number
         self._outgoing = bytearray()
         self._heartbeat = self._next_sample = self._next_tree = 0.0
+        self._newest = 0
         # Not epoll, whose state a child would share.
         self._selector = selectors.PollSelector()
 
@@ -214,13 +216,11 @@ class _Template:
         template = os.getpid()
         pid = os.fork()
         if pid == 0:
-            for key in list(self._selector.get_map().values()):
-                os.close(key.fd)
-            with suppress(OSError):  # closed just now if it was being waited for
-                os.close(self._messages.answers)
-            os.close(answer_out)
-            os.close(output_out)
-            _work(self._function, message, template, answer_in, output_in)
+            foreign = {key.fd for key in self._selector.get_map().values()}
+            foreign |= {self._messages.answers, answer_out, output_out}
+            folder = self._folder / str(os.getpid())
+            ends = answer_in, output_in
+            work(self._function, message, folder, template, *ends, sorted(foreign))
         with suppress(OSError):  # the child does so too: whoever comes first
             os.setpgid(pid, pid)
         os.close(answer_in)
@@ -244,18 +244,15 @@ class _Template:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ, act)
 
-    def _take(self, descriptor: int, into: bytearray, kept: int | None = None) -> bool:
-        """Read what is there, at most 1 MiB; returns whether there may be more."""
-        try:
+    def _take(self, descriptor: int, into: bytearray, kept: int | None = None) -> None:
+        """Read once: whoever prints without end must not hold up the others."""
+        with suppress(BlockingIOError):
             chunk = os.read(descriptor, 1 << 20)
-        except BlockingIOError:
-            return True
-        if not chunk and descriptor in self._selector.get_map():
-            self._selector.unregister(descriptor)
-        into += chunk
-        if kept is not None:
-            del into[:-kept]
-        return True
+            if not chunk and descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+            into += chunk
+            if kept is not None:
+                del into[:-kept]
 
     def _watch(self) -> None:
         """Kill the children that are beyond their limits."""
@@ -268,15 +265,23 @@ class _Template:
         self._next_sample = now + _SAMPLE_SECONDS
         working = self._working()
         if working and now >= self._next_tree:
-            table = process_table()
-            for job in working:
-                job.below = [process.pid for process in descendants(job.pid, table)]
-            taken = time.monotonic() - now
-            self._next_tree = now + max(5 * _SAMPLE_SECONDS, taken / _TREE_SHARE)
+            self._look_below(working)
         for job in working:
             resident = sum(resident_bytes(pid) for pid in (job.pid, *job.below))
             if resident > job.limit_memory:
                 self._kill(job, MEMORY, f"{_mib(resident)} resident, of {_mib(job.limit_memory)}")
+
+    def _look_below(self, working: list[_Job]) -> None:
+        """Find the grandchildren, unless no process was started anywhere since the last time."""
+        newest = newest_process()
+        if newest == self._newest:
+            return
+        start, self._newest = time.monotonic(), newest
+        table = process_table()
+        for job in working:
+            job.below = [process.pid for process in descendants(job.pid, table)]
+        end = time.monotonic()
+        self._next_tree = end + max(5 * _SAMPLE_SECONDS, (end - start) / _TREE_SHARE)
 
     def _kill(self, job: _Job, kind: str, detail: str) -> None:
         job.killed = kind, detail
@@ -290,23 +295,14 @@ class _Template:
         # Its number still names its group: it is reaped only afterwards.
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-        for descriptor, into, kept in (
-            (job.answer, job.answered, None),
-            (job.output, job.printed, _OUTPUT_KEPT),
-        ):
-            self._drain(descriptor, into, kept)
+        # One read takes all that a pipe holds. A grandchild may still be writing there.
+        self._take(job.answer, job.answered)
+        self._take(job.output, job.printed, _OUTPUT_KEPT)
         for descriptor in (job.ended, job.answer, job.output):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
             os.close(descriptor)
         job.outcome = _outcome(job, os.waitpid(job.pid, 0)[1])
-
-    def _drain(self, descriptor: int, into: bytearray, kept: int | None) -> None:
-        with suppress(BlockingIOError):
-            while chunk := os.read(descriptor, 1 << 16):
-                into += chunk
-                if kept is not None:
-                    del into[:-kept]
 
     def _finish(self) -> None:
         """Pass on the outcome of children that left nothing behind."""
@@ -319,13 +315,14 @@ class _Template:
             if not left or time.monotonic() > job.started + job.seconds + _KILLED_SECONDS:
                 self._outgoing += job.outcome or b""
                 del self._jobs[job.pid]
+                shutil.rmtree(self._folder / str(job.pid), ignore_errors=True)
 
 
 def _outcome(job: _Job, status: int) -> bytes:
     """The line that tells the parent how a request went."""
     value = b"null"
     printed = bytes(job.printed).decode(errors="replace").splitlines()[-_OUTPUT_LINES:]
-    answered = _complete(job.answered)
+    answered = complete(job.answered)
     if job.killed is not None:
         kind, detail = job.killed
     elif answered is not None:
@@ -334,7 +331,7 @@ def _outcome(job: _Job, status: int) -> bytes:
         code = os.waitstatus_to_exitcode(status)
         how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code} and no answer"
         kind = CRASH
-        if code == -signal.SIGABRT and _lacks_memory(" ".join(printed)):
+        if code == -signal.SIGABRT and lacks_memory(" ".join(printed)):
             kind = MEMORY
         detail = "\n".join([f"ended {how}", *printed])
     answer = {"id": job.number, "kind": kind, "detail": detail, "seconds": job.seconds}
@@ -342,71 +339,11 @@ def _outcome(job: _Job, status: int) -> bytes:
     return json.dumps(answer).encode()[:-1] + b', "value": ' + value + b"}\n"
 
 
-def _complete(answered: bytearray) -> tuple[str, str, bytes] | None:
-    """Kind, detail and value of an answer, if the child wrote it whole and nothing else."""
-    parts = bytes(answered).split(b"\n")
-    if len(parts) != 4 or parts[2] != b"%d" % zlib.crc32(parts[1], zlib.crc32(parts[0])):
-        return None
-    kind, detail = json.loads(parts[0])
-    return kind, detail, parts[1]
-
-
-def _work(
-    function: Function, message: dict[str, Any], template: int, answer: int, output: int
-) -> NoReturn:
-    """The child: answer the request and end."""
-    try:
-        os.setpgid(0, 0)
-        die_with_parent(template)
-        adopt_orphans()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
-        _limit(message["memory"])
-        value = "null"
-        try:
-            value = json.dumps(function(message["request"]))
-            head = (OK, "")
-        except BaseException as error:  # even SystemExit is the candidate's own
-            said = str(error).splitlines() or [""]
-            detail = f"{type(error).__name__}: {said[0]}"
-            lacking = isinstance(error, MemoryError) or _lacks_memory(str(error))
-            head = (MEMORY if lacking else ERROR, detail)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # the function may have closed it
-                stream.flush()
-        lines = [json.dumps(head).encode(), value.encode()]
-        lines.append(b"%d" % zlib.crc32(lines[1], zlib.crc32(lines[0])))
-        left = memoryview(b"".join(line + b"\n" for line in lines))
-        while left:
-            left = left[os.write(answer, left) :]
-        os._exit(0)
-    finally:
-        os._exit(1)  # never back into the template's loop
-
-
-def _limit(memory: int) -> None:
-    """A request far beyond the limit fails at once; what is used of less is sampled."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # the first to go if memory runs out
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    status = Path("/proc/self/status").read_text().splitlines()
-    (data,) = (int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = data + 2 * memory + (1 << 30)
-    if hard == resource.RLIM_INFINITY or most < hard:
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _lacks_memory(text: str) -> bool:
-    return any(sign in text for sign in _NO_MEMORY)
 
 
 def _mib(size: int) -> str:
