@@ -212,8 +212,10 @@ def in_float64(module: IRModule) -> IRModule:
     for node in described["nodes"]:
         if node["type"] == "ir.Op" and any(part in node["data"] for part in _FIXED_WIDTH):
             raise ValueError(f"{node['data']} cannot be carried out in float64")
-        if node["type"] == "ir.PrimType" and node["data"]["dtype"] in NARROW_FLOATS:
-            node["data"]["dtype"] = "float64"
+        if node["type"] == "ir.PrimType":
+            element, lanes, count = node["data"]["dtype"].partition("x")
+            if element in NARROW_FLOATS:
+                node["data"]["dtype"] = f"float64{lanes}{count}"
     return tvm.ir.load_json(json.dumps(described))
 
 

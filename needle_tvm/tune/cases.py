@@ -51,13 +51,13 @@ def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
     ]
 
 
-def exponents(arrays: Sequence[Array]) -> list[int]:
-    """Powers of two to scale these inputs by, the greatest first."""
-    floats = [a.dtype for a in arrays if is_float(a.dtype.name)]
+def exponents(parameters: Sequence[Parameter]) -> list[int]:
+    """Powers of two to scale a function's inputs by, the greatest first."""
+    floats = [np.dtype(each.dtype) for each in parameters if is_float(each.dtype)]
     if not floats:
         return []
-    range_ = min(int(ml_dtypes.finfo(dtype).maxexp) for dtype in floats)
-    return sorted({max(1, int(range_ * part)) for part in _FRACTIONS}, reverse=True)
+    most = min(int(ml_dtypes.finfo(dtype).maxexp) for dtype in floats)
+    return sorted({1, 2, *(max(1, int(most * part)) for part in _FRACTIONS)}, reverse=True)
 
 
 def zeros(arrays: Sequence[Array], seed: Sequence[int]) -> list[Array]:

@@ -81,11 +81,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
     writer = Writer(folder, parameters)
     limits = integer_limits(module["main"])
     left_out: dict[str, str] = {}
-    if function.decides or function.wide is None:
-        draws = 1
-    else:
-        draws = _DRAWS
-    for draw in range(draws):
+    for draw in range(_DRAWS):
         inputs = cases.ordinary(parameters, limits, (seed, draw))
         expected = _expected(function, inputs, seed)
         if expected is not None and all(_conditioned(each) for each in expected):
@@ -123,6 +119,8 @@ def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
     """(inputs, expected results) of a case that is not the ordinary one, or why there is none."""
+    if not any(is_float(array.dtype.name) for array in inputs):
+        return "no input is a floating-point number"
     tried: list[list[Array]] = []
     if case == cases.ZEROS:
         tried = [cases.zeros(inputs, (seed, 1))]
@@ -130,12 +128,12 @@ def _case(
         tried = cases.special(inputs, (seed, 2))
     else:
         sign = 1 if case == cases.LARGE else -1
-        for exponent in cases.exponents(inputs):
+        for exponent in cases.exponents(function.parameters):
             beyond = cases.scaled(inputs, sign * (exponent + _HEADROOM))
             if all(_usual(result) for result in function.run(beyond)):
                 tried.append(cases.scaled(inputs, sign * exponent))
-    if not any(is_float(array.dtype.name) for array in inputs):
-        return "no input is a floating-point number"
+    if not tried:
+        return "no scale leaves the results finite and normal"
     found: tuple[list[Array], list[Expected]] | None = None
     for arrays in tried:
         expected = _expected(function, arrays, seed)
@@ -151,14 +149,15 @@ def _case(
 
 
 def _usual(result: Array) -> bool:
-    """Whether all of a result is finite and, but for zeros, far from the smallest numbers, so that
-    what was lost below those on the way does not show."""
+    """Whether a result has no infinities and is large enough that what was lost on the way, below
+    the smallest normal number, does not show."""
     if not is_float(result.dtype.name) or not result.size:
         return True
-    largest = float(np.abs(result.astype(np.float64)).max())
+    wide = np.abs(result.astype(np.float64))
+    largest = float(wide.max(initial=0.0, where=~np.isnan(wide)))
     information = ml_dtypes.finfo(result.dtype)
     least = float(information.smallest_normal) / float(information.eps)
-    return math.isfinite(largest) and (largest == 0 or largest >= least)
+    return least <= largest < math.inf
 
 
 def _conditioned(expected: Expected) -> bool:
