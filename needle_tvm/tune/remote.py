@@ -33,6 +33,7 @@ _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says
 _CONNECT_SECONDS = 10.0  # a living server lets a client in at once
 _GRACE_SECONDS = 5.0  # past its end, for a server's word that it ended a session
 _RETRY_SECONDS = 0.5  # between attempts to reach a tracker that is being restarted
+_SETTLE_SECONDS = 0.2  # a server that is being killed with its session may end after it
 _TRIES = 3
 _RPC_PREFIX = "RPCError: Error caught from RPC call: "  # before what was raised there
 
@@ -298,7 +299,8 @@ def _answers(session: Any) -> bool:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a server takes connections: whether its process, or at least its machine, lives."""
+    """Whether a server takes connections: whether its process lives."""
+    time.sleep(_SETTLE_SECONDS)
     with suppress(OSError):
         socket.create_connection((host, port), timeout=_GRACE_SECONDS).close()
         return True
