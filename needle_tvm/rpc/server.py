@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from needle_tvm import _tvm
-from needle_tvm.child import die_with_parent
 from needle_tvm.errors import RemoteError
+from needle_tvm.processes import die_with_parent
 from needle_tvm.rpc.protocol import (
     LARGEST,
     PENDING_KEYS,
@@ -34,6 +35,7 @@ from needle_tvm.rpc.protocol import (
     receive,
     show_address,
 )
+from needle_tvm.scratch import scratch_folder
 
 _PING_SECONDS = 2.0  # how often a free server makes sure that the tracker still knows it
 _UNUSED_SECONDS = 8.0  # an offer that a client took and has not used after this long is made anew
@@ -66,10 +68,11 @@ class Server:
     def run(self) -> NoReturn:
         """Serve until interrupted; a session that is under way then is ended."""
         try:
-            while True:
-                connection, seconds = self._next_client()
-                with connection, suppress(OSError):
-                    self._session(connection, seconds)
+            with scratch_folder("needle-server-") as scratch:
+                while True:
+                    connection, seconds = self._next_client()
+                    with connection, suppress(OSError):
+                        self._session(connection, seconds, scratch)
         finally:
             self._listener.close()
             self._leave_tracker()
@@ -123,9 +126,12 @@ class Server:
         connection, _ = self._listener.accept()
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
-            magic, size = struct.unpack("<ii", receive(connection, 8))
-            if magic != SESSION_MAGIC or not 0 < size <= LARGEST:
+            (magic,) = struct.unpack("<i", receive(connection, 4))
+            if magic != SESSION_MAGIC:
                 raise ConnectionError("not a client of TVM's RPC")
+            (size,) = struct.unpack("<i", receive(connection, 4))
+            if not 0 < size <= LARGEST:
+                raise ConnectionError(f"a word of {size} bytes")
             word, *options = receive(connection, size).decode(errors="replace").split() or [""]
             if word != f"client:{self._word}":
                 connection.sendall(struct.pack("<i", SESSION_MISMATCH))
@@ -139,9 +145,9 @@ class Server:
             return None
         return connection, _time_limit(options)
 
-    def _session(self, connection: socket.socket, seconds: float) -> None:
+    def _session(self, connection: socket.socket, seconds: float, scratch: Path) -> None:
         """Serve one client in a process of its own, and see to it that it ends."""
-        with tempfile.TemporaryDirectory(prefix="needle-server-") as folder:
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
             parent = os.getpid()
             child = os.fork()
             if child == 0:
@@ -151,6 +157,9 @@ class Server:
             ended = False
             try:
                 ended = _wait(child, connection, seconds)
+            except BaseException:  # told to go: the client must not find us listening any more
+                self._listener.close()
+                raise
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(child, signal.SIGKILL)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from needle_tvm._tvm import SESSION_EXPIRED, about_server, connect_session
 from needle_tvm.command_line import one_line
-from needle_tvm.errors import RemoteError
+from needle_tvm.errors import RemoteError, TuningError
 from needle_tvm.rpc.command import check_key
 from needle_tvm.rpc.protocol import TrackerClient, parse_address, show_address
 from needle_tvm.tune import remote_session
@@ -33,7 +33,9 @@ _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says
 _CONNECT_SECONDS = 10.0  # a living server lets a client in at once
 _GRACE_SECONDS = 5.0  # past its end, for a server's word that it ended a session
 _RETRY_SECONDS = 0.5  # between attempts to reach a tracker that is being restarted
+_SETTLE_SECONDS = 0.2  # a server that is being killed with its session may end after it
 _TRIES = 3
+_RPC_PREFIX = "RPCError: Error caught from RPC call: "  # before what was raised there
 
 T = TypeVar("T")
 
@@ -81,8 +83,8 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     (default 30). The answer has `server`, too: {"address", and what our server tells of its
     machine}. Memory before an output is not looked at, as it is on this machine.
 
-    Raises RemoteError as NoServerError, ServerLostError or SessionExpiredError; what the candidate
-    raises passes through.
+    Raises RemoteError as NoServerError, ServerLostError or SessionExpiredError; TuningError for
+    what the candidate raises.
     """
     seconds = float(request.get("seconds", _SESSION_SECONDS))
     host, port, word = _request_server(request)
@@ -102,9 +104,12 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
         text = f"server {address} ended the session after {seconds:g} s"
         raise SessionExpiredError(text) from None
     except RuntimeError as error:  # all of TVM's errors are
-        if isinstance(error, RemoteError) or _answers(session):
+        if isinstance(error, RemoteError):
             raise
-        text = f"server {address}: the session was lost ({one_line(error)})"
+        said = one_line(error).removeprefix(_RPC_PREFIX)
+        if _answers(session):
+            raise TuningError(f"on server {address}: {said}") from error
+        text = f"server {address}: the session was lost ({said})"
         raise ServerLostError(text, _listens(host, port)) from error
     answer["server"]["address"] = address
     return answer
@@ -294,7 +299,8 @@ def _answers(session: Any) -> bool:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a server takes connections: whether its process, or at least its machine, lives."""
+    """Whether a server takes connections: whether its process lives."""
+    time.sleep(_SETTLE_SECONDS)
     with suppress(OSError):
         socket.create_connection((host, port), timeout=_GRACE_SECONDS).close()
         return True
