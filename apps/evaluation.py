@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from contestants import Disagreement, build_model, check_agreement, save_arrays
 from needle_tvm import host, parity, timing
 from needle_tvm.command_line import Progress, one_line
 from needle_tvm.errors import EvaluationError, UsageError
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.stages import STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
@@ -228,8 +228,8 @@ def time_side_by_side(
         if report is not None:
             report(done, total, "timing side by side")
 
-    with tempfile.TemporaryDirectory(prefix="needle-eval-") as folder:
-        contestants = prepare_contestants(subject, compiled, request, threads, Path(folder))
+    with scratch_folder("needle-eval-") as folder:
+        contestants = prepare_contestants(subject, compiled, request, threads, folder)
         try:
             results = timing.contest(
                 contestants, rounds=request.rounds, check=check_agreement, progress=step

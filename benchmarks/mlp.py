@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import needle as ndl
 import needle_tvm
 from benchmarks import apps, contests, tables
 from needle_tvm import command_line as cli
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.timing import Contestant
 
 EAGER, TUNED = "needle eager", "needle tuned"
@@ -84,8 +84,8 @@ def contestants(case: Case, folder: Path, options: argparse.Namespace) -> list[C
 
 def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """One contest, as JSON values."""
-    with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
-        found = contests.run(case.name, contestants(case, Path(folder), options), options)
+    with scratch_folder("needle-bench-") as folder:
+        found = contests.run(case.name, contestants(case, folder, options), options)
     return {**found, "batch": case.batch, "sizes": list(case.sizes)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import needle as ndl
 from benchmarks import apps, contests, memory, products, tables
 from needle_tvm import command_line as cli
 from needle_tvm import host, timing
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.timing import Contestant
 
 OURS = "needle eager"
@@ -118,8 +118,8 @@ def product_contestants(size: int, options: argparse.Namespace) -> list[Contesta
 
 def measure_memory(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Peak tensor bytes of a training step above those before it, and ours over each peer's."""
-    with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
-        entries = contestants(case, save_case(case, Path(folder)), "step", options)
+    with scratch_folder("needle-bench-") as folder:
+        entries = contestants(case, save_case(case, folder), "step", options)
         here = f"{memory.__file__}:"
         probes = [
             replace(entry, factory=f"{here}{'needle' if entry.name == OURS else 'torch'}_step")
@@ -171,8 +171,8 @@ def run(options: argparse.Namespace) -> int:
             continue
         if options.batch:
             case = replace(case, batch=options.batch)
-        with tempfile.TemporaryDirectory(prefix="needle-bench-") as folder:
-            files = save_case(case, Path(folder))
+        with scratch_folder("needle-bench-") as folder:
+            files = save_case(case, folder)
             for mode in options.modes:
                 text = f"step with {options.optimizer}" if mode == "step" else mode
                 title = f"{case.name}, batch {case.batch}: {text}"

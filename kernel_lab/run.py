@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab import build, peers, registry, roofline, search
@@ -16,6 +14,7 @@ from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size, Workload, describe
 from needle_tvm import host, timing
 from needle_tvm.command_line import Progress
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
 from needle_tvm.words import counted
 
@@ -191,8 +190,7 @@ def _measure(
                 result.peers_missing[peer.name] = peer.missing
             else:
                 result.peers.append(peer.entry())
-    with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
-        folder = Path(temporary)
+    with scratch_folder("kernel-lab-") as folder:
         field_ = Field(workload, case, target, folder, request.seed, request.device)
         for number, entry in enumerate(runnable):
             say(number, len(runnable), f"{entry.name}: compiling")
@@ -286,8 +284,8 @@ def _sweep_point(
     chosen = ladder.select(request.rungs or standing)
     case = Case(size, build.processor(target))
     seconds: dict[str, float | None] = {}
-    with tempfile.TemporaryDirectory(prefix="kernel-lab-") as temporary:
-        contest = Field(workload, case, target, Path(temporary), request.seed, request.device)
+    with scratch_folder("kernel-lab-") as folder:
+        contest = Field(workload, case, target, folder, request.seed, request.device)
         entries = []
         for rung in chosen:
             seconds[rung.name] = None

@@ -8,7 +8,6 @@ checked and timed in a child process, so that one that crashes is only rejected.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +79,7 @@ def own(
     choices = choices[:trials]
     best: tuple[float, Knobs] | None = None
     rejected = 0
-    with tempfile.TemporaryDirectory(prefix="kernel-lab-search-") as temporary:
-        folder = Path(temporary)
+    with scratch_folder("kernel-lab-search-") as folder:
         setup = _setup(workload, case, folder, seed)
         judge = _Judge(setup, case.processor.cores)
         try:

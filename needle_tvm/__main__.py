@@ -1,4 +1,4 @@
-"""`python -m needle_tvm COMMAND`: exported models and tuning records."""
+"""`python -m needle_tvm COMMAND`: exported models, tuning records, machines to tune on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MODULES = (
     "needle_tvm.profile_command",
     "needle_tvm.key_command",
     "needle_tvm.records.command",
+    "needle_tvm.rpc.command",
 )
 
 

@@ -6,6 +6,9 @@ runs a compiled artifact may do it.
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +27,7 @@ configure_tvm_threads()
 try:
     with torch_left_out():
         import tvm
+        import tvm.rpc.server
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
@@ -67,6 +71,9 @@ mma_fill = tvmscript.cuda.mma_fill_legacy
 
 SCHEDULE_ERROR = s_tir.ScheduleError
 INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
+
+
+NARROW_FLOATS = ("float16", "bfloat16", "float32")
 
 
 @contextmanager
@@ -203,6 +210,45 @@ def variables_of(expr: Any) -> set[Any]:
     return found
 
 
+NODES = SimpleNamespace(
+    load=tvm.ir.expr.TensorLoad,
+    store=tirx.BufferStore,
+    sblock=s_tir.SBlock,
+    loop=tirx.For,
+    call=tvm.ir.expr.Call,
+    cast=tirx.Cast,
+    comparisons=(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE),
+)
+
+
+def nodes_in(root: Any, kind: type) -> list[Any]:
+    """All nodes of one of the kinds in NODES under a function, statement or expression."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, found.append), order="post")
+    return found
+
+
+# Calls whose meaning hangs on the number of bits of what they are given.
+_FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "address_of", "fast_")
+
+
+def in_float64(module: IRModule) -> IRModule:
+    """The module with float64 in place of every narrower floating-point type.
+
+    Constants keep their values, integers and booleans their types. Raises ValueError naming a call
+    that cannot be carried out in another type.
+    """
+    described = json.loads(tvm.ir.save_json(module))
+    for node in described["nodes"]:
+        if node["type"] == "ir.Op" and any(part in node["data"] for part in _FIXED_WIDTH):
+            raise ValueError(f"{node['data']} cannot be carried out in float64")
+        if node["type"] == "ir.PrimType":
+            element, lanes, count = node["data"]["dtype"].partition("x")
+            if element in NARROW_FLOATS:
+                node["data"]["dtype"] = f"float64{lanes}{count}"
+    return tvm.ir.load_json(json.dumps(described))
+
+
 def calls_of(module: IRModule, name: str) -> list[str]:
     """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
@@ -315,6 +361,18 @@ def from_exported_program(program: Any) -> IRModule:
     return relax.frontend.detach_params(module)[0]
 
 
+def write_object(library: Any, path: str) -> None:
+    """Write a built module's machine code for the CPU to an object file."""
+    getattr(library, "mod", library).write_to_file(path, "o")
+
+
+def cxx_compiler() -> str | None:
+    """Command of the C++ compiler TVM would link with; None where there is none."""
+    from tvm.support import cc
+
+    return cc.get_cc()
+
+
 def generated_source(library: Any, form: str) -> str:
     """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
     return str(getattr(library, "mod", library).inspect_source(form))
@@ -324,6 +382,45 @@ def device_source(library: Any) -> str:
     """CUDA source of the kernels of a built module; empty where it has none."""
     modules = getattr(library, "mod", library).imports
     return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
+
+
+SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
+_ABOUT = "needle.server.about"
+
+
+def serve_session(descriptor: int, folder: str, about: str) -> None:
+    """Serve one RPC session on a connected socket, to its end; uploaded files go to `folder`.
+
+    `about` is what `about_server` gives the client.
+    """
+    logging.getLogger("RPCServer").setLevel(logging.WARNING)
+    work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
+    tvm.rpc.server._server_env(None, work)
+    tvm_ffi.register_global_func(_ABOUT, lambda: about, override=True)
+    tvm.rpc._ffi_api.ServerLoop(descriptor)
+
+
+def end_session(descriptor: int, reason: str) -> None:
+    """Tell a session's client, in place of its serving process, why the session ended."""
+    tvm.rpc._ffi_api.ReturnException(descriptor, reason)
+
+
+def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
+    """A session with a server, which ends it after `seconds`; RuntimeError where that fails."""
+    return tvm.rpc.connect(host, port, word, seconds)
+
+
+def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    return tensor._create_view(tuple(shape), dtype)
+
+
+def about_server(session: Any) -> str:
+    """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
+    try:
+        return str(session.get_function(_ABOUT)())
+    except AttributeError:  # TVM's own server has no such function
+        return ""
 
 
 _CUDA_COMPILER = "tvm_callback_cuda_compile"
@@ -342,8 +439,11 @@ def cuda_left_as_source() -> Iterator[None]:
 
 __all__ = [
     "INTERNAL_ERROR",
+    "NARROW_FLOATS",
+    "NODES",
     "OP_PATTERN",
     "SCHEDULE_ERROR",
+    "SESSION_EXPIRED",
     "TE_NAMESPACE",
     "Constant",
     "IRModule",
@@ -352,18 +452,23 @@ __all__ = [
     "Target",
     "TensorIntrin",
     "TensorType",
+    "about_server",
     "calls_of",
     "check_well_formed",
+    "connect_session",
     "cpu_features",
     "cuda_left_as_source",
     "cuda_version",
+    "cxx_compiler",
     "derived_object",
     "device_source",
+    "end_session",
     "estimate_flops",
     "expr_functor",
     "from_exported_program",
     "generated_source",
     "host_cpu",
+    "in_float64",
     "is_known_cpu",
     "ldmatrix",
     "llvm_version",
@@ -374,15 +479,18 @@ __all__ = [
     "mma_fill",
     "module_of",
     "ms",
+    "nodes_in",
     "parameter_bytes",
     "pass_configuration",
     "pool_threads",
     "prim_funcs",
     "raised_through_tvm",
     "relax",
+    "remote_view",
     "s_tir",
     "script",
     "sequential",
+    "serve_session",
     "static_shape",
     "structural_equal",
     "structural_hash",
@@ -395,5 +503,6 @@ __all__ = [
     "tvm",
     "tvmscript",
     "variables_of",
+    "write_object",
     "written_dtype",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from needle_tvm._tvm import (
     script,
 )
 from needle_tvm.errors import ArtifactError, TranslationError
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
 from needle_tvm.translate import MAIN, translate
 
@@ -52,8 +52,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> None:
     with target:
         executable = relax.build(module, target=target)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
-    with tempfile.TemporaryDirectory(prefix="needle-build-") as temporary:
-        linked = Path(temporary) / artifact.LIBRARY
+    with scratch_folder("needle-build-") as temporary:
+        linked = temporary / artifact.LIBRARY
         executable.export_library(str(linked))
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):

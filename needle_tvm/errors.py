@@ -61,3 +61,7 @@ class DamagedRecordsError(RecordsError):
 
 class TuningError(NeedleTVMError):
     """The tuning session failed as a whole (a failing candidate is only rejected)."""
+
+
+class RemoteError(TuningError):
+    """A tracker or a server of remote measuring: not to be reached, or no address to listen on."""

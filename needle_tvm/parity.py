@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from needle.testing import tolerance
 from needle.trace import Graph, trace
 from needle_tvm import artifact, runtime, trees
 from needle_tvm.compiler import Executable, to_numpy
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec, resolve
 
 
@@ -115,8 +114,7 @@ def first_divergence(
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
     target = spec.to_tvm()
     module = build.schedule(build.lower(probe, target, stage), target, stage)
-    with tempfile.TemporaryDirectory(prefix="needle-parity-") as temporary:
-        folder = Path(temporary)
+    with scratch_folder("needle-parity-") as folder:
         build.write_library(module, target, folder)
         manifest = build.describe(build.signature(probe), module, spec, target, {})
         artifact.write_manifest(folder, manifest)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm.child import Child, ChildError, Messages, load_function
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import thread_environment
 
 Outputs = list[np.ndarray]
@@ -160,7 +160,7 @@ def contest(
     steps = itertools.count()
 
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="needle-timing-")))
+        folder = stack.enter_context(scratch_folder("needle-timing-"))
         children = _start_all(stack, contestants, folder, timeout)
         results = []
         for child in children:
@@ -192,7 +192,7 @@ def collect_outputs(
     Raises TimingError naming the contestant that failed.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="needle-timing-")))
+        folder = stack.enter_context(scratch_folder("needle-timing-"))
         children = _start_all(stack, contestants, folder, timeout)
         return {child.name: child.outputs() for child in children}
 

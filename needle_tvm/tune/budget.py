@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 _PRIOR = 0.2  # of the gap to the floor, what a task's first batch is expected to close
 _LEAST = 0.01  # no task is given up for ever
-_BATCHES = 2  # for each task, where the budget is small: so many looks at least
-_SMALLEST, _LARGEST = 4, 16  # trials measured before the cost model learns from them
+# Trials measured before the cost model learns from them; proposing a batch takes as long as
+# measuring a few of its candidates, so that small ones are dear.
+_SMALLEST, _LARGEST = 8, 16
 
 
 @dataclass
@@ -60,4 +61,4 @@ def batch_size(trials: int | None, tasks: int) -> int:
     """Candidates per batch for a budget of `trials` (None: no limit) over so many tasks."""
     if trials is None:
         return _LARGEST
-    return max(1, min(trials, max(_SMALLEST, min(_LARGEST, trials // (_BATCHES * tasks)))))
+    return min(trials, max(_SMALLEST, min(_LARGEST, trials // tasks)))

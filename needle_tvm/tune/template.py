@@ -20,8 +20,10 @@ import os
 import resource
 import select
 import selectors
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import zlib
 from collections import deque
@@ -57,7 +59,8 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     """Service of `needle_tvm.child`; returns when the parent has no more messages.
 
     setup: `function` ("package.module:function"), `processes` (children at once), `environment`
-    (variables set after the import, null for those taken away). A message is a request: `id`,
+    (variables set after the import, null for those taken away), `folder` (for temporary files: each
+    child gets one of its own there, which goes with it). A message is a request: `id`,
     `request`, `seconds`, `memory` (bytes). Answers: {"ready"} once, {"alive"} now and then,
     {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
     """
@@ -82,7 +85,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
         else:
             os.environ[variable] = value
     gc.freeze()  # a collection in a child would write to, and so copy, all that it shares with us
-    _Template(function, setup["processes"], messages).run()
+    _Template(function, setup["processes"], Path(setup["folder"]), messages).run()
     return iter(())
 
 
@@ -138,8 +141,11 @@ class _Job:
 class _Template:
     """The loop: starts children, watches them, and passes their answers on."""
 
-    def __init__(self, function: Function, processes: int, messages: Messages) -> None:
+    def __init__(
+        self, function: Function, processes: int, folder: Path, messages: Messages
+    ) -> None:
         self._function, self._processes, self._messages = function, processes, messages
+        self._folder = folder
         self._waiting: deque[dict[str, Any]] = deque()
         self._jobs: dict[int, _Job] = {}  # by process number
         self._outgoing = bytearray()
@@ -220,7 +226,8 @@ class _Template:
                 os.close(self._messages.answers)
             os.close(answer_out)
             os.close(output_out)
-            _work(self._function, message, template, answer_in, output_in)
+            folder = self._folder / str(os.getpid())
+            _work(self._function, message, folder, template, answer_in, output_in)
         with suppress(OSError):  # the child does so too: whoever comes first
             os.setpgid(pid, pid)
         os.close(answer_in)
@@ -319,6 +326,7 @@ class _Template:
             if not left or time.monotonic() > job.started + job.seconds + _KILLED_SECONDS:
                 self._outgoing += job.outcome or b""
                 del self._jobs[job.pid]
+                shutil.rmtree(self._folder / str(job.pid), ignore_errors=True)
 
 
 def _outcome(job: _Job, status: int) -> bytes:
@@ -352,7 +360,12 @@ def _complete(answered: bytearray) -> tuple[str, str, bytes] | None:
 
 
 def _work(
-    function: Function, message: dict[str, Any], template: int, answer: int, output: int
+    function: Function,
+    message: dict[str, Any],
+    folder: Path,
+    template: int,
+    answer: int,
+    output: int,
 ) -> NoReturn:
     """The child: answer the request and end."""
     try:
@@ -362,6 +375,9 @@ def _work(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
+        folder.mkdir()
+        os.environ["TMPDIR"] = str(folder)
+        tempfile.tempdir = None  # looked up anew
         _limit(message["memory"])
         value = "null"
         try:

@@ -12,12 +12,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm.child import Child, ChildError
 from needle_tvm.errors import TuningError
+from needle_tvm.scratch import scratch_folder
 from needle_tvm.tune.template import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Workers"]
@@ -35,7 +36,7 @@ class Limits:
     """What one request may use: wall-clock seconds, and bytes of memory.
 
     Memory is the resident size of the request's processes together. What they share with the
-    template counts too (after an import of TVM, about 200 MB).
+    template counts too (after an import of TVM, about 80 MB).
 
     Raises ValueError for what is not positive and finite.
     """
@@ -74,9 +75,9 @@ class Workers:
     """Runs a function, each request in a process of its own, `processes` at once. Linux only.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
-    value. `environment` is set in its processes on top of this process's variables. Whatever a
-    request does to its process, it has one outcome, and no process outlives it, `close`, or the
-    end of this process.
+    value. `environment` is set in its processes on top of this process's variables. Temporary files
+    go to a folder that ends with the request. Whatever a request does to its process, it has one
+    outcome, and no process outlives it, `close`, or the end of this process.
 
     One `map` at a time. Raises TuningError from `map` and `call` where the function's module cannot
     be imported, ValueError for bad arguments.
@@ -102,7 +103,14 @@ class Workers:
         self._ready = False
         self._mapping = False
         self._closed = False
-        self._start()
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(scratch_folder("needle-workers-"))
+        self._stack.callback(self._stop)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Workers:
         return self
@@ -145,7 +153,7 @@ class Workers:
     def close(self, *error: object) -> None:
         """End all processes. Takes the arguments of `__exit__`, and makes no difference by them."""
         self._closed = True
-        self._stop()
+        self._stack.close()
 
     def _map(self, pending: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Outcome]]:
         self._mapping = True
@@ -204,6 +212,7 @@ class Workers:
 
     def _start(self) -> Child:
         loaded = self._environment.get(_THREADED_AT_IMPORT, os.environ.get(_THREADED_AT_IMPORT))
+        temporary = {"TMPDIR": str(self._folder)}
         self._ready = False
         self._child = Child(
             self.name,
@@ -211,10 +220,11 @@ class Workers:
             {
                 "function": self._function,
                 "processes": self._processes,
-                "environment": {**self._environment, _THREADED_AT_IMPORT: loaded},
+                "environment": {**self._environment, _THREADED_AT_IMPORT: loaded, **temporary},
+                "folder": str(self._folder),
             },
             timeout=_SILENT_SECONDS,
-            environment={**self._environment, _THREADED_AT_IMPORT: "1"},
+            environment={**self._environment, _THREADED_AT_IMPORT: "1", **temporary},
         )
         return self._child
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -21,14 +22,18 @@ def answer(request):
     return {"value": request.get("value"), "pid": os.getpid()}
 
 
-def large(request):
-    return "x" * request["size"]
+def echo(request):
+    return request["value"]
+
+
+def family(request):
+    return [os.getpid(), os.getppid()]
 
 
 def print_much(request):
     for number in range(200_000):
-        print(f"line {number}")
-    print("to stderr", file=sys.stderr)
+        sys.stdout.write(f"line {number}\n")
+    sys.stderr.write("to stderr\n")
     os.write(1, b"past Python\n")
     return "printed"
 
@@ -42,7 +47,7 @@ def descriptors(request):
 
 
 def abort(request):
-    print("the last line")
+    sys.stdout.write("the last line\n")
     sys.stdout.flush()
     os.abort()
 
@@ -83,7 +88,7 @@ def eat_memory(request):
     eaten = []
     while True:
         eaten.append(b"x" * (8 << 20))
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def eat_memory_at_once(request):
@@ -91,7 +96,7 @@ def eat_memory_at_once(request):
 
 
 def fail(request):
-    raise KeyError("first line\nsecond line")
+    raise ValueError("first line\nsecond line")
 
 
 def exit_by_exception(request):
@@ -106,6 +111,16 @@ def no_json_at_depth(request):
     nested = []
     nested.append(nested)
     return nested
+
+
+def answer_by_hand(request):
+    """Writes to every descriptor what looks like an answer, and ends."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b'["ok", ""]\n"forged"\n')
+        except OSError:
+            continue
+    os._exit(0)
 
 
 def fork_and_hang(request):
@@ -140,3 +155,12 @@ def kill_the_template(request):
 def stop_the_template(request):
     os.kill(os.getppid(), signal.SIGSTOP)
     time.sleep(1000)
+
+
+def litter(request):
+    """A temporary file for each way of making one; hangs if asked to."""
+    handle, path = tempfile.mkstemp()
+    os.close(handle)
+    if request.get("hang"):
+        time.sleep(1000)
+    return path

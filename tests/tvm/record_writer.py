@@ -1,8 +1,11 @@
 """Rows for the record store's tests, and a process that writes them until it is killed.
 
 python record_writer.py STORE ACKNOWLEDGED WRITER COUNT
+
+The writer is a tuning session with a budget of COUNT trials: started again, it does what is left.
 """
 
+import hashlib
 import sys
 
 from needle_tvm.records import rows
@@ -29,14 +32,47 @@ def make_record(workload, *parts, seconds=1e-3, length=2000):
     return rows.measurement(workload, trace, [seconds], [], measured_at="t", host=str(parts))
 
 
+SPENT = 0.25  # seconds of a session's budget that each of its trials takes
+
+
+def session_of(writer):
+    """The session in which a writer tries things."""
+    return hashlib.sha256(str(writer).encode()).hexdigest()
+
+
+def make_trial(writer, i, spent=SPENT, length=2000):
+    """(workload, module, key, record, verdicts, trials) of trial number i of a writer.
+
+    Of three, one was measured, one gated, and one did not run; neighbours in time are of the same
+    three workloads.
+    """
+    workload, module, key = make_workload(i // 3 % 3)
+    record = make_record(workload, writer, i, seconds=1e-3 * (i + 1), length=length)
+    said = {1: (rows.GATED, ""), 2: (rows.REJECTED, "crash: ended by SIGSEGV")}.get(i % 3)
+    if i % 3 == 2:
+        trace = [token("record", writer, i)]
+        record = rows.measurement(workload, trace, None, None, measured_at="t", host=str(i))
+    name = rows.name(record)
+    verdicts = []
+    if said is not None:
+        verdicts.append(rows.Verdict(name, said[0], "t", "here", token("verdict", i) + said[1]))
+    trials = [rows.Trial(session_of(writer), name, spent, rows.SOURCES[i % 3])]
+    return workload, module, key, record, verdicts, trials
+
+
+def add_trial(store, *parts, **options):
+    """Write one trial; its record."""
+    workload, module, key, record, verdicts, trials = make_trial(*parts, **options)
+    of = {"workload": workload, "module": module, "key": key}
+    store.add([record], **of, verdicts=verdicts, trials=trials)
+    return record
+
+
 def main(path, acknowledged, writer, count):
-    of = [make_workload(i) for i in range(3)]
     with Store(path) as store, open(acknowledged, "ab", buffering=0) as told:
-        for i in range(int(count)):
-            workload, module, key = of[i % len(of)]
-            record = make_record(workload, writer, i)
-            store.add([record], workload=workload, module=module, key=key)
-            told.write(f"{rows.name(record)} {workload.structural_hash} {writer} {i}\n".encode())
+        for i in range(store.spent(session_of(writer))[0], int(count)):
+            record = add_trial(store, writer, i)
+            told.write(f"{rows.name(record)} {writer} {i}\n".encode())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The record store loses nothing it acknowledged, and keeps what is intact of a damaged store."""
 
+import math
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,7 +19,15 @@ from needle_tvm.records.salvage import read_wal
 from needle_tvm.records.store import Store
 
 from . import record_writer
-from .record_writer import make_record, make_workload, token
+from .record_writer import (
+    SPENT,
+    add_trial,
+    make_record,
+    make_trial,
+    make_workload,
+    session_of,
+    token,
+)
 
 WRITER = Path(record_writer.__file__)
 PAGE, FRAME = 4096, 24 + 4096
@@ -33,20 +43,33 @@ def start_writer(path, acknowledged, name, count):
 
 
 def acknowledged_rows(file):
-    """name -> (workload, writer, number) of every record whose commit had returned."""
+    """name -> (writer, number) of every record whose commit had returned."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return {parts[0]: tuple(parts[1:]) for parts in (line.split() for line in lines)}
+    return {name: (writer, int(number)) for name, writer, number in map(str.split, lines)}
 
 
-def check_all_there(path, file, reported):
+def rows_of(writer, trials):
+    """What a writer's first trials have put in a store, by name."""
+    found = {}
+    for i in range(trials):
+        *single, verdicts, spent = make_trial(str(writer), i)
+        found.update({rows.name(row): row for row in (*single, *verdicts, *spent)})
+    return found
+
+
+def check_all_there(path, file, kills, reported):
+    """Every trial there is, is there whole; each writer's budget is what it was told, or one trial
+    more for each kill."""
+    told = list(acknowledged_rows(file).values())
+    expected = {}
     with Store(path, report=reported.append) as store:
-        found = store.all(Record)
-    told = acknowledged_rows(file)
-    lost = set(told) - set(found)
-    assert not lost
-    for name, (workload, writer, number) in told.items():
-        rows_of = make_workload(int(workload))[0]
-        assert found[name] == make_record(rows_of, writer, int(number))
+        for writer, killed in kills.items():
+            trials, seconds = store.spent(session_of(writer))
+            acknowledged = sum(of == writer for of, _ in told)
+            assert acknowledged <= trials <= acknowledged + killed
+            assert seconds == SPENT * trials
+            expected.update(rows_of(writer, trials))
+        assert contents(store) == expected
     return len(told)
 
 
@@ -54,32 +77,41 @@ def kill_writers(tmp_path, kills):
     path, file, reported = tmp_path / "records", tmp_path / "acknowledged", []
     chance = random.Random(kills)
     total = 0
+    killed = {"0": 0, "1": 0}
     for i in range(kills):
         # Now and then another process has the store open, so that its log is not tidied away.
         other = Store(path) if i % 3 == 2 else None
-        writers = [start_writer(path, file, f"{i}.{j}", 10_000) for j in range(1 + i % 2)]
+        writers = [start_writer(path, file, j, 1_000_000) for j in range(1 + i % 2)]
         before = len(acknowledged_rows(file))
         while len(acknowledged_rows(file)) == before:
             assert all(writer.poll() is None for writer in writers), writers[0].stderr.read()
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.08))
-        for writer in writers:
+        for j, writer in enumerate(writers):
             writer.send_signal(signal.SIGKILL)
+            killed[str(j)] += 1
         for writer in writers:
             writer.communicate()
-        total = check_all_there(path, file, reported)
+        total = check_all_there(path, file, killed, reported)
         if other is not None:
             other.close()
     assert total >= kills
+    with Store(path, report=reported.append) as store:
+        budget = store.spent(session_of("0"))[0] + 5
+    writer = start_writer(path, file, "0", budget)
+    _, err = writer.communicate(timeout=60)
+    assert writer.returncode == 0, err
+    with Store(path, report=reported.append) as store:
+        assert store.spent(session_of("0")) == (budget, SPENT * budget)
     assert reported == []  # a killed writer is no damage
 
 
-def test_no_acknowledged_record_is_lost_when_its_writer_is_killed(tmp_path):
+def test_no_acknowledged_trial_is_lost_when_its_writer_is_killed(tmp_path):
     kill_writers(tmp_path, 10)
 
 
 @pytest.mark.slow
-def test_no_acknowledged_record_is_lost_in_200_kills(tmp_path):
+def test_no_acknowledged_trial_is_lost_in_200_kills(tmp_path):
     kill_writers(tmp_path, 200)
 
 
@@ -90,6 +122,7 @@ def fill(store, first, count):
         store.add([record], workload=workload, module=module, key=key)
         if i % 4 == 0:
             store.decide([rows.name(record)], GATED, token("verdict", i))
+        add_trial(store, "writer", i, spent=math.sqrt(i + 0.3), length=200)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +141,17 @@ def whole(tmp_path_factory):
 
 
 def mark_of(row):
-    """What every page with a piece of the row contains."""
+    """What every page with a piece of the row contains, but for the first and last byte."""
+    return _mark_of(row)[1:-1]
+
+
+def _mark_of(row):
+    if isinstance(row, rows.Trial):
+        return struct.pack(">d", row.seconds)
+    return _text_of(row).encode()
+
+
+def _text_of(row):
     if isinstance(row, rows.Module):
         return row.text[: row.text.index(">") + 1]
     if isinstance(row, Record):
@@ -138,7 +181,7 @@ def damage_and_open(source, everything, tmp_path, file, start, change):
     assert found.items() <= everything.items()
     # At a page's edge a mark may be cut in two; in the row's other pieces it is whole.
     for name in set(everything) - set(found):
-        assert mark_of(everything[name])[1:-1].encode() in gone, (file, start, change.__name__)
+        assert mark_of(everything[name]) in gone, (file, start, change.__name__)
     if any("recovered" in line for line in reported):
         (aside,) = tmp_path.glob("records.damaged-*")
         was = {name: data for name, data in damaged.items() if not name.endswith("-shm")}
@@ -233,7 +276,7 @@ def test_the_last_transaction_is_read_when_only_its_end_is_damaged(tmp_path):
             record = make_record(workload, i, length=400)
             store.add([record], workload=workload, module=module, key=key)
             data = (store.path / sqlite.WAL).read_bytes()
-            if i and mark_of(record).encode() not in data[-PAGE:]:  # an index page came last
+            if i and mark_of(record) not in data[-PAGE:]:  # an index page came last
                 break
         else:
             pytest.fail("the record was always on the last page")
@@ -258,7 +301,7 @@ def test_a_missing_file(whole, tmp_path, file):
         found = contents(store)
     assert found.items() <= everything.items()
     for name in set(everything) - set(found):
-        assert mark_of(everything[name]).encode() in gone
+        assert mark_of(everything[name]) in gone
 
 
 def test_a_recovery_that_was_interrupted_is_finished(whole, tmp_path):

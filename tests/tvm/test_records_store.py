@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from needle_tvm.records import rows, sqlite
 from needle_tvm.records.rows import GATED, KINDS, MEASURED, REJECTED, Record
 from needle_tvm.records.store import Store, default_path
 
-from .record_writer import make_record, make_workload
-from .test_records_damage import acknowledged_rows, contents, start_writer
+from .record_writer import SPENT, add_trial, make_record, make_workload, session_of
+from .test_records_damage import acknowledged_rows, contents, rows_of, start_writer
 
 
 @pytest.fixture
@@ -33,22 +34,6 @@ def add(store, *parts, of=0, **options):
     record = make_record(workload, *parts, **options)
     store.add([record], workload=workload, module=module, key=key)
     return rows.name(record)
-
-
-def add_trial(store, session, *parts, of=0, spent=1.0, verdict=None, **options):
-    """Add a record and a trial of it, with a (state, detail) where there is a verdict."""
-    workload, module, key = make_workload(of)
-    record = make_record(workload, *parts, **options)
-    name = rows.name(record)
-    store.add(
-        [record],
-        workload=workload,
-        module=module,
-        key=key,
-        verdicts=[rows.Verdict(name, verdict[0], "t", "here", verdict[1])] if verdict else [],
-        trials=[rows.Trial(session, name, spent, "search")],
-    )
-    return record
 
 
 def best(store, limit=99, states=(GATED,), of=0):
@@ -147,7 +132,7 @@ def test_merging_is_idempotent_and_takes_both_whatever_the_order(tmp_path, seed)
 
 def test_forgetting_takes_along_what_nothing_needs_any_more(store):
     kept = add(store, 0)
-    gone = rows.name(add_trial(store, "a" * 8, 1, of=1))
+    gone = rows.name(add_trial(store, "writer", 3))
     store.decide([gone], GATED)
     before = contents(store)
     counts = {"verdicts": 1, "trials": 1, "records": 1, "workloads": 1, "modules": 1, "keys": 0}
@@ -184,15 +169,14 @@ def write_at_once(tmp_path, count):
     for writer in writers:
         _, err = writer.communicate()
         assert writer.returncode == 0, err.decode()
+    expected = {}
     with Store(path, report=pytest.fail) as store:
-        found = store.all(Record)
-    assert len(found) == 8 * count
-    for i in range(8):
-        told = acknowledged_rows(tmp_path / f"told{i}")
-        assert len(told) == count
-        for name, (workload, writer, number) in told.items():
-            expected = make_record(make_workload(int(workload))[0], writer, int(number))
-            assert found[name] == expected and int(writer) == i
+        for i in range(8):
+            told = list(acknowledged_rows(tmp_path / f"told{i}").values())
+            assert told == [(str(i), number) for number in range(count)]
+            assert store.spent(session_of(i)) == (count, SPENT * count)
+            expected.update(rows_of(i, count))
+        assert contents(store) == expected
 
 
 def test_threads_share_one_store(store):
@@ -232,6 +216,10 @@ def test_a_forked_child_and_its_parent_both_write(tmp_path):
         assert len(store.all(Record)) == 60
 
 
+class Killed(Exception):
+    """A process ended by SIGKILL."""
+
+
 def run_beside(code, *arguments):
     """Run Python code in a process of its own that can import record_writer."""
     done = subprocess.run(
@@ -241,6 +229,8 @@ def run_beside(code, *arguments):
         text=True,
         timeout=120,
     )
+    if done.returncode == -signal.SIGKILL:
+        raise Killed
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -376,7 +366,7 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
 
 
 def test_every_kind_of_row_names_itself(store):
-    name = rows.name(add_trial(store, "a" * 8, 0))
+    name = rows.name(add_trial(store, "writer", 0))
     store.decide([name], GATED)
     for kind in KINDS:
         assert store.all(kind)

@@ -1,0 +1,168 @@
+"""TVM's tracker protocol, and the client's side of it. Imports no TVM.
+
+A connection begins with the magic number from both sides; then each message is its length (four
+bytes, little endian) and a JSON list [code, ...], answered by a JSON value. From tvm/rpc/tracker.py
+and tvm/rpc/base.py of TVM 0.27, whose servers and clients work with ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm.errors import RemoteError, UsageError
+
+TRACKER_MAGIC = 0x2F271
+SESSION_MAGIC, SESSION_MISMATCH = 0xFF271, 0xFF271 + 2
+FAIL, SUCCESS, PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, PENDING_KEYS = range(-1, 8)
+LARGEST = 1 << 20  # bytes of one message
+REPLY_SECONDS = 10.0  # a tracker answers everything but a request for a server at once
+
+SECURITY = (
+    "TVM's RPC has no authentication and no encryption, and runs whatever code it is sent: "
+    "use it on trusted networks only"
+)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets. Raises UsageError."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    digits = port.isascii() and port.isdigit()
+    if not bare or (":" in bare and bare == host) or not digits or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"tracker {text!r}: must be HOST:PORT, such as 127.0.0.1:9190")
+    return bare, int(port)
+
+
+def show_address(host: str, port: int) -> str:
+    """ "HOST:PORT", as `parse_address` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address by this name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, on any free port where `port` is 0. Raises RemoteError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        number = error.errno or 0  # a name that is not known has one below 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise RemoteError(f"cannot listen on {show_address(host, port)}: {reason}") from None
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have a connection whose other machine has gone end within about half a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes; ConnectionError when the other side closes first."""
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionError("the connection was closed")
+        data += chunk
+    return data
+
+
+def frame(message: Any) -> bytes:
+    """A message as it travels."""
+    data = json.dumps(message).encode()
+    return struct.pack("<i", len(data)) + data
+
+
+def match_key(key: str) -> str:
+    """A word that lets one client in, once, at the server that offered it."""
+    return f"{key}:{secrets.token_hex(8)}"
+
+
+class TrackerClient:
+    """A connection to a tracker, for a client or a server. A context manager.
+
+    Every method raises RemoteError, naming the tracker, when it cannot be reached, is no tracker or
+    does not answer; the connection is of no more use then.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        try:
+            self.socket = socket.create_connection(address, timeout=REPLY_SECONDS)
+        except OSError as error:
+            raise self._error(f"cannot be reached ({error.strerror or error})") from None
+        try:
+            keep_alive(self.socket)
+            self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
+            (magic,) = struct.unpack("<i", receive(self.socket, 4))
+        except OSError:
+            magic = None
+        if magic != TRACKER_MAGIC:
+            self.socket.close()
+            raise self._error("what listens there is not a TVM RPC tracker")
+
+    def __enter__(self) -> TrackerClient:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def ask(self, *message: Any, seconds: float = REPLY_SECONDS) -> Any:
+        """The tracker's answer; TimeoutError when it takes longer than `seconds`."""
+        try:
+            self.socket.settimeout(seconds)
+            self.socket.sendall(frame(message))
+            (size,) = struct.unpack("<i", receive(self.socket, 4))
+            if not 0 < size <= LARGEST:
+                raise ValueError(f"a message of {size} bytes")
+            return json.loads(receive(self.socket, size))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self._error(f"lost ({error.strerror or error})") from None
+        except ValueError as error:
+            raise self._error(f"sent what is not of its protocol ({error})") from None
+
+    def servers(self) -> dict[str, list[str]]:
+        """Addresses of the servers that are registered, busy ones too, by their key."""
+        found: dict[str, list[str]] = {}
+        try:
+            _code, summary = self.ask(SUMMARY)
+            for entry in summary["server_info"]:
+                key = str(entry["key"]).removeprefix("server:")
+                found.setdefault(key, []).append(show_address(*entry["addr"]))
+        except TimeoutError:
+            raise self._error(f"no answer within {REPLY_SECONDS:g} s") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._error(f"sent what is not of its protocol ({error})") from None
+        return found
+
+    def request(self, key: str, seconds: float) -> tuple[str, int, str]:
+        """(host, port, match key) of the next free server; TimeoutError when none comes in time."""
+        answer = self.ask(REQUEST, key, "", 1, seconds=seconds)
+        if not isinstance(answer, Sequence) or len(answer) != 2 or answer[0] != SUCCESS:
+            raise self._error(f"sent what is not of its protocol ({answer!r})")
+        host, port, word = answer[1]
+        return str(host), int(port), str(word)
+
+    def _error(self, what: str) -> RemoteError:
+        return RemoteError(f"tracker {show_address(*self.address)}: {what}")

@@ -1,0 +1,55 @@
+"""Temporary folders that go with the process that made them, even when it is killed.
+
+Standard library and a POSIX shell only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Waits for the end of its input, which comes when the only process that could write there ends.
+# Children of that process may take a moment longer to end, and write meanwhile: hence twice.
+_REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """A new folder in the system's place for temporary files, removed at the end.
+
+    A tiny process in a session of its own removes it (within about 2 s) where this process does
+    not come to it: `tempfile.TemporaryDirectory` leaves its folder behind when killed. A process
+    forked from this one without an exec keeps the folder alive for as long as it lives.
+
+    Raises OSError where no folder can be made.
+    """
+    folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
+    # Started first, so that no moment is without it.
+    reaper = subprocess.Popen(
+        ["sh", "-c", _REAPER, "reaper", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        # Killed before its input ends: otherwise it would live on for a second.
+        with suppress(ProcessLookupError):
+            os.killpg(reaper.pid, signal.SIGKILL)
+        if reaper.stdin is not None:
+            reaper.stdin.close()
+        reaper.wait()

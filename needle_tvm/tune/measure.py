@@ -1,0 +1,173 @@
+"""Services of tuning's worker processes: prepare a gate, build a candidate, check and time it.
+
+Each takes one request, a JSON object, and returns one; `needle_tvm.tune.workers` runs them. Modules
+travel as TVM's JSON text, with one PrimFunc called "main"; targets as TVM's description.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from needle_tvm import bfloat16
+from needle_tvm._tvm import cxx_compiler, make_target, tvm, write_object
+from needle_tvm.errors import TuningError
+from needle_tvm.ffi import load_ffi
+from needle_tvm.runtime import aligned_copy
+from needle_tvm.tune import reference
+from needle_tvm.tune.gate import ORDINARY, Array, Gate, Guarded
+
+_MAIN = "main"
+_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of `compare`'s timing
+
+
+def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the gate of a task.
+
+    request: `module` (the unscheduled function), `target`, `folder`, `seed`. Answers with what
+    `Gate.facts` holds: {"tolerance", "cases", "reference", "left_out", ...}. Raises TuningError for
+    a function without fixed shapes or without a result.
+    """
+    module = tvm.ir.load_json(request["module"])
+    target = make_target(request["target"])
+    return reference.write(module, target, Path(request["folder"]), int(request["seed"]))
+
+
+def build(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile a candidate into a shared library.
+
+    request: `module`, `target`, `path` of the library. Answers {"bytes": its size}. Raises what
+    TVM raises for a module it cannot compile, and TuningError when it cannot be linked.
+    """
+    module = tvm.ir.load_json(request["module"])
+    target = make_target(request["target"])
+    # As artifacts are compiled: under the target, with TVM's default passes.
+    with target:
+        library = tvm.tirx.build(module, target=target)
+    path = Path(request["path"])
+    with tempfile.TemporaryDirectory(prefix="needle-link-") as folder:
+        code = Path(folder) / "code.o"
+        write_object(library, str(code))
+        linked = Path(folder) / "code.so"
+        _link(code, linked)
+        content = linked.read_bytes()
+    path.write_bytes(content)
+    return {"bytes": len(content)}
+
+
+def _link(code: Path, linked: Path) -> None:
+    """A shared library of one object file.
+
+    TVM's own export takes four times as long: it calls the compiler for a second, empty file.
+    """
+    compiler = cxx_compiler()
+    if compiler is None:
+        raise TuningError("no C++ compiler was found to link with: install one, or set CXX")
+    # Of the compiler's own libraries the code needs none but the mathematical functions.
+    command = [compiler, "-shared", "-nostdlib", "-o", str(linked), str(code), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise TuningError(f"{compiler} cannot link a candidate: {lines[-1]}")
+
+
+def measure(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a candidate, and time it if it is right.
+
+    request: `path` of its library, `gate` (the folder), and meta_schedule's `number`, `repeat` and
+    `min_repeat_ms`. Answers {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one
+    line, "difference"}; the difference is relative to the result's scale and may be infinite.
+    What it computed while it was timed is looked at, too.
+    """
+    gate = Gate.load(request["gate"])
+    library = _load(request["path"])
+    run = library[_MAIN]
+    verdict = gate.check(_caller(gate, run))
+    if not verdict.passed:
+        return {"wrong": verdict.wrong, "difference": verdict.difference}
+    inputs, outputs, tensors = _ordinary(gate)
+    evaluator = library.time_evaluator(
+        _MAIN,
+        tvm.cpu(),
+        number=int(request["number"]),
+        repeat=int(request["repeat"]),
+        min_repeat_ms=int(request["min_repeat_ms"]),
+    )
+    seconds = [float(each) for each in evaluator(*tensors).results]
+    after = gate.compare(ORDINARY, inputs, outputs)
+    difference = max(verdict.difference, after.difference)
+    if not after.passed:
+        return {"wrong": f"after many calls, {after.wrong}", "difference": difference}
+    return {"run_secs": seconds, "difference": difference}
+
+
+def compare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Time a candidate against our rule's code, in alternating blocks of calls.
+
+    request: `rule` and `candidate`, paths of libraries, and `gate`. Answers {"speedup": median of
+    rule's time / candidate's time, "quartiles": [lower, upper]}, or {"wrong", "difference"} where
+    the candidate does not pass.
+    """
+    gate = Gate.load(request["gate"])
+    runs = {name: _load(request[name])[_MAIN] for name in ("rule", "candidate")}
+    verdict = gate.check(_caller(gate, runs["candidate"]))
+    if not verdict.passed:
+        return {"wrong": verdict.wrong, "difference": verdict.difference}
+    _, _, tensors = _ordinary(gate)
+    ratios = _ratios(lambda: runs["rule"](*tensors), lambda: runs["candidate"](*tensors))
+    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"speedup": middle, "quartiles": [lower, upper]}
+
+
+def _load(path: str) -> Any:
+    if not os.path.exists(path):
+        raise TuningError(f"{path}: there is no such library")
+    return tvm.runtime.load_module(path)
+
+
+def _caller(gate: Gate, run: Callable[..., object]) -> Callable[[list[Array], list[Array]], object]:
+    """`run` as `Gate.check` calls it."""
+    ffi = load_ffi()
+
+    def call(inputs: list[Array], outputs: list[Array]) -> None:
+        arrays = gate.arguments(inputs, outputs)
+        run(*(bfloat16.to_tensor(ffi, array) for array in arrays))
+
+    return call
+
+
+def _ordinary(gate: Gate) -> tuple[list[Array], list[Guarded], list[Any]]:
+    """Inputs and outputs of the ordinary case, and the tensors over them to time a function with.
+
+    The inputs are copied: a file's pages are mapped in another way than memory is for a model.
+    """
+    ffi = load_ffi()
+    inputs, outputs = [aligned_copy(each) for each in gate.inputs(ORDINARY)], gate.outputs()
+    arrays = gate.arguments(inputs, [each.array for each in outputs])
+    return inputs, outputs, [bfloat16.to_tensor(ffi, array) for array in arrays]
+
+
+def _ratios(rule: Callable[[], object], candidate: Callable[[], object]) -> list[float]:
+    """Rule's time / candidate's time over alternating blocks."""
+    for run in (rule, candidate):
+        _block(run, 1)
+    calls = max(1, int(_BLOCK_SECONDS / max(_block(rule, 3), 1e-7)))
+    ratios = []
+    for number in range(_BLOCKS):
+        order = (rule, candidate) if number % 2 else (candidate, rule)
+        seconds = {run: _block(run, calls) for run in order}
+        ratios.append(seconds[rule] / seconds[candidate])
+    return ratios
+
+
+def _block(run: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls
