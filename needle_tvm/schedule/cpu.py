@@ -107,8 +107,13 @@ def schedule_function(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """`scheduled` with the attributes of `original`, marked so that no later rule touches it."""
-    return scheduled.with_attrs({**dict(original.attrs), "tirx.is_scheduled": True})
+    """`scheduled` with the attributes of `original`, marked so that no later rule touches it.
+
+    A function that was scheduled alone is called "main", and must not be in a module that has one.
+    """
+    if "global_symbol" not in (original.attrs or {}):
+        scheduled = scheduled.without_attr("global_symbol")
+    return scheduled.with_attrs({**dict(original.attrs or {}), "tirx.is_scheduled": True})
 
 
 def _is_scheduled(function: PrimFunc) -> bool:

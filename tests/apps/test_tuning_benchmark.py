@@ -1,6 +1,7 @@
 """The mechanics of the comparison of searches; its figures mean nothing here."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -104,6 +105,37 @@ def prepared(tmp_path, monkeypatch):
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     options = tuning.make_parser().parse_args(OPTIONS)
     return tmp_path, options, tuning.prepare(tmp_path, options)
+
+
+def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, capsys):
+    """Order, files and the contest, with what no search has changed in place of what two found."""
+    folder, _, _ = prepared
+
+    def found_nothing(name, out, files, options, before):
+        assert (name, options.seed + len(before)) == (tuning.OURS, len(before))
+        shutil.copytree(files / "rule", out / "artifact")
+        rejected = {"wrong": 1} if before else {}
+        return {
+            k: v for k, v in search(name, 60, 5, **rejected).items() if k not in ("name", "kind")
+        }
+
+    monkeypatch.setattr(tuning, "search_order", lambda count: [tuning.OURS] * count)
+    monkeypatch.setattr(tuning, "search", found_nothing)
+    own, out = folder / "own" / "result.json", folder / "out"
+    given = ["--rounds", "1", "--block-seconds", "0.01", "--out", str(out), "--json", str(own)]
+    assert tuning.main([*OPTIONS, *given]) == 0, capsys.readouterr().err
+    result = json.loads((out / "tuning.json").read_text())
+    assert result == json.loads(own.read_text())
+    assert [one["name"] for one in result["searches"]] == ["needle tuned 1", "needle tuned 2"]
+    (case,) = result["cases"]
+    names = [tuning.EAGER, tuning.RULE, "needle tuned 1", "needle tuned 2"]
+    assert [entry["name"] for entry in case["contestants"]] == names
+    assert set(case["ratios"]["needle tuned 1"]) == {*names} - {"needle tuned 1"}
+    page = (out / "tuning.md").read_text()
+    printed = capsys.readouterr().out
+    for text in (*names, "1 wrong", "3 of 4", "its time / needle tuned 1"):
+        assert text in page and text in printed
+    assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
