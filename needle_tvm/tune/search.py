@@ -36,7 +36,11 @@ SEARCH = "search"  # who proposed a trial
 
 _PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 30.0, 20.0  # limits of one request
 _SERVICE = "needle_tvm.tune.services:serve"
-_EVALUATOR = {"number": 3, "repeat": 1, "min_repeat_ms": 100}  # as meta_schedule's by default
+_EVALUATOR: dict[str, Any] = {
+    "number": 3,
+    "repeat": 1,
+    "min_repeat_ms": 100,
+}  # as meta_schedule's by default
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
