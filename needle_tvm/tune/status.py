@@ -69,9 +69,9 @@ class TaskStatus:
 class Status:
     """How far a search is.
 
-    `trials` and `seconds` are what has been spent of the budget, the `resumed` trials of an earlier
-    run and their seconds among them. A budget is None where there is none of its kind. `current`
-    names the task being tuned. `str()` is one line.
+    `trials` counts all candidates, the `resumed` ones that an earlier run spent among them;
+    `seconds` is what this run has spent, and `budget_seconds` what it may spend. A budget is None
+    where there is none of its kind. `current` names the task being tuned. `str()` is one line.
     """
 
     tasks: Sequence[TaskStatus]
@@ -94,13 +94,14 @@ class Status:
     def left(self) -> float | None:
         """Seconds until the first budget is spent; None where nothing tells.
 
-        A trial is taken to last as long as those before it.
+        A trial is taken to last as long as this run's have so far.
         """
         estimates = []
+        done = self.trials - self.resumed
         if self.budget_trials is not None and self.trials >= self.budget_trials:
             estimates.append(0.0)
-        elif self.budget_trials is not None and self.trials > 0:
-            estimates.append((self.budget_trials - self.trials) * self.seconds / self.trials)
+        elif self.budget_trials is not None and done > 0:
+            estimates.append((self.budget_trials - self.trials) * self.seconds / done)
         if self.budget_seconds is not None:
             estimates.append(max(self.budget_seconds - self.seconds, 0.0))
         return min(estimates, default=None)

@@ -63,6 +63,14 @@ def test_what_is_left_of_the_budget(trials, budget, seconds, limit, left, spent)
     assert status.spent == (None if spent is None else pytest.approx(spent))
 
 
+def test_trials_of_an_earlier_run_took_none_of_this_ones_time():
+    status = Status([], 40, 100, 10.0, resumed=20)
+    assert status.left == pytest.approx(60 * 0.5)
+    assert replace(status, resumed=40).left is None
+    assert replace(status, resumed=40, budget_seconds=25.0).left == 15.0
+    assert replace(status, trials=100, resumed=100).left == 0
+
+
 def test_the_line():
     assert str(replace(STATUS, budget_seconds=None)) == (
         "tuned: 37 of 256 trials, 0:12, 1:13 left; "
