@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from needle_tvm import _tvm
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
 from needle_tvm.records import near, rows
@@ -212,7 +213,7 @@ class Search:
             {
                 "do": "prepare",
                 "module": self.setup["tasks"][task.name]["plain"],
-                "target": self.setup["target"],
+                "target": self._local_target(),
                 "folder": str(task.gate),
                 "seed": self.setup["seed"],
             }
@@ -243,6 +244,12 @@ class Search:
             task.share.best = task.best_seconds
             self._current = task.name
             yield self._status()
+
+    def _local_target(self) -> dict[str, Any]:
+        """For what runs here: the servers' processor may have what this one has not."""
+        if not self.remote:
+            return dict(self.setup["target"])
+        return {"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": self.threads}
 
     # Spending the budget.
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import struct
@@ -15,6 +16,7 @@ import pytest
 from needle_tvm import __main__ as program
 from needle_tvm import _tvm
 from needle_tvm._tvm import Schedule, make_target, ms, relax, te, tvm
+from needle_tvm.child import die_with_parent
 from needle_tvm.errors import RecordsError
 from needle_tvm.records import exchange, keys, rows
 from needle_tvm.records.database import RecordDatabase
@@ -303,7 +305,9 @@ def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
         tmp_path / "work",
         2,
         builder=ms.builder.LocalBuilder(
-            max_workers=1, f_build=_build, initializer=functools.partial(die_with_parent, os.getpid())
+            max_workers=1,
+            f_build=_build,
+            initializer=functools.partial(die_with_parent, os.getpid()),
         ),
         runner=ms.runner.LocalRunner(
             evaluator_config=ms.runner.EvaluatorConfig(
