@@ -21,11 +21,11 @@ _FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the exp
 
 
 def ordinary(
-    parameters: Sequence[Parameter], limits: Mapping[str, int], seed: Sequence[int]
+    parameters: Sequence[Parameter], ranges: Mapping[str, tuple[int, int]], seed: Sequence[int]
 ) -> list[Array]:
-    """Standard normal values for the inputs; integers from 0 up to but without their limit.
+    """Standard normal values for the inputs; integers within their range.
 
-    `limits` has each integer input's by name, 2 where it has none.
+    `ranges` has (lowest, first beyond) of integer inputs by name; 0 and 1 where it has none.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -36,7 +36,7 @@ def ordinary(
         if is_float(each.dtype):
             array = rng.standard_normal(each.shape, np.float32).astype(dtype)
         else:
-            array = rng.integers(0, limits.get(each.name, 2), each.shape).astype(dtype)
+            array = rng.integers(*ranges.get(each.name, (0, 2)), each.shape).astype(dtype)
         arrays.append(aligned_copy(np.asarray(array)))
     return arrays
 

@@ -241,6 +241,8 @@ def compare(expected: Expected, found: Array) -> tuple[float, Array]:
 def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Array]:
     """(where `found` is as `values`, the gap; 0 between equal infinities and NaNs)."""
     if not is_float(found.dtype.name):
+        if found.dtype == np.bool_:  # any byte but 0 reads as True
+            found, values = found.view(np.uint8), values.view(np.uint8)
         good = np.asarray(found == values)
         return good, np.where(good, 0.0, np.inf)
     wide = found.astype(np.float64)

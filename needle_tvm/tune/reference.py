@@ -20,20 +20,13 @@ import numpy as np
 from needle_tvm import bfloat16
 from needle_tvm._tvm import (
     INTERNAL_ERROR,
-    NODES,
     IRModule,
-    PrimFunc,
     Target,
     in_float64,
-    nodes_in,
-    tirx,
     tvm,
-    written_dtype,
 )
-from needle_tvm.errors import TuningError
 from needle_tvm.ffi import load_ffi
-from needle_tvm.tolerance import accumulated_tolerance
-from needle_tvm.tune import cases
+from needle_tvm.tune import analysis, cases
 from needle_tvm.tune.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
 FLOAT64 = "float64"
@@ -43,9 +36,6 @@ _OWN_ERROR = 8.0  # tolerances the function itself may be off by, as by a poor t
 _CONDITION = 64.0  # how much larger than the result what it was computed from may be
 _HEADROOM = 2  # powers of two that a large case stays away from the first overflow
 _DRAWS = 4  # of ordinary inputs, until no result cancels to nearly nothing
-
-# Calls that jump where their argument passes a certain value.
-_STEPS = ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "truncmod", "floormod")
 
 
 @dataclass(frozen=True)
@@ -79,16 +69,16 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
     function = _compile(module, target)
     parameters = function.parameters
     writer = Writer(folder, parameters)
-    limits = integer_limits(module["main"])
+    ranges = analysis.integer_ranges(module["main"])
     left_out: dict[str, str] = {}
     for draw in range(_DRAWS):
-        inputs = cases.ordinary(parameters, limits, (seed, draw))
-        expected = _expected(function, inputs, seed)
+        inputs = cases.ordinary(parameters, ranges, (seed, draw))
+        expected = _expected(function, inputs, seed, may_jump=True)
         if expected is not None and all(_conditioned(each) for each in expected):
             break
     if expected is None:  # float64 and the function's own types tell of different functions
         function = _Function(parameters, function.own, None, function.tolerance, function.decides)
-        expected = _expected(function, inputs, seed)
+        expected = _expected(function, inputs, seed, may_jump=True)
     assert expected is not None  # nothing differs from itself
     writer.add(ORDINARY, inputs, expected)
     started = time.monotonic()
@@ -173,8 +163,14 @@ def _magnitude(values: Array) -> float:
         return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
 
 
-def _expected(function: _Function, inputs: Sequence[Array], seed: int) -> list[Expected] | None:
+def _expected(
+    function: _Function, inputs: Sequence[Array], seed: int, *, may_jump: bool = False
+) -> list[Expected] | None:
     """What each output must be; None where the function itself, in its own types, is too far off.
+
+    Where rounding decides which of two numbers comes out (`may_jump`), the function's own result
+    will do as well, and so will what the slightly moved inputs give. At the edges the same may
+    come of a poor condition instead, and there it counts as too far off.
 
     The scale is the largest finite magnitude of the result, or what the result was computed from
     where that is larger: by how much it moves when every input is off by its epsilon, in epsilons.
@@ -205,7 +201,7 @@ def _expected(function: _Function, inputs: Sequence[Array], seed: int) -> list[E
             scale = max(scale, _largest_gap(others[1], value) / eps)
         wide_of_it = _OWN_ERROR * function.tolerance * scale
         jumps = [_apart(a, value, wide_of_it) for a in others]
-        if jumps[0].any() and not function.decides:
+        if jumps[0].any() and not (function.decides and may_jump):
             return None
         alternatives: tuple[Array, ...] = ()
         if function.decides:
@@ -231,105 +227,15 @@ def _apart(found: Array, value: Array, allowed: float) -> Array:
 
 def _compile(module: IRModule, target: Target) -> _Function:
     function = module["main"]
-    parameters = parameters_of(function)
+    parameters = analysis.parameters_of(function)
     own = tvm.tirx.build(module, target=target)["main"]
     try:
         wide = tvm.tirx.build(in_float64(module), target=target)["main"]
     except (ValueError, TypeError, INTERNAL_ERROR):  # a statement of its own kind, as with bits
         wide = None
-    return _Function(parameters, own, wide, tolerance(function), decides(function))
-
-
-def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
-    """The function's arrays in its order. Raises TuningError where a shape is not fixed, or where
-    it writes none of them."""
-    written = [store.buffer for store in nodes_in(function, NODES.store)]
-    found = []
-    for each in function.params:
-        if not all(isinstance(extent, tirx.IntImm) for extent in each.shape):
-            raise TuningError(f"parameter {each.name!r}: its shape {each.shape} is not fixed")
-        output = any(buffer.same_as(each) for buffer in written)
-        shape = tuple(int(extent) for extent in each.shape)
-        found.append(Parameter(str(each.name), shape, str(each.dtype), output))
-    if not any(each.output for each in found):
-        raise TuningError("the function writes none of its parameters")
-    return tuple(found)
-
-
-def tolerance(function: PrimFunc) -> float:
-    """Allowed difference of the function's results, from its dtypes and the lengths of its sums."""
-    stores = nodes_in(function, NODES.store)
-    dtypes = {str(store.buffer.dtype) for store in stores}
-    sums = []
-    blocks = nodes_in(function, NODES.sblock)
-    for block in blocks:
-        terms = 1
-        for axis in block.iter_vars:
-            if axis.iter_type == tirx.IterVar.CommReduce and isinstance(
-                axis.dom.extent, tirx.IntImm
-            ):
-                terms *= int(axis.dom.extent)
-        if terms > 1:
-            sums.append((written_dtype(block), terms))
-    if not any(block.iter_vars for block in blocks):  # loops an op wrote itself
-        steps = math.prod(_fixed(loop.extent) for loop in nodes_in(function, NODES.loop))
-        sums += [(dtype, steps) for dtype in dtypes]
-    return accumulated_tolerance(dtypes, sums)
-
-
-def decides(function: PrimFunc) -> bool:
-    """Whether the function's results may jump where a rounded number passes a certain value."""
-    for kind in NODES.comparisons:
-        if any(_is_float(node.a) for node in nodes_in(function, kind)):
-            return True
-    casts = nodes_in(function, NODES.cast)
-    if any(_is_float(node.value) and not _is_float(node) for node in casts):
-        return True
-    calls = nodes_in(function, NODES.call)
-    return any(_is_float(node) and _named(node, _STEPS) for node in calls)
-
-
-def integer_limits(function: PrimFunc) -> dict[str, int]:
-    """What each integer input must stay below so that it points into no array's end.
-
-    An input that is an index as it stands is drawn from all of the axis it points along; one that
-    is computed with before is 0 or 1 at most, whatever is made of it.
-    """
-    accesses = nodes_in(function, NODES.load) + nodes_in(function, NODES.store)
-    extents: list[int] = []
-    plain = True
-    for access in accesses:
-        buffer = access.source if hasattr(access, "source") else access.buffer
-        for index, extent in zip(access.indices, buffer.shape, strict=True):
-            if nodes_in(index, NODES.load):
-                extents.append(_fixed(extent))
-                while isinstance(index, NODES.cast):
-                    index = index.value
-                plain = plain and isinstance(index, NODES.load)
-    if not extents:
-        return {}
-    limit = max(1, min(extents))
-    if not plain:
-        limit = min(limit, 2)
-    names = [p for p in parameters_of(function) if not p.output and not is_float(p.dtype)]
-    return {p.name: min(limit, _largest(p.dtype) + 1) for p in names}
-
-
-def _largest(dtype: str) -> int:
-    return 1 if np.dtype(dtype) == np.bool_ else int(ml_dtypes.iinfo(np.dtype(dtype)).max)
-
-
-def _fixed(extent: Any) -> int:
-    return int(extent) if isinstance(extent, tirx.IntImm) else 1
-
-
-def _is_float(expr: Any) -> bool:
-    return "float" in str(expr.ty)
-
-
-def _named(call: Any, parts: Sequence[str]) -> bool:
-    name = str(getattr(call.op, "name", "")).rpartition(".")[2]
-    return name in parts
+    return _Function(
+        parameters, own, wide, analysis.tolerance(function), analysis.decides(function)
+    )
 
 
 def _own_dtype(parameters: Sequence[Parameter]) -> str:

@@ -1,0 +1,65 @@
+"""What the gate's tests share: tasks, and the services called as a worker process calls them."""
+
+from types import SimpleNamespace
+
+from needle.trace import trace
+from needle_tvm import build
+from needle_tvm._tvm import IRModule, host_cpu, make_target, prim_funcs, tvm
+from needle_tvm.schedule import cpu
+from needle_tvm.tune import measure
+from needle_tvm.tune.gate import Gate
+
+TARGET = {"kind": "llvm", "mcpu": host_cpu(), "num-cores": 2}
+ONCE = {"number": 1, "repeat": 1, "min_repeat_ms": 0}
+
+
+def target():
+    return make_target(TARGET)
+
+
+def functions(model, *inputs):
+    """The unscheduled functions of a model, by name, each alone in a module as "main"."""
+    module = build.lower(trace(model, *inputs), target(), "tuned")
+    return {
+        name: IRModule({"main": function.with_attr("global_symbol", "main")})
+        for name, function in prim_funcs(module).items()
+        if name in str(module["main"].script())
+    }
+
+
+def ruled(module):
+    """The module as our rule schedules it."""
+    return IRModule({"main": cpu.schedule_function(module["main"], target())})
+
+
+def prepare(module, folder, seed=0):
+    """(what `prepare` answers, the gate it wrote)."""
+    request = {"module": tvm.ir.save_json(module), "target": TARGET, "folder": str(folder)}
+    facts = measure.prepare({**request, "seed": seed})
+    return facts, Gate.load(folder)
+
+
+def built(module, path):
+    """Path of the library of a candidate."""
+    request = {"module": tvm.ir.save_json(module), "target": TARGET, "path": str(path)}
+    assert measure.build(request) == {"bytes": path.stat().st_size}
+    return path
+
+
+def measured(library, folder):
+    return measure.measure({"path": str(library), "gate": str(folder), **ONCE})
+
+
+def compiled(module, folder, name):
+    """A candidate with its gate: `module` prepared, `call` the rule's code."""
+    facts, gate = prepare(module, folder / name)
+    library = built(ruled(module), folder / f"{name}.so")
+    run = measure._load(str(library))["main"]
+    return SimpleNamespace(
+        module=module,
+        facts=facts,
+        gate=gate,
+        folder=folder / name,
+        library=library,
+        call=measure._caller(gate, run),
+    )
