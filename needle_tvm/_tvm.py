@@ -153,6 +153,14 @@ def cuda_version() -> str:
         return "none"
 
 
+def load_module(text: str) -> IRModule:
+    """The module that `tvm.ir.save_json` wrote as this text."""
+    # load_json spends most of its time on what older versions wrote.
+    if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
+        return tvm_ffi.serialization.from_json_graph_str(text)
+    return tvm.ir.load_json(text)
+
+
 def trace_fields(trace: Any) -> Any:
     """A schedule's trace as plain JSON values, as TVM's databases write it."""
     return _without_immediates(trace.as_json(remove_postproc=False))
@@ -472,6 +480,7 @@ __all__ = [
     "is_known_cpu",
     "ldmatrix",
     "llvm_version",
+    "load_module",
     "loads_in",
     "lowered_loops",
     "make_target",

@@ -21,6 +21,7 @@ from needle_tvm.records.rows import (
     STATES,
     KeyRow,
     Record,
+    Trial,
     Verdict,
     Workload,
     strongest,
@@ -95,7 +96,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """Keys and workloads of a store, with how many records are in each state."""
+    """Keys and workloads of a store, with how many records are in each state, and its sessions."""
     workloads = store.all(Workload)
     found: dict[str, dict[str, Any]] = {
         name: {
@@ -127,7 +128,14 @@ def _contents(store: Store) -> dict[str, Any]:
                 best = entry["best_gated_seconds"]
                 entry["best_gated_seconds"] = min(record.seconds, best or record.seconds)
     keys = {name: json.loads(key.text) for name, key in store.all(KeyRow).items()}
-    return {"keys": keys, "workloads": list(found.values()), "orphaned_records": orphans}
+    sessions = sorted({trial.session for trial in store.all(Trial).values()})
+    spent = {session: store.spent(session) for session in sessions}
+    return {
+        "keys": keys,
+        "workloads": list(found.values()),
+        "orphaned_records": orphans,
+        "sessions": {name: {"trials": n, "seconds": s} for name, (n, s) in spent.items()},
+    }
 
 
 def _states(store: Store) -> dict[str, str]:
@@ -148,7 +156,7 @@ def _arguments(record: Record) -> str | None:
 
 
 def _list_lines(result: dict[str, Any]) -> Iterator[str]:
-    yield f"{result['store']}: {len(result['workloads'])} workloads"
+    yield f"{result['store']}: {_count(len(result['workloads']), 'workload')}"
     for name, key in sorted(result["keys"].items()):
         versions = ", ".join(f"{part} {version}" for part, version in key["versions"].items())
         yield f"key {name[:_SHOWN]}: {_target(key['target'])}; {versions}"
@@ -161,12 +169,20 @@ def _list_lines(result: dict[str, Any]) -> Iterator[str]:
                     f"gated {_time(entry['best_gated_seconds'])}  {entry['arguments'] or ''}"
                 ).rstrip()
     if result["orphaned_records"]:
-        yield f"{result['orphaned_records']} records of workloads that are not here"
+        yield f"{_count(result['orphaned_records'], 'record')} of workloads that are not here"
+    for name, spent in result["sessions"].items():
+        trials = _count(spent["trials"], "trial")
+        yield f"session {name[:_SHOWN]}: {trials}, {spent['seconds']:.1f} s"
 
 
 def _target(target: dict[str, Any]) -> str:
     parts = [target["kind"], target.get("arch") or target.get("mcpu"), target.get("num-cores")]
     return " ".join(str(part) for part in parts if part is not None)
+
+
+def _count(number: int, noun: str) -> str:
+    """As "1 record" and "2 records"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _time(seconds: float | None) -> str:
@@ -190,6 +206,14 @@ def _show(options: argparse.Namespace) -> int:
                 "verdicts": [
                     {"state": v.state, "at": v.decided_at, "host": v.host, "detail": v.detail}
                     for v in store.all(Verdict, "WHERE record = ?", (name,)).values()
+                ],
+                "trials": [
+                    {
+                        "session": trial.session,
+                        "source": trial.source,
+                        "spent_seconds": trial.seconds,
+                    }
+                    for trial in store.all(Trial, "WHERE record = ?", (name,)).values()
                 ],
                 "trace": json.loads(row.trace),
             }
@@ -246,8 +270,8 @@ def _merge(options: argparse.Namespace) -> int:
             with Store(path, create=False, report=_say) as other:
                 counts.update(store.merge(other))
         result = {"store": str(store.path), "new": dict(counts)}
-    records, workloads = counts["records"], counts["workloads"]
-    line = f"{result['store']}: {records} new records, {workloads} new workloads"
+    new = [_count(counts[f"{noun}s"], f"new {noun}") for noun in ("record", "workload", "trial")]
+    line = f"{result['store']}: {', '.join(new)}"
     _print(options, result, iter([line]))
     return OK
 
@@ -270,7 +294,7 @@ def _prune(options: argparse.Namespace) -> int:
         counts = store.remove(_doomed(store, options), dry_run=options.dry_run)
         result = {"store": str(store.path), "removed": counts, "dry_run": options.dry_run}
     done = "would be forgotten" if options.dry_run else "forgotten"
-    line = f"{result['store']}: {counts['records']} records {done}"
+    line = f"{result['store']}: {_count(counts['records'], 'record')} {done}"
     _print(options, result, iter([line]))
     return OK
 
@@ -325,21 +349,27 @@ def _import(options: argparse.Namespace) -> int:
         }
     for file, number, why in done.bad:
         _say(f"{file}:{number}: {why}; left out")
-    counts = f"{done.added} new of {done.records} records, {len(done.bad)} bad lines"
+    read, bad = _count(done.records, "record"), _count(len(done.bad), "bad line")
+    counts = f"{done.added} new of {read}, {bad}"
     _print(options, result, iter([f"{result['store']}: {counts}"]))
     return FAILED if done.bad and not done.records else OK
 
 
 def _export(options: argparse.Namespace) -> int:
     with _opened(options) as store:
-        keys = [name for name in store.all(KeyRow) if name.startswith(options.key or "")]
+        everyone = store.all(KeyRow)
+        if not everyone:
+            raise RecordsError(f"{store.path}: there are no records in it; nothing was written")
+        keys = [name for name in everyone if name.startswith(options.key or "")]
         if len(keys) != 1:
-            known = ", ".join(name[:_SHOWN] for name in store.all(KeyRow)) or "none"
+            known = ", ".join(name[:_SHOWN] for name in everyone)
             raise UsageError(f"--key: name one of the store's keys ({known})")
         states = options.state or [MEASURED, GATED]
         count = exchange.export_json(store, options.folder, keys[0], states)
         result = {"folder": str(options.folder), "key": keys[0], "records": count}
     if not count:
-        raise RecordsError(f"{options.folder}: there was no {' or '.join(states)} record to write")
-    _print(options, result, iter([f"{options.folder}: {count} records"]))
+        raise RecordsError(
+            f"{store.path}: has no {' or '.join(states)} records of this key; nothing was written"
+        )
+    _print(options, result, iter([f"{options.folder}: {_count(count, 'record')}"]))
     return OK

@@ -150,7 +150,9 @@ class RecordDatabase(ms.database.PyDatabase):
     def get_all_tuning_records(self) -> list[Any]:
         """Every usable record under this key."""
         return [
-            record for name in self.workloads() for record in self.of_workload(name, *self.states)
+            record
+            for name in self.workloads()
+            for record in self.of_workload(name, _NO_LIMIT, self.states)
         ]
 
     def query_tuning_record(
@@ -183,7 +185,7 @@ class RecordDatabase(ms.database.PyDatabase):
         found = []
         for name, text in self.store.candidates(_tvm.structural_hash(mod), self.key.row):
             if name not in self._modules:
-                self._modules[name] = tvm.ir.load_json(text)
+                self._modules[name] = _tvm.load_module(text)
             if _tvm.structural_equal(self._modules[name], mod):
                 found.append(name)
         return found
@@ -209,16 +211,16 @@ class RecordDatabase(ms.database.PyDatabase):
             module = self.store.row(Module, workload.module)
             if module is None:
                 return None
-            self._modules[name] = tvm.ir.load_json(module.text)
+            self._modules[name] = _tvm.load_module(module.text)
         return self._modules[name]
 
-    def of_workload(self, name: str, *states: str) -> Iterator[Any]:
-        """Records of the workload of this name that are in one of `states`, fastest first."""
+    def of_workload(self, name: str, limit: int, states: Sequence[str]) -> Iterator[Any]:
+        """The fastest records in one of `states` of the workload of this name."""
         row = self.store.row(Workload, name)
         module = self.module(name, row) if row is not None else None
         if module is not None:
             workload = ms.database.Workload(module)
-            for _, record in self.store.best([name], _NO_LIMIT, states):
+            for _, record in self.store.best([name], limit, states):
                 yield self._tuning_record(record, workload)
 
     def _tuning_record(self, record: Record, workload: Any) -> Any:

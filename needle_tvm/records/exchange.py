@@ -209,7 +209,7 @@ def export_json(
 
     One key to a database, because TVM answers from it whatever the target. Raises RecordsError
     when there is a database in the folder, or when it cannot be written; nothing is left half
-    written under the names TVM reads.
+    written under the names TVM reads. Writes nothing where there are no such records.
     """
     for name in (WORKLOADS, RECORDS):
         if (folder / name).exists():
@@ -234,6 +234,8 @@ def export_json(
         data = module.text.encode()
         encoded = base64.b64encode(struct.pack("<Q", len(data)) + data).decode()
         workload_lines.append([workload.structural_hash, encoded])
+    if not record_lines:
+        return 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The workloads first: records refer to them.

@@ -10,6 +10,7 @@ do not divide the new extents when it applies the trace.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import keyword
 import math
 import re
@@ -27,6 +28,7 @@ _TOKEN = re.compile(
     r"|(?P<decimal>\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+))|(?P<integer>\d+)"
     r"|(?P<name>[A-Za-z_]\w*)(?P<member>(?:\.\w+)*)"
 )
+_TRIES = 4  # records that are looked at for each one wanted: some do not apply, some become equal
 _WORDS = {*keyword.kwlist, "T", "I"}  # the names that say what a function does
 
 
@@ -90,14 +92,18 @@ def near(database: RecordDatabase, mod: IRModule, limit: int) -> list[tuple[floa
         for name, known in _skeletons(database).items()
         if name not in equal and (apart := distance(target, known)) < math.inf
     )
+    records = (
+        (apart, record)
+        for apart, name in distances
+        for record in database.of_workload(name, limit, (GATED,))
+    )
     found: dict[str, tuple[float, Any]] = {}  # by trace: several may become equal
-    for apart, name in distances:
-        for record in database.of_workload(name, GATED):
-            seed = _rebound(record, mod)
-            if seed is not None:
-                found.setdefault(trace_text(seed.trace), (apart, seed))
-            if len(found) == limit:
-                return list(found.values())
+    for apart, record in itertools.islice(records, _TRIES * limit):
+        seed = _rebound(record, mod)
+        if seed is not None:
+            found.setdefault(trace_text(seed.trace), (apart, seed))
+        if len(found) == limit:
+            break
     return list(found.values())
 
 

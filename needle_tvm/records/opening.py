@@ -225,7 +225,8 @@ def _recover(folder: Path, damage: str, report: Report) -> None:
         text = f"{damage}, and cannot be recovered here ({error.strerror})"
         raise RecordsError(text) from error
     counted = sum(row.table == "records" for row in found.values())
-    report(f"{damage}: {counted} intact records were recovered; the damaged store is {aside}")
+    were = "record was" if counted == 1 else "records were"
+    report(f"{damage}: {counted} intact {were} recovered; the damaged store is {aside}")
 
 
 def insert(connection: sqlite3.Connection, row: Row) -> bool:

@@ -96,7 +96,9 @@ class Store:
             raise RecordsError(f"{self.path}: cannot be read ({error.strerror})") from error
         absent = not there and not self.path.is_file() and not recovered(self.path).is_dir()
         if absent and not create:
-            raise RecordsError(f"{self.path}: there is no record store (import and merge make one)")
+            raise RecordsError(
+                f"{self.path}: there is no record store (tuning, import and merge make one)"
+            )
         files = (self.path, self.path / sqlite.FILE, self.path / sqlite.WAL)
         self.writable = all(os.access(file, os.W_OK) for file in files if file.exists())
         if there and not self.writable:

@@ -1,6 +1,7 @@
 """Records of near shapes: the right ones, in order, and applicable to the shape they are for."""
 
 import itertools
+import json
 import math
 import re
 import sys
@@ -9,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+from needle_tvm import __main__ as program
 from needle_tvm import _tvm
 from needle_tvm._tvm import Schedule, make_target, ms, te, tvm
 from needle_tvm.errors import RecordsError
@@ -285,3 +287,28 @@ def test_every_integer_of_a_script_is_an_extent_or_a_zero():
     integers = [int(n) for n in re.findall(r"(?<!\w)\d+", text)]
     assert {16, 24, 32, 3, 13} <= set(integers)
     assert list(skeleton(mod).extents) == [n for n in integers if n]
+
+
+def test_the_command_line_shows_sessions(store, tuning, target, capsys):
+    mod = product(16, 24, 32)
+    commit(tuning, target, mod, tiled(mod, 4, 8), 1e-3)
+    failed = commit(tuning, target, mod, tiled(mod, 2, 8), None, REJECTED)
+    options = ["--store", str(store.path)]
+    assert program.main(["records", "list", *options]) == 0
+    out = capsys.readouterr().out
+    assert f"session {SESSION[:12]}: 2 trials, 4.0 s" in out and ": 1 workload\n" in out
+    assert program.main(["records", "list", "--json", *options]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["sessions"] == {SESSION: {"trials": 2, "seconds": 4.0}}
+    assert program.main(["records", "show", failed, "--json", *options]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["trials"] == [{"session": SESSION, "source": "search", "spent_seconds": 2.0}]
+    assert shown["verdicts"][0]["detail"] == "said so" and shown["seconds"] is None
+    assert program.main(["records", "show", failed, *options]) == 0
+    assert f"{SESSION}  search" in capsys.readouterr().out
+    out = store.path.parent / "out"
+    export = ["records", "export", str(out), *options]
+    assert program.main([*export, "--state", MEASURED]) == 1 and not out.exists()
+    assert "has no measured records of this key" in capsys.readouterr().err
+    assert program.main(export) == 0
+    assert capsys.readouterr().out == f"{out}: 1 record\n"  # and nothing of trials
