@@ -2,9 +2,9 @@
 
 A folder is filled under a temporary name beside its place, every file and the folder itself are
 synced, and then it takes its place in one step: who looks there sees what was before or what is
-new, also after a crash or a power cut. A process that is killed cannot clean up; what it left is
-known by its name and by the lock it no longer holds, and the next one to write there removes it.
-Standard library only.
+new, also after a crash or a power cut. A process that is killed cannot clean up: another one does
+(`scratch.reaped`). What a power cut leaves is known by its name and by the lock that nobody holds,
+and the next one to write there removes it. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from needle_tvm.scratch import reaped
 
 _MARK = ".needle-"  # in the names of temporary siblings
 _NAME_LENGTH = 32  # how much of the folder's own name they carry: names have a limit
@@ -35,12 +37,13 @@ def writing(target: Path) -> Iterator[Path]:
     _make_parents(target.parent)
     temporary, lock = _new_sibling(target)
     try:
-        yield temporary
-        for file in sorted(temporary.iterdir()):
-            sync(file)
-        sync(temporary)
-        _put(temporary, target)
-        sync(target.parent)
+        with reaped(temporary):
+            yield temporary
+            for file in sorted(temporary.iterdir()):
+                sync(file)
+            sync(temporary)
+            _put(temporary, target)
+            sync(target.parent)
     finally:
         # Under this name there is now what was replaced, or what was not finished, or nothing.
         shutil.rmtree(temporary, ignore_errors=True)

@@ -24,16 +24,27 @@ _REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 def scratch_folder(prefix: str) -> Iterator[Path]:
     """A new folder in the system's place for temporary files, removed at the end.
 
-    A tiny process in a session of its own removes it (within about 2 s) where this process does
-    not come to it: `tempfile.TemporaryDirectory` leaves its folder behind when killed. A process
-    forked from this one without an exec keeps the folder alive for as long as it lives.
-
-    Raises OSError where no folder can be made.
+    Also where this process is killed (see `reaped`): `tempfile.TemporaryDirectory` leaves its
+    folder behind then. Raises OSError where no folder can be made.
     """
     folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
-    # Started first, so that no moment is without it.
+    with reaped(folder):  # first, so that no moment is without it
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def reaped(path: Path) -> Iterator[None]:
+    """Have `path` removed, with all that is in it, where this process ends within the block.
+
+    A tiny process in a session of its own does so within about 2 s. A process forked from this one
+    without an exec keeps the path alive for as long as it lives.
+    """
     reaper = subprocess.Popen(
-        ["sh", "-c", _REAPER, "reaper", str(folder)],
+        ["sh", "-c", _REAPER, "reaper", str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -41,13 +52,9 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
         start_new_session=True,
     )
     try:
-        folder.mkdir(mode=0o700)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        yield
     finally:
-        # Killed before its input ends: otherwise it would live on for a second.
+        # Killed before its input ends: otherwise it would remove what the block has put there.
         with suppress(ProcessLookupError):
             os.killpg(reaper.pid, signal.SIGKILL)
         if reaper.stdin is not None:

@@ -16,12 +16,12 @@ import datetime
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import sqlite3
-import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from needle_tvm.atomic import sync
@@ -29,6 +29,7 @@ from needle_tvm.errors import DamagedRecordsError, RecordsError
 from needle_tvm.records import sqlite
 from needle_tvm.records.rows import COLUMNS, Row, name, values
 from needle_tvm.records.salvage import read_wal, salvage, salvage_tail
+from needle_tvm.scratch import reaped
 
 Report = Callable[[str], None]
 
@@ -179,41 +180,41 @@ def _create_where_absent(folder: Path) -> None:
         os.rename(recovered(folder), folder)
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = _filled(folder, {})
-    try:
-        os.rename(new, folder)
-        sync(folder.parent)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # someone else was faster
-            raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    with _filled(folder, {}) as new:
+        try:
+            os.rename(new, folder)
+            sync(folder.parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # someone else was faster
+                raise
 
 
-def _filled(folder: Path, rows: dict[str, Row]) -> Path:
-    """A new folder beside `folder`: a store with these rows, on disk."""
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        with sqlite.errors(folder):
-            sqlite.create(new)
-            with closing(sqlite.connect(new)) as connection:
-                _insert_all(connection, rows)
-        sync(new / sqlite.FILE)
-        sync(new)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    new.chmod(0o755)
-    return new
+@contextmanager
+def _filled(folder: Path, rows: dict[str, Row]) -> Iterator[Path]:
+    """A new folder beside `folder` to be renamed: a store with these rows, on disk."""
+    new = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    with reaped(new):
+        new.mkdir()
+        try:
+            with sqlite.errors(folder):
+                sqlite.create(new)
+                with closing(sqlite.connect(new)) as connection:
+                    _insert_all(connection, rows)
+            sync(new / sqlite.FILE)
+            sync(new)
+            yield new
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def _recover(folder: Path, damage: str, report: Report) -> None:
     """Put what is intact in a new store in the damaged one's place. The caller holds it alone."""
     try:
         found = salvage(_bytes(folder / sqlite.FILE), _bytes(folder / sqlite.WAL))
-        new, waiting = _filled(folder, found), recovered(folder)
+        waiting = recovered(folder)
         shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that did not get further
-        os.rename(new, waiting)
+        with _filled(folder, found) as new:
+            os.rename(new, waiting)
         now = datetime.datetime.now(datetime.timezone.utc)
         aside = folder.with_name(f"{folder.name}.damaged-{now:%Y%m%dT%H%M%S.%f}")
         os.rename(folder, aside)

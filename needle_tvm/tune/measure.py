@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,14 +50,12 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     with target:
         library = tvm.tirx.build(module, target=target)
     path = Path(request["path"])
-    with tempfile.TemporaryDirectory(prefix="needle-link-") as folder:
-        code = Path(folder) / "code.o"
-        write_object(library, str(code))
-        linked = Path(folder) / "code.so"
-        _link(code, linked)
-        content = linked.read_bytes()
-    path.write_bytes(content)
-    return {"bytes": len(content)}
+    # Beside the library: the folder is the caller's, who removes it also when this is killed.
+    code = path.with_suffix(".o")
+    write_object(library, str(code))
+    _link(code, path)
+    code.unlink()
+    return {"bytes": path.stat().st_size}
 
 
 def _link(code: Path, linked: Path) -> None:

@@ -36,7 +36,8 @@ SEARCH = "search"  # who proposed a trial
 
 _PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 30.0, 20.0  # limits of one request
 _SERVICE = "needle_tvm.tune.services:serve"
-_EVALUATOR = {"number": 3, "repeat": 1, "min_repeat_ms": 100}  # as meta_schedule's by default
+# How a candidate is timed: as meta_schedule does by default.
+_EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
@@ -108,13 +109,15 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
     memory = _memory()
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("needle-tune-"))
+        # What compiler and linker leave behind when they are killed goes with the folder.
+        environment = {**setup["environment"], "TMPDIR": str(folder)}
         builders = stack.enter_context(
             Workers(
                 "builder",
                 _SERVICE,
                 processes=threads,
                 limits=Limits(_BUILD_SECONDS, memory),
-                environment=setup["environment"],
+                environment=environment,
             )
         )
         local = Workers(
@@ -122,7 +125,7 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
             _SERVICE,
             processes=1,
             limits=Limits(_RUN_SECONDS, memory),
-            environment=setup["environment"],
+            environment=environment,
         )
         runner: Runner = stack.enter_context(local)
         if setup["tracker"] is not None:
@@ -368,7 +371,8 @@ class Search:
                 if outcome.kind != OK:
                     self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
                     continue
-                task.notes.update(candidate=module, record=name, difference=outcome.value)
+                task.notes.update(candidate=module, record=name)
+                task.notes["difference"] = outcome.value["difference"]
                 speedup = self._speedup(task, path)
                 task.notes["speedup"] = speedup
                 if speedup is None or speedup >= _WORTH_IT:
@@ -383,7 +387,9 @@ class Search:
         if not self.remote:
             request = {"do": "compare", "rule": rule, "candidate": str(candidate), "gate": gate}
             outcome = self.local.call(request)
-            return float(outcome.value["speedup"]) if outcome.kind == OK else 0.0
+            if outcome.kind != OK or "speedup" not in outcome.value:
+                return 0.0  # what cannot be compared is not taken
+            return float(outcome.value["speedup"])
         times: dict[str, list[float]] = {rule: [], str(candidate): []}
         for _ in range(_REMOTE_COMPARISONS):
             for path, found in times.items():

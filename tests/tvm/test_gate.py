@@ -3,6 +3,8 @@ float64 reference: test_gate_compiled.py."""
 
 import ctypes
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -222,6 +224,12 @@ def test_a_gate_that_cannot_be_read_is_named(layer, tmp_path, damage):
         (tmp_path / "ordinary.0.npy").write_bytes(b"")
     with pytest.raises(TuningError, match=r"gate\.json|ordinary\.0\.npy"):
         Gate.load(tmp_path).check(layer.call)
+
+
+def test_checking_imports_no_compiler():
+    code = "import sys, needle_tvm.tune.gate; print({'tvm', 'needle'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 # Arrays of every kind

@@ -21,7 +21,6 @@ from needle_tvm.records.database import RecordDatabase
 from needle_tvm.records.keys import Key
 from needle_tvm.records.rows import GATED, MEASURED, KeyRow, Record, Workload
 from needle_tvm.records.store import Store
-from needle_tvm.tune import worker
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 
@@ -287,6 +286,11 @@ def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd, mon
         record.trace.apply_to_schedule(schedule, remove_postproc=False)
 
 
+def _build(module, target, _):
+    """Compile a candidate. TVM's own build function first imports every tensor intrinsic: 10 s."""
+    return tvm.tirx.build(module, target=target)
+
+
 @pytest.mark.slow
 def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
     target = make_target({**TARGET, "mcpu": _tvm.host_cpu()})
@@ -299,7 +303,7 @@ def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
         tmp_path / "work",
         2,
         builder=ms.builder.LocalBuilder(
-            max_workers=1, f_build=worker._build, initializer=worker._Initializer(os.getpid())
+            max_workers=1, f_build=_build, initializer=functools.partial(die_with_parent, os.getpid())
         ),
         runner=ms.runner.LocalRunner(
             evaluator_config=ms.runner.EvaluatorConfig(
