@@ -7,6 +7,7 @@ weight packing, cut open so that its records can be counted.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +22,9 @@ from benchmarks import apps
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 
 _FAILED = 1e9  # seconds that TVM writes down for a candidate that did not run
+
+_STEPS = {"build": "build", "runn": "run"}
+_ERROR = re.compile(r"Error in (build|runn)ing:\n(.*)")
 
 LIBRARY, PARAMS = "stock.so", "params.npz"
 
@@ -71,6 +75,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
         seconds = time.perf_counter() - start
         records = list(database.get_all_tuning_records())
         ran = [record for record in records if _ran(record)]
+        rejected = _failures(Path(logs), len(records) - len(ran))
         tasks = len(prim_funcs(module))
     arrays = [leaf.value.numpy() for leaf in graph.params]
     apps.contestants.save_arrays(folder / PARAMS, {f"param_{i}": x for i, x in enumerate(arrays)})
@@ -78,7 +83,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
         "seconds": seconds,
         "search_seconds": searched - start,
         "trials": len(records),
-        "rejected": {"failed": len(records) - len(ran)} if len(ran) < len(records) else {},
+        "rejected": rejected,
         "distinct": _distinct(ran),
         "tasks": tasks,
         "tasks_searched": len({_name(record.workload.mod) for record in records}),
@@ -157,6 +162,20 @@ def _gated(threads: int) -> list[Any]:
 def _ran(record: Any) -> bool:
     times = [float(seconds) for seconds in record.run_secs or ()]
     return bool(times) and max(times) < _FAILED
+
+
+def _failures(logs: Path, count: int) -> dict[str, int]:
+    """How many of `count` candidates that did not run failed by what, as TVM's logs tell it.
+
+    On a busy machine most run into its time limits, for which no schedule is to blame.
+    """
+    found: Counter[str] = Counter()
+    for path in logs.rglob("*.log"):
+        for step, reason in _ERROR.findall(path.read_text(errors="replace")):
+            found[f"{_STEPS[step]} {'timeout' if 'Timeout' in reason else 'error'}"] += 1
+    if found.total() != count:  # its logs are for people and may change
+        return {"failed": count} if count else {}
+    return dict(found)
 
 
 def _distinct(records: Iterable[Any]) -> int:

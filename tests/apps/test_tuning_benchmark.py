@@ -60,6 +60,20 @@ def test_a_candidate_that_did_not_run_is_not_counted():
     assert [searches._ran(Record(seconds)) for seconds in given] == [True, True, *[False] * 4]
 
 
+def test_failures_are_told_as_tvms_logs_tell_them(tmp_path):
+    log = tmp_path / "logs" / "task_0.log"
+    log.parent.mkdir()
+    log.write_text(
+        "[INFO] Trial #1: Error in building:\nLocalBuilder: Timeout, killed after 30.0 seconds\n"
+        "[INFO] Trial #2: Error in running:\nLocalRunner: An exception occurred\n"
+        "[INFO] Trial #3: GFLOPs: 3\n"
+    )
+    found = searches._failures(tmp_path, 2)
+    assert found == {"build timeout": 1, "run error": 1}
+    assert searches._failures(tmp_path, 3) == {"failed": 3}  # one that no log tells of
+    assert searches._failures(tmp_path / "none", 0) == {}
+
+
 def test_candidates_are_told_apart_by_what_they_compile_to():
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     from needle_tvm._tvm import IRModule, Schedule, make_target, ms, te
