@@ -100,7 +100,7 @@ def eat_memory_below(request):
 
 
 def eat_memory_at_once(request):
-    return len(b"x" * (1 << 42))
+    return len(b"x" * (1 << 32))
 
 
 def fail(request):
@@ -128,6 +128,24 @@ def print_for_ever_below(request):
         os.setsid()
         while True:
             os.write(1, b"line\n" * 1000)
+
+
+def orphan(request):
+    """Whether a process whose parent has ended is still there a little later."""
+    end, start = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+    os.close(start)
+    time.sleep(0.6)
+    # The orphan alone holds the other side: its end would be the end of the pipe.
+    os.set_blocking(end, False)
+    try:
+        return "ended" if os.read(end, 1) == b"" else "?"
+    except BlockingIOError:
+        return "alive"
 
 
 def answer_by_hand(request):

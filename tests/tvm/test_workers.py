@@ -136,6 +136,13 @@ def test_outcomes_come_as_they_end_and_slots_are_filled_at_once(pool):
     assert order[-1] == 0 and sorted(order) == list(range(21))
 
 
+def test_what_a_request_started_lives_as_long_as_the_request(pool):
+    """An orphan below a request at work is not taken for what another one left behind."""
+    outcomes = dict(pool.map([{"do": "orphan"}, *answers(20, sleep=0.1)]))
+    assert outcomes[0].value == "alive"
+    assert all(outcomes[number].ok for number in range(1, 21))
+
+
 def test_the_children_share_one_import(pool):
     """Their parent is the same, and none is used twice."""
     outcomes = [outcome for _, outcome in pool.map([{"do": "family"}] * 10)]
@@ -247,7 +254,7 @@ def test_a_template_that_fails_loses_no_request(pool, mark, monkeypatch, who, ho
 @pytest.mark.parametrize("fault", ["kill_the_template", "stop_the_template"])
 def test_a_request_that_fells_its_template(pool, mark, monkeypatch, fault):
     monkeypatch.setattr(workers, "_SILENT_SECONDS", 2.5)
-    requests = [*answers(3), {"do": fault}, *answers(6)]
+    requests = [*answers(3), {"do": fault}, *answers(6, sleep=1.0)]
     outcomes = dict(pool.map(requests, Limits(30.0, LIMITS.memory)))
     assert sorted(outcomes) == list(range(10)) and outcomes[3].kind == CRASH
     assert all(outcomes[n].ok for n in range(7, 10)), "what had not begun is done by a new one"
