@@ -1,0 +1,91 @@
+"""Built code: object files, sources, and sessions on other machines."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from needle_tvm._tvm.names import (
+    tvm,
+    tvm_ffi,
+)
+
+
+def write_object(library: Any, path: str) -> None:
+    """Write a built module's machine code for the CPU to an object file."""
+    getattr(library, "mod", library).write_to_file(path, "o")
+
+
+def cxx_compiler() -> str | None:
+    """Command of the C++ compiler TVM would link with; None where there is none."""
+    from tvm.support import cc
+
+    return cc.get_cc()
+
+
+def generated_source(library: Any, form: str) -> str:
+    """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
+    return str(getattr(library, "mod", library).inspect_source(form))
+
+
+def device_source(library: Any) -> str:
+    """CUDA source of the kernels of a built module; empty where it has none."""
+    modules = getattr(library, "mod", library).imports
+    return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
+
+
+SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
+_ABOUT = "needle.server.about"
+
+
+def serve_session(descriptor: int, folder: str, about: str) -> None:
+    """Serve one RPC session on a connected socket, to its end; uploaded files go to `folder`.
+
+    `about` is what `about_server` gives the client.
+    """
+    logging.getLogger("RPCServer").setLevel(logging.WARNING)
+    work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
+    tvm.rpc.server._server_env(None, work)
+    tvm_ffi.register_global_func(_ABOUT, lambda: about, override=True)
+    tvm.rpc._ffi_api.ServerLoop(descriptor)
+
+
+def end_session(descriptor: int, reason: str) -> None:
+    """Tell a session's client, in place of its serving process, why the session ended."""
+    tvm.rpc._ffi_api.ReturnException(descriptor, reason)
+
+
+def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
+    """A session with a server, which ends it after `seconds`; RuntimeError where that fails."""
+    return tvm.rpc.connect(host, port, word, seconds)
+
+
+def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    return tensor._create_view(tuple(shape), dtype)
+
+
+def about_server(session: Any) -> str:
+    """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
+    try:
+        return str(session.get_function(_ABOUT)())
+    except AttributeError:  # TVM's own server has no such function
+        return ""
+
+
+_CUDA_COMPILER = "tvm_callback_cuda_compile"
+
+
+@contextmanager
+def cuda_left_as_source() -> Iterator[None]:
+    """Inside, a build for CUDA ends with the source: no compiler is called, nothing can run."""
+    before = tvm_ffi.get_global_func(_CUDA_COMPILER)
+    tvm_ffi.register_global_func(_CUDA_COMPILER, lambda code: b"not compiled", override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_CUDA_COMPILER, before, override=True)

@@ -1,0 +1,187 @@
+"""TVM's modules and classes under the names used here, targets and versions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from needle_tvm import versions
+from needle_tvm.errors import InstallError
+from needle_tvm.ffi import torch_left_out
+from needle_tvm.threads import configure_tvm_threads
+
+versions.check_pins()
+# TVM takes half the processors unless told, and reads the variable once.
+configure_tvm_threads()
+
+try:
+    with torch_left_out():
+        import tvm
+        import tvm.rpc.server
+        import tvm_ffi
+        from tvm import relax, s_tir, te, tirx, topi
+        from tvm.ir import IRModule
+        from tvm.s_tir import Schedule as Schedule
+        from tvm.s_tir import TensorIntrin as TensorIntrin
+        from tvm.s_tir import meta_schedule as ms  # noqa: F401
+        from tvm.script import ir_builder
+        from tvm.script import tirx as tvmscript  # what TVMScript's files call T
+        from tvm.target import Target
+        from tvm.target import codegen as _codegen
+        from tvm.tirx import PrimFunc as PrimFunc
+except ImportError as error:
+    raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
+
+Constant = tvm.ir.expr.Constant
+transform = relax.transform
+check_well_formed = relax.analysis.well_formed  # raises on the first violation
+TensorType = relax.TensorType
+expr_functor = relax.expr_functor
+sequential = tvm.ir.transform.Sequential
+
+# AnnotateTIROpPattern's kinds, as the integers PrimFunc attribute "op_pattern" holds.
+OP_PATTERN = SimpleNamespace(
+    elementwise=0, broadcast=1, injective=2, reduction=3, out_fusable=4, opaque=8
+)
+
+
+def statements(body: Callable[[Any], None]) -> Any:
+    """The one statement that `body` writes with TVM's statement builder: what te.extern takes."""
+    with ir_builder.IRBuilder() as builder:
+        body(ir_builder.tirx)
+        return builder.get()
+
+
+# What an op's `emit_te` is handed.
+TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
+derived_object = tvm.ir.utils.derived_object  # what makes a Python class a TVM object
+
+# PTX's instructions on whole fragments, as TVMScript calls.
+ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
+mma_fill = tvmscript.cuda.mma_fill_legacy
+SCHEDULE_ERROR = s_tir.ScheduleError
+INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
+
+
+@contextmanager
+def without_tensor_intrinsics() -> Iterator[None]:
+    """Inside, a TuneContext is made without importing every intrinsic of every target (10 s)."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def llvm_version() -> int:
+    """Major version of the LLVM that is linked into TVM."""
+    return int(_codegen.llvm_version_major())
+
+
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor, such as "znver5"."""
+    return str(_codegen.llvm_get_system_cpu())
+
+
+def cpu_features(target: Target) -> list[str]:
+    """The CPU features LLVM may use for this target, by LLVM's names."""
+    return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
+
+
+def is_known_cpu(name: str) -> bool:
+    """Whether LLVM knows this processor name for this machine's architecture."""
+    return bool(_codegen.llvm_is_valid_cpu(name, str(_codegen.llvm_get_system_triple())))
+
+
+def make_target(description: dict[str, Any]) -> Target:
+    """A Target from its JSON form; ValueError or TVM's own error where TVM does not know it."""
+    return Target(description)
+
+
+def target_fields(target: Target) -> dict[str, Any]:
+    """All that TVM's Target says, its host included, as plain JSON values."""
+    fields = _plain(target.export())
+    assert isinstance(fields, dict)
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return value
+
+
+def pass_configuration() -> dict[str, Any]:
+    """The PassContext in force here, as plain JSON values."""
+    context = tvm.transform.PassContext.current()
+    return {
+        "opt_level": int(context.opt_level),
+        "required": sorted(str(name) for name in context.required_pass),
+        "disabled": sorted(str(name) for name in context.disabled_pass),
+        "config": {str(name): str(value) for name, value in context.config.items()},
+    }
+
+
+def cuda_version() -> str:
+    """Version of the CUDA toolkit that compiles kernels here; "none" without one."""
+    from tvm.support import nvcc
+
+    try:
+        return ".".join(str(number) for number in nvcc.get_cuda_version())
+    except (RuntimeError, OSError):
+        return "none"
+
+
+def load_module(text: str) -> IRModule:
+    """The module that `tvm.ir.save_json` wrote as this text."""
+    # load_json spends most of its time on what older versions wrote.
+    if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
+        return tvm_ffi.serialization.from_json_graph_str(text)
+    return tvm.ir.load_json(text)
+
+
+def structural_hash(module: IRModule) -> str:
+    """TVM's structural hash, as its JSON databases write it."""
+    return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def structural_equal(one: IRModule, other: IRModule) -> bool:
+    """Whether two modules are the same but for the names of variables."""
+    return bool(tvm_ffi.structural_equal(one, other))
+
+
+def raised_through_tvm(error: type[Exception]) -> None:
+    """Have this error keep its type when it crosses TVM, as from a database to the search."""
+    tvm_ffi.register_error(error.__name__, error)
+
+
+def script(module: IRModule) -> str:
+    """TVMScript of a module."""
+    return str(module.script())
+
+
+def pool_threads() -> int:
+    """Threads of this process's pool, which starts with this call if it has not yet."""
+    return int(tvm.runtime.num_threads())
+
+
+def from_exported_program(program: Any) -> IRModule:
+    """Relax module of a `torch.export` program, weights as parameters of `main`.
+
+    Attribute `num_input` of `main` says how many of its arguments are inputs. Imports PyTorch.
+    """
+    from tvm.relax.frontend.torch import from_exported_program as translate
+
+    module = translate(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
+    return relax.frontend.detach_params(module)[0]
