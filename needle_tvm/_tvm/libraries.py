@@ -15,9 +15,14 @@ from needle_tvm._tvm.names import (
 )
 
 
+def _module(library: Any) -> Any:
+    """What a build gave, without its wrapping. Asking a module for a name compiles all of it."""
+    return library.mod if isinstance(library, tvm.runtime.Executable) else library
+
+
 def write_object(library: Any, path: str) -> None:
     """Write a built module's machine code for the CPU to an object file."""
-    getattr(library, "mod", library).write_to_file(path, "o")
+    _module(library).write_to_file(path, "o")
 
 
 def cxx_compiler() -> str | None:
@@ -29,12 +34,12 @@ def cxx_compiler() -> str | None:
 
 def generated_source(library: Any, form: str) -> str:
     """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
-    return str(getattr(library, "mod", library).inspect_source(form))
+    return str(_module(library).inspect_source(form))
 
 
 def device_source(library: Any) -> str:
     """CUDA source of the kernels of a built module; empty where it has none."""
-    modules = getattr(library, "mod", library).imports
+    modules = _module(library).imports
     return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
 
 

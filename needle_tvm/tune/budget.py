@@ -61,4 +61,4 @@ def batch_size(trials: int | None, tasks: int) -> int:
     """Candidates per batch for a budget of `trials` (None: no limit) over so many tasks."""
     if trials is None:
         return _LARGEST
-    return min(trials, max(_SMALLEST, min(_LARGEST, trials // tasks)))
+    return min(trials, max(_SMALLEST, min(_LARGEST, 2 * trials // tasks)))

@@ -6,24 +6,23 @@ travel as TVM's JSON text, with one PrimFunc called "main"; targets as TVM's des
 
 from __future__ import annotations
 
-import os
+import math
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from needle_tvm import bfloat16
-from needle_tvm._tvm import cxx_compiler, make_target, tvm, write_object
-from needle_tvm.errors import TuningError
+from needle_tvm._tvm import load_module, make_target, tvm
 from needle_tvm.ffi import load_ffi
 from needle_tvm.runtime import aligned_copy
-from needle_tvm.tune import reference
+from needle_tvm.tune import library, reference
 from needle_tvm.tune.gate import ORDINARY, Array, Gate, Guarded
 
 _MAIN = "main"
 _BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of `compare`'s timing
+_SLICE = 0.05  # of the time a candidate is timed for: so much at once
 
 
 def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
     `Gate.facts` holds: {"tolerance", "cases", "reference", "left_out", ...}. Raises TuningError for
     a function without fixed shapes or without a result.
     """
-    module = tvm.ir.load_json(request["module"])
+    module = load_module(request["module"])
     target = make_target(request["target"])
     return reference.write(module, target, Path(request["folder"]), int(request["seed"]))
 
@@ -44,34 +43,11 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     request: `module`, `target`, `path` of the library. Answers {"bytes": its size}. Raises what
     TVM raises for a module it cannot compile, and TuningError when it cannot be linked.
     """
-    module = tvm.ir.load_json(request["module"])
+    module = load_module(request["module"])
     target = make_target(request["target"])
-    # As artifacts are compiled: under the target, with TVM's default passes.
-    with target:
-        library = tvm.tirx.build(module, target=target)
     path = Path(request["path"])
-    # Beside the library: the folder is the caller's, who removes it also when this is killed.
-    code = path.with_suffix(".o")
-    write_object(library, str(code))
-    _link(code, path)
-    code.unlink()
+    library.write(module, target, path)
     return {"bytes": path.stat().st_size}
-
-
-def _link(code: Path, linked: Path) -> None:
-    """A shared library of one object file.
-
-    TVM's own export takes four times as long: it calls the compiler for a second, empty file.
-    """
-    compiler = cxx_compiler()
-    if compiler is None:
-        raise TuningError("no C++ compiler was found to link with: install one, or set CXX")
-    # Of the compiler's own libraries the code needs none but the mathematical functions.
-    command = [compiler, "-shared", "-nostdlib", "-o", str(linked), str(code), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise TuningError(f"{compiler} cannot link a candidate: {lines[-1]}")
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,20 +59,19 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     What it computed while it was timed is looked at, too.
     """
     gate = Gate.load(request["gate"])
-    library = _load(request["path"])
-    run = library[_MAIN]
+    code = library.load(Path(request["path"]))
+    run = code[_MAIN]
     verdict = gate.check(_caller(gate, run))
     if not verdict.passed:
         return {"wrong": verdict.wrong, "difference": verdict.difference}
     inputs, outputs, tensors = _ordinary(gate)
-    evaluator = library.time_evaluator(
-        _MAIN,
-        tvm.cpu(),
-        number=int(request["number"]),
-        repeat=int(request["repeat"]),
-        min_repeat_ms=int(request["min_repeat_ms"]),
-    )
-    seconds = [float(each) for each in evaluator(*tensors).results]
+    number, least = int(request["number"]), 1e-3 * float(request["min_repeat_ms"])
+    number = max(number, _calls_in(_SLICE * least, lambda: run(*tensors)))
+    evaluator = code.time_evaluator(_MAIN, tvm.cpu(), number=number, repeat=1)
+    seconds = [
+        _repeat(lambda: float(evaluator(*tensors).results[0]), number, least)
+        for _ in range(int(request["repeat"]))
+    ]
     after = gate.compare(ORDINARY, inputs, outputs)
     difference = max(verdict.difference, after.difference)
     if not after.passed:
@@ -112,7 +87,7 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     the candidate does not pass.
     """
     gate = Gate.load(request["gate"])
-    runs = {name: _load(request[name])[_MAIN] for name in ("rule", "candidate")}
+    runs = {name: library.load(Path(request[name]))[_MAIN] for name in ("rule", "candidate")}
     verdict = gate.check(_caller(gate, runs["candidate"]))
     if not verdict.passed:
         return {"wrong": verdict.wrong, "difference": verdict.difference}
@@ -122,10 +97,24 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"speedup": middle, "quartiles": [lower, upper]}
 
 
-def _load(path: str) -> Any:
-    if not os.path.exists(path):
-        raise TuningError(f"{path}: there is no such library")
-    return tvm.runtime.load_module(path)
+def _calls_in(seconds: float, run: Callable[[], object]) -> int:
+    """How many calls take at least `seconds`."""
+    calls = 1
+    while _block(run, calls) * calls < seconds:
+        calls *= 2
+    return calls
+
+
+def _repeat(evaluate: Callable[[], float], number: int, seconds: float) -> float:
+    """Seconds per call over slices of `number` calls that come to `seconds` together.
+
+    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but throws away what it
+    has timed before: on a noisy machine as much again, or twice.
+    """
+    times: list[float] = []
+    while not times or math.fsum(times) * number < seconds:
+        times.append(evaluate())
+    return math.fsum(times) / len(times)
 
 
 def _caller(gate: Gate, run: Callable[..., object]) -> Callable[[list[Array], list[Array]], object]:

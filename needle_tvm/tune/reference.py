@@ -23,10 +23,12 @@ from needle_tvm._tvm import (
     IRModule,
     Target,
     in_float64,
-    tvm,
+    make_target,
+    target_fields,
 )
 from needle_tvm.ffi import load_ffi
-from needle_tvm.tune import analysis, cases
+from needle_tvm.schedule import cpu
+from needle_tvm.tune import analysis, cases, library
 from needle_tvm.tune.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
 FLOAT64 = "float64"
@@ -36,6 +38,7 @@ _OWN_ERROR = 8.0  # tolerances the function itself may be off by, as by a poor t
 _CONDITION = 64.0  # how much larger than the result what it was computed from may be
 _HEADROOM = 2  # powers of two that a large case stays away from the first overflow
 _DRAWS = 4  # of ordinary inputs, until no result cancels to nearly nothing
+_QUICK_WORK = 1 << 24  # scalar operations up to which the compiler takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 
     Raises TuningError for a function that has no fixed shapes or writes no result.
     """
-    function = _compile(module, target)
+    function = _compile(module, target, folder)
     parameters = function.parameters
     writer = Writer(folder, parameters)
     ranges = analysis.integer_ranges(module["main"])
@@ -225,17 +228,28 @@ def _apart(found: Array, value: Array, allowed: float) -> Array:
     return np.asarray(~(near | (found == value) | (np.isnan(found) & np.isnan(value))))
 
 
-def _compile(module: IRModule, target: Target) -> _Function:
+def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
     function = module["main"]
     parameters = analysis.parameters_of(function)
-    own = tvm.tirx.build(module, target=target)["main"]
+    folder.mkdir(parents=True, exist_ok=True)
+    if cpu.work(function) <= _QUICK_WORK:
+        target = make_target({**target_fields(target), "opt-level": 0})
+    own = _loaded(module, target, folder / "own.so")
     try:
-        wide = tvm.tirx.build(in_float64(module), target=target)["main"]
+        wide = _loaded(in_float64(module), target, folder / "wide.so")
     except (ValueError, TypeError, INTERNAL_ERROR):  # a statement of its own kind, as with bits
         wide = None
     return _Function(
         parameters, own, wide, analysis.tolerance(function), analysis.decides(function)
     )
+
+
+def _loaded(module: IRModule, target: Target, path: Path) -> Any:
+    """The function "main", by way of a library: TVM's compiler in memory takes much longer."""
+    library.write(module, target, path)
+    function = library.load(path)["main"]
+    path.unlink()
+    return function
 
 
 def _own_dtype(parameters: Sequence[Parameter]) -> str:

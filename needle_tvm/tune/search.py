@@ -35,12 +35,13 @@ from needle_tvm.tune.workers import OK, Limits, Outcome, Workers
 WRONG = "wrong"  # the kind of a candidate that ran and gave something else
 SEARCH = "search"  # who proposed a trial
 
-_PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 30.0, 20.0  # limits of one request
+_PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 10.0, 15.0  # limits of one request
 _SERVICE = "needle_tvm.tune.services:serve"
 # How a candidate is timed: as meta_schedule does by default.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
+_NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _REMOTE_COMPARISONS = 5
@@ -80,6 +81,12 @@ class Task:
         if seconds is not None:
             best = self.best_seconds
             self.best_seconds = seconds if best is None else min(best, seconds)
+
+    def is_promising(self, seconds: float | None) -> bool:
+        """Whether a candidate that took so long may be faster than the rule."""
+        if self.rule_seconds is None or seconds is None:
+            return seconds is not None
+        return seconds <= _NEAR * self.rule_seconds
 
     @property
     def status(self) -> TaskStatus:
@@ -373,6 +380,9 @@ class Search:
                 schedule = Schedule(task.plain)
                 record.trace.apply_to_schedule(schedule, remove_postproc=False)
                 module = tvm.ir.save_json(schedule.mod)
+                if not task.is_promising(_mean(record.run_secs)):
+                    task.notes.update(candidate=module, record=name)
+                    break
                 # Judged again: what goes into an artifact is this module, not what was measured.
                 (_, path, outcome), *_ = self._measure([task], [module], [task.gate])
                 if outcome.kind != OK:

@@ -9,6 +9,7 @@ from needle_tvm._tvm import IRModule, Schedule, Target, ms
 from needle_tvm.schedule import cpu
 
 _POPULATION = 64  # of the evolution; a batch is small, and TVM's 512 take eight times as long
+_GENERATIONS = 3  # TVM's default is 4; most of a batch's time is their replaying of schedules
 _UNMEASURED = 16  # of them, at least so many that were never measured
 _WARM_UP = 32  # results the cost model wants before it is believed
 
@@ -25,7 +26,9 @@ def context(module: IRModule, target: Target, name: str, seed: int, threads: int
             target=target,
             space_generator=design_space(target),
             search_strategy=ms.search_strategy.EvolutionarySearch(
-                population_size=_POPULATION, init_min_unmeasured=_UNMEASURED
+                population_size=_POPULATION,
+                init_min_unmeasured=_UNMEASURED,
+                genetic_num_iters=_GENERATIONS,
             ),
             task_name=name,
             rand_state=seed + 1,
