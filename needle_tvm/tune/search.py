@@ -11,15 +11,11 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import psutil
-
-from needle_tvm import _tvm
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
 from needle_tvm.records import near, rows
@@ -27,46 +23,33 @@ from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
 from needle_tvm.records.rows import GATED, REJECTED
 from needle_tvm.records.store import Store
-from needle_tvm.scratch import scratch_folder
 from needle_tvm.tune import budget, roofline, space
+from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.status import Status, TaskStatus
-from needle_tvm.tune.workers import OK, Limits, Outcome, Workers
+from needle_tvm.tune.workers import OK, Outcome
 
-WRONG = "wrong"  # the kind of a candidate that ran and gave something else
-SEARCH = "search"  # who proposed a trial
+RULE, SEARCH = "rule", "search"  # who proposed what is chosen
 
-_PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 10.0, 15.0  # limits of one request
-_SERVICE = "needle_tvm.tune.services:serve"
-# How a candidate is timed: as meta_schedule does by default.
-_EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
 _NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
-_REMOTE_COMPARISONS = 5
 _SEEDS = 8  # records of near shapes that a task starts from
-
-
-class Runner(Protocol):
-    """What measures: `workers.Workers` here, `remote.RemoteRunner` elsewhere."""
-
-    def map(
-        self, requests: Sequence[dict[str, Any]], limits: Limits | None = None
-    ) -> Iterator[tuple[int, Outcome]]: ...
 
 
 @dataclass
 class Task:
-    """One function to be tuned. `gate` is the folder with what its results are compared with."""
+    """One function to be tuned. `gate` is the folder with what its results are compared
+    with, None where there is nothing to compare with."""
 
     name: str
     calls: int
     plain: IRModule
     rule: str
-    gate: Path
     flops: int
     share: budget.Share
+    gate: Path | None = None
     context: Any = None
     trials: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -113,66 +96,26 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
     there is none, and `chosen` is "search" where it is worth taking the rule's place.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
-    threads = int(setup["target"]["num-cores"])
-    memory = _memory()
-    with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder("needle-tune-"))
-        # What compiler and linker leave behind when they are killed goes with the folder.
-        environment = {**setup["environment"], "TMPDIR": str(folder)}
-        builders = stack.enter_context(
-            Workers(
-                "builder",
-                _SERVICE,
-                processes=threads,
-                limits=Limits(_BUILD_SECONDS, memory),
-                environment=environment,
-            )
-        )
-        local = Workers(
-            "runner",
-            _SERVICE,
-            processes=1,
-            limits=Limits(_RUN_SECONDS, memory),
-            environment=environment,
-        )
-        runner: Runner = stack.enter_context(local)
-        if setup["tracker"] is not None:
-            from needle_tvm.tune.remote import RemoteRunner
-
-            runner = stack.enter_context(
-                RemoteRunner(setup["tracker"], setup["key"], limits=Limits(_RUN_SECONDS, memory))
-            )
-        store = stack.enter_context(Store(setup["store"]))
-        yield from Search(setup, folder, builders, local, runner, store).run()
+    places = setup["tracker"], setup["key"]
+    with Bench(setup["target"], setup["environment"], *places) as bench:
+        with Store(setup["store"]) as store:
+            yield from Search(setup, bench, store).run()
 
 
 class Search:
-    """One search. `runner` measures candidates; `local` does what must be done on this machine."""
+    """One search: see `search` for the setup."""
 
-    def __init__(
-        self,
-        setup: dict[str, Any],
-        folder: Path,
-        builders: Workers,
-        local: Workers,
-        runner: Runner,
-        store: Store,
-    ) -> None:
-        self.setup, self.folder = setup, folder
-        self.builders, self.local, self.runner, self.store = builders, local, runner, store
+    def __init__(self, setup: dict[str, Any], bench: Bench, store: Store) -> None:
+        self.setup, self.bench, self.store = setup, bench, store
         self.target: Target = make_target(setup["target"])
         self.threads = int(setup["target"]["num-cores"])
-        self.remote = setup["tracker"] is not None
         self.database = RecordDatabase(store, Key.of(self.target), seeds=self._near)
         self.cost_model = space.cost_model(self.threads)
-        self.limits: roofline.Limits | None = None
         self.tasks: dict[str, Task] = {}
         self.session = self._session()
         self.spent_trials, self.spent_seconds = store.spent(self.session)
         self.resumed, self.resumed_seconds = self.spent_trials, self.spent_seconds
         self._mark = time.monotonic()
-        self._current: str | None = None
-        self._libraries = 0  # so many were named
         self._seeds: dict[str, list[Any]] = {}
 
     def _session(self) -> str:
@@ -193,70 +136,43 @@ class Search:
 
     def run(self) -> Iterator[dict[str, Any]]:
         """All of it; what `search` yields."""
-        self._probe()
         yield from self._prepare()
         yield from self._spend()
         yield from self._choose()
         yield {"results": {name: self._result(task) for name, task in self.tasks.items()}}
 
-    def _probe(self) -> None:
-        if not self.remote:  # another machine's limits are not known
-            outcome = self.local.call({"do": "probe", "target": self.setup["target"]})
-            if outcome.kind == OK:
-                self.limits = roofline.Limits.from_json(outcome.value)
-
     # Preparing: what each task's results are compared with, and what our own rule takes.
 
     def _prepare(self) -> Iterator[dict[str, Any]]:
-        for number, (name, given) in enumerate(self.setup["tasks"].items()):
+        limits = self.bench.limits()
+        for name, given in self.setup["tasks"].items():
             plain = tvm.ir.load_json(given["plain"])
             flops, traffic = roofline.work(plain["main"])
-            floor = roofline.floor(self.limits, flops, traffic) if self.limits else 0.0
-            gate, calls = self.folder / f"gate-{number}", given["calls"]
-            share = budget.Share(calls, floor)
-            self.tasks[name] = Task(name, calls, plain, given["rule"], gate, flops, share)
+            floor = roofline.floor(limits, flops, traffic) if limits else 0.0
+            share = budget.Share(given["calls"], floor)
+            self.tasks[name] = Task(name, given["calls"], plain, given["rule"], flops, share)
         tasks = list(self.tasks.values())
-        requests = [
-            {
-                "do": "prepare",
-                "module": self.setup["tasks"][task.name]["plain"],
-                "target": self._local_target(),
-                "folder": str(task.gate),
-                "seed": self.setup["seed"],
-            }
-            for task in tasks
-        ]
-        limits = Limits(_PREPARE_SECONDS, _memory())
-        for number, outcome in self.builders.map(requests, limits):
+        plain_texts = [given["plain"] for given in self.setup["tasks"].values()]
+        for number, gate, outcome in self.bench.prepare(plain_texts, self.setup["seed"]):
             task = tasks[number]
             if outcome.kind == OK:
-                task.notes["gate"] = outcome.value
+                task.gate, task.notes["gate"] = gate, outcome.value
             else:  # nothing can be judged, so nothing is searched: the rule stays
                 task.share.exhausted = True
                 task.notes["gate"] = {"failed": f"{outcome.kind}: {outcome.detail}"}
-            self._current = task.name
-            yield self._status()
-        judged = [task for task in tasks if not task.share.exhausted]
-        modules = [task.rule for task in judged]
-        for number, path, outcome in self._measure(judged, modules, [t.gate for t in judged]):
-            task = judged[number]
-            task.rule_library = path
-            if outcome.kind == OK:
-                task.rule_seconds = _seconds(outcome)
-            else:
+            yield self._status(task)
+        judged = [(task, task.gate) for task in tasks if task.gate is not None]
+        rules, gates = [task.rule for task, _ in judged], [gate for _, gate in judged]
+        for number, path, outcome in self.bench.measure(rules, gates):
+            task, _ = judged[number]
+            task.rule_library, task.rule_seconds = path, seconds(outcome)
+            if task.rule_seconds is None:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"
             task.saw(task.rule_seconds)
             for _, record in self.database.best(task.plain, 1):
                 task.saw(_mean(record.run_secs))
             task.share.best = task.best_seconds
-            self._current = task.name
-            yield self._status()
-
-    def _local_target(self) -> dict[str, Any]:
-        """For what runs here: the servers' processor may have what this one has not."""
-        if not self.remote:
-            return dict(self.setup["target"])
-        return {"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": self.threads}
+            yield self._status(task)
 
     # Spending the budget.
 
@@ -267,10 +183,8 @@ class Search:
             name = budget.pick((task.name, task.share) for task in self.tasks.values())
             if name is None:
                 return
-            task = self.tasks[name]
-            self._current = name
-            yield self._status()
-            yield from self._batch(task, size)
+            yield self._status(self.tasks[name])
+            yield from self._batch(self.tasks[name], size)
 
     def _over(self) -> bool:
         trials, seconds = self.setup["trials"], self.setup["seconds"]
@@ -301,11 +215,12 @@ class Search:
         if self.setup["trials"] is not None:
             fresh = fresh[: self.setup["trials"] - self.spent_trials]
         modules = [tvm.ir.save_json(proposed[number].sch.mod) for number in fresh]
-        for number, path, outcome in self._measure([task], modules, [task.gate] * len(fresh)):
+        assert task.gate is not None  # or it would not have been picked
+        for number, path, outcome in self.bench.measure(modules, [task.gate] * len(fresh)):
             candidate = fresh[number]
             results[candidate] = self._keep(task, proposed[candidate], outcome)
             path.unlink(missing_ok=True)
-            yield self._status()
+            yield self._status(task)
             if self._over():
                 break
         self._learn(task, proposed, results)
@@ -335,8 +250,8 @@ class Search:
     def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
         """Write one trial down, durably; what the search is told of it."""
         now = time.monotonic()
-        seconds, self._mark = now - self._mark, now
-        taken = _seconds(outcome) if outcome.kind == OK else None
+        spent, self._mark = now - self._mark, now
+        taken = seconds(outcome)
         self.database.commit_trial(
             ms.database.TuningRecord(
                 candidate.sch.trace,
@@ -348,11 +263,11 @@ class Search:
             state=GATED if taken is not None else REJECTED,
             detail="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
-            seconds=seconds,
+            seconds=spent,
             source=SEARCH,
         )
         self.spent_trials += 1
-        self.spent_seconds += seconds
+        self.spent_seconds += spent
         task.trials += 1
         if taken is None:
             task.rejected[outcome.kind] += 1
@@ -372,83 +287,34 @@ class Search:
 
     def _choose(self) -> Iterator[dict[str, Any]]:
         for task in self.tasks.values():
-            self._current = task.name
-            yield self._status()
-            if task.notes.get("gate", {}).get("failed"):
-                continue
-            for name, record in self.database.best(task.plain, _CANDIDATES):
-                schedule = Schedule(task.plain)
-                record.trace.apply_to_schedule(schedule, remove_postproc=False)
-                module = tvm.ir.save_json(schedule.mod)
-                if not task.is_promising(_mean(record.run_secs)):
-                    task.notes.update(candidate=module, record=name)
-                    break
-                # Judged again: what goes into an artifact is this module, not what was measured.
-                (_, path, outcome), *_ = self._measure([task], [module], [task.gate])
+            yield self._status(task)
+            if task.gate is not None:
+                self._choose_for(task, task.gate)
+
+    def _choose_for(self, task: Task, gate: Path) -> None:
+        for name, record in self.database.best(task.plain, _CANDIDATES):
+            schedule = Schedule(task.plain)
+            record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            module = tvm.ir.save_json(schedule.mod)
+            if task.is_promising(_mean(record.run_secs)):
+                # Judged again: this is what goes into an artifact, not what was measured then.
+                ((_, path, outcome),) = self.bench.measure([module], [gate])
                 if outcome.kind != OK:
                     self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
                     continue
-                task.notes.update(candidate=module, record=name)
                 task.notes["difference"] = outcome.value["difference"]
-                speedup = self._speedup(task, path)
-                task.notes["speedup"] = speedup
-                if speedup is None or speedup >= _WORTH_IT:
+                if task.rule_seconds is None or task.rule_library is None:
                     task.notes["chosen"] = SEARCH
-                break
-
-    def _speedup(self, task: Task, candidate: Path) -> float | None:
-        """How much faster a candidate is than the rule; None where the rule does not work."""
-        if task.rule_seconds is None or task.rule_library is None:
-            return None
-        rule, gate = str(task.rule_library), str(task.gate)
-        if not self.remote:
-            request = {"do": "compare", "rule": rule, "candidate": str(candidate), "gate": gate}
-            outcome = self.local.call(request)
-            if outcome.kind != OK or "speedup" not in outcome.value:
-                return 0.0  # what cannot be compared is not taken
-            return float(outcome.value["speedup"])
-        times: dict[str, list[float]] = {rule: [], str(candidate): []}
-        for _ in range(_REMOTE_COMPARISONS):
-            for path, found in times.items():
-                request = {"do": "measure", "path": path, "gate": gate, **_EVALUATOR}
-                ((_, outcome),) = self.runner.map([request])
-                if outcome.kind == OK and "run_secs" in outcome.value:
-                    found.append(_seconds(outcome))
-        if not all(times.values()):
-            return 0.0
-        return min(times[rule]) / min(times[str(candidate)])
+                else:
+                    speedup = self.bench.speedup(task.rule_library, path, gate)
+                    task.notes["speedup"] = speedup
+                    task.notes["chosen"] = SEARCH if speedup >= _WORTH_IT else RULE
+            task.notes.update(candidate=module, record=name)
+            return
 
     # What all phases share.
 
-    def _measure(
-        self, tasks: list[Task], modules: list[str], gates: list[Path]
-    ) -> Iterator[tuple[int, Path, Outcome]]:
-        """Build and run modules: their number, library and outcome, as each ends.
-
-        Everything is built before anything runs: a compiler at work would disturb the clock.
-        """
-        paths = [self.folder / f"{self._libraries + i}.so" for i in range(len(modules))]
-        self._libraries += len(modules)
-        builds = [
-            {"do": "build", "module": module, "target": self.setup["target"], "path": str(path)}
-            for module, path in zip(modules, paths, strict=True)
-        ]
-        built = []
-        for number, outcome in self.builders.map(builds):
-            if outcome.kind == OK:
-                built.append(number)
-            else:
-                yield number, paths[number], outcome
-        runs = [
-            {"do": "measure", "path": str(paths[i]), "gate": str(gates[i]), **_EVALUATOR}
-            for i in built
-        ]
-        for number, outcome in self.runner.map(runs):
-            if outcome.kind == OK and "wrong" in outcome.value:
-                outcome = Outcome(WRONG, outcome.value, outcome.value["wrong"], outcome.seconds)
-            yield built[number], paths[built[number]], outcome
-
-    def _status(self) -> dict[str, Any]:
+    def _status(self, current: Task) -> dict[str, Any]:
         budget_seconds = self.setup["seconds"]
         status = Status(
             tasks=[task.status for task in self.tasks.values()],
@@ -456,7 +322,7 @@ class Search:
             budget_trials=self.setup["trials"],
             seconds=self.spent_seconds - self.resumed_seconds,
             budget_seconds=budget_seconds and max(0.0, budget_seconds - self.resumed_seconds),
-            current=self._current,
+            current=current.name,
             resumed=self.resumed,
         )
         return {"status": status.to_json()}
@@ -470,28 +336,18 @@ class Search:
             "rule_seconds": task.rule_seconds,
             "best_seconds": task.best_seconds,
             "floor_seconds": task.share.floor or None,
-            "chosen": "rule",
+            "chosen": RULE,
             "candidate": None,
             **task.notes,
         }
-
-
-def _memory() -> int:
-    """Bytes that one candidate may take."""
-    return int(psutil.virtual_memory().total) // 2
 
 
 def _mean(run_secs: Any) -> float | None:
     return rows.mean_seconds([float(seconds) for seconds in run_secs or ()])
 
 
-def _seconds(outcome: Outcome) -> float:
-    seconds = _mean(outcome.value["run_secs"])
-    return float("inf") if seconds is None else seconds
-
-
-def _result(seconds: float | None) -> Any:
+def _result(taken: float | None) -> Any:
     """TVM's RunnerResult of a candidate that took so long, or did not work."""
-    if seconds is None:
+    if taken is None:
         return ms.runner.RunnerResult(None, "rejected")
-    return ms.runner.RunnerResult([seconds], None)
+    return ms.runner.RunnerResult([taken], None)

@@ -1,0 +1,171 @@
+"""What measures a search's candidates: builds here, runs here or on servers elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import psutil
+
+from needle_tvm import _tvm
+from needle_tvm.records import rows
+from needle_tvm.scratch import scratch_folder
+from needle_tvm.tune import roofline
+from needle_tvm.tune.workers import OK, Limits, Outcome, Workers
+
+WRONG = "wrong"  # the kind of a candidate that ran and gave something else
+
+_PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 10.0, 15.0  # limits of one request
+_SERVICE = "needle_tvm.tune.services:serve"
+# How a candidate is timed: as meta_schedule does by default.
+_EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
+_REMOTE_COMPARISONS = 5
+
+
+class Runner(Protocol):
+    """What measures: `workers.Workers` here, `remote.RemoteRunner` elsewhere."""
+
+    def map(
+        self, requests: Sequence[dict[str, Any]], limits: Limits | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """(index of the request, outcome) of each, as they end."""
+        ...
+
+
+class Bench:
+    """Processes that build, judge and time; a context manager that ends them.
+
+    `target` is TVM's description of what candidates are compiled for, `environment` that of the
+    processes. With `tracker` and `key`, candidates run on the servers there. Modules are TVM's JSON
+    text; a gate is the folder that `prepare` filled.
+    """
+
+    def __init__(
+        self,
+        target: dict[str, Any],
+        environment: dict[str, str],
+        tracker: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.target, self.is_remote = target, tracker is not None
+        self._libraries = 0  # so many were named
+        threads = int(target["num-cores"])
+        with ExitStack() as stack:
+            self.folder = stack.enter_context(scratch_folder("needle-tune-"))
+            # What compiler and linker leave behind when they are killed goes with the folder.
+            environment = {**environment, "TMPDIR": str(self.folder)}
+            build, run = Limits(_BUILD_SECONDS, _memory()), Limits(_RUN_SECONDS, _memory())
+            self._builders = stack.enter_context(
+                Workers(
+                    "builder",
+                    _SERVICE,
+                    processes=threads,
+                    limits=build,
+                    environment=environment,
+                )
+            )
+            self._local = stack.enter_context(
+                Workers("runner", _SERVICE, processes=1, limits=run, environment=environment)
+            )
+            self._runner: Runner = self._local
+            if tracker is not None and key is not None:
+                from needle_tvm.tune.remote import RemoteRunner
+
+                self._runner = stack.enter_context(RemoteRunner(tracker, key, limits=run))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, where)
+
+    def limits(self) -> roofline.Limits | None:
+        """This machine's; None where others measure, or where they could not be found."""
+        if self.is_remote:
+            return None
+        outcome = self._local.call({"do": "probe", "target": self.target})
+        return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
+
+    def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
+        """Write the gates of unscheduled functions: number, gate and outcome of each, as they end.
+
+        The outcome's value is what `measure.prepare` answers.
+        """
+        target = self.target
+        if self.is_remote:  # the servers' processor may have what this one has not
+            target = {**target, "mcpu": _tvm.host_cpu()}
+        gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
+        requests = [
+            {"do": "prepare", "module": module, "target": target, "folder": str(gate), "seed": seed}
+            for module, gate in zip(modules, gates, strict=True)
+        ]
+        limits = Limits(_PREPARE_SECONDS, _memory())
+        for number, outcome in self._builders.map(requests, limits):
+            yield number, gates[number], outcome
+
+    def measure(
+        self, modules: Sequence[str], gates: Sequence[Path]
+    ) -> Iterator[tuple[int, Path, Outcome]]:
+        """Build and run modules: number, library and outcome of each, as they end.
+
+        The outcome's value is what `measure.measure` answers, of kind WRONG where the gate did not
+        let it pass. Everything is built before anything runs: a compiler at work would disturb the
+        clock.
+        """
+        paths = [self.folder / f"{self._libraries + i}.so" for i in range(len(modules))]
+        self._libraries += len(modules)
+        builds = [
+            {"do": "build", "module": module, "target": self.target, "path": str(path)}
+            for module, path in zip(modules, paths, strict=True)
+        ]
+        built = []
+        for number, outcome in self._builders.map(builds):
+            if outcome.kind == OK:
+                built.append(number)
+            else:
+                yield number, paths[number], outcome
+        runs = [_run(paths[number], gates[number]) for number in built]
+        for number, outcome in self._runner.map(runs):
+            if outcome.kind == OK and "wrong" in outcome.value:
+                outcome = Outcome(WRONG, outcome.value, outcome.value["wrong"], outcome.seconds)
+            yield built[number], paths[built[number]], outcome
+
+    def speedup(self, rule: Path, candidate: Path, gate: Path) -> float:
+        """Time of one library / time of another; 0 where they cannot be compared."""
+        if not self.is_remote:
+            request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
+            outcome = self._local.call({**request, "gate": str(gate)})
+            if outcome.kind != OK:
+                return 0.0
+            return float(outcome.value.get("speedup", 0.0))
+        times: dict[Path, list[float]] = {rule: [], candidate: []}
+        for _ in range(_REMOTE_COMPARISONS):
+            for path, found in times.items():
+                ((_, outcome),) = self._runner.map([_run(path, gate)])
+                taken = seconds(outcome)
+                if taken is not None:
+                    found.append(taken)
+        return min(times[rule]) / min(times[candidate]) if all(times.values()) else 0.0
+
+
+def seconds(outcome: Outcome) -> float | None:
+    """What a candidate took per call; None where it did not work."""
+    return rows.mean_seconds(outcome.value["run_secs"]) if outcome.kind == OK else None
+
+
+def _run(path: Path, gate: Path) -> dict[str, Any]:
+    return {"do": "measure", "path": str(path), "gate": str(gate), **_EVALUATOR}
+
+
+def _memory() -> int:
+    """Bytes that one candidate may take."""
+    return int(psutil.virtual_memory().total) // 2
