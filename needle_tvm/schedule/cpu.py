@@ -32,6 +32,8 @@ _PARALLEL_WORK = 1 << 15
 
 _REDUCTION_UNROLL = 4
 
+_TASKS = 16  # for each core, so that the last ones end at about the same time
+
 # Loads in one inlined expression; more would only be spilled, and compile slowly.
 _MOST_LOADS = 32
 
@@ -195,7 +197,22 @@ def loops(sch: Schedule, target: Target) -> None:
         else:
             outer = _partial_results(sch, spatial, reduced, lanes)
         if outer and parallel:
-            sch.parallel(sch.fuse(*outer))
+            sch.parallel(sch.fuse(*_outermost(sch, outer, cores)))
+
+
+def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
+    """As many of the loops, from outside, as give each core its share.
+
+    The others stay loops of their own: an index that is taken apart again costs a division for
+    every value.
+    """
+    chosen, tasks = [], 1
+    for loop in loops:
+        chosen.append(loop)
+        tasks *= _extent(sch, loop)
+        if tasks >= _TASKS * cores:
+            break
+    return chosen
 
 
 def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
