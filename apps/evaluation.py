@@ -109,6 +109,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
                 "seconds_to_ready": stage.seconds,
                 "from_cache": stage.from_cache,
                 "artifact": str(stage.executable.path),
+                "tuning": stage.executable.manifest.get("tuning"),
                 "parity": ladder[name],
             }
             for name, stage in compiled.items()

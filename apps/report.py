@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from needle_tvm.tune.status import summary
 from needle_tvm.words import counted
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
+    for name, stage in result["stages"].items():
+        if stage.get("tuning"):
+            console.print(f"{name}: {summary(stage['tuning'])}", highlight=False)
     for name, modules in result.get("peers_missing", {}).items():
         console.print(f"{name} left out: not installed: {', '.join(modules)}", highlight=False)
     for name, stage in result["stages"].items():

@@ -104,12 +104,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.guarded("tvm_eval.py", lambda: run(options), debug=options.verbose > 1)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Evaluates, and writes what was asked for."""
+def check_search(options: argparse.Namespace) -> None:
+    """Raises UsageError, before any work is done, for a search that could not be carried out."""
     if (options.tracker is None) != (options.key is None):
         raise UsageError("--tracker and --key go together: the key names the servers to use")
-    if options.tracker is not None and not options.trials and options.minutes is None:
+    if options.tracker is not None:
+        from needle_tvm.rpc.protocol import parse_address
+
+        parse_address(options.tracker)
+    searches = options.trials or options.minutes is not None
+    if options.tracker is not None and not searches:
         raise UsageError("--tracker measures nothing without --trials or --minutes")
+    if searches and STAGES[-1] not in options.stages:
+        raise UsageError(
+            f"--trials and --minutes are for stage {STAGES[-1]!r}, which --stages omits"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluates, and writes what was asked for."""
+    check_search(options)
     to_stdout = options.json == "-"
     files = [Path(options.json)] if options.json and not to_stdout else []
     for path in (options.out / "result", *files, *([options.dump_ir] if options.dump_ir else [])):

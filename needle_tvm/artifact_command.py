@@ -24,6 +24,7 @@ from needle_tvm.errors import (
     UsageError,
 )
 from needle_tvm.timing import Spread
+from needle_tvm.tune.status import summary
 
 _WARMUP_CALLS = 5
 
@@ -86,6 +87,7 @@ def _inspect(options: argparse.Namespace) -> int:
         "lacking_features": artifact.missing_features(manifest),
         "versions": manifest["versions"],
         "golden": manifest.get("golden"),
+        "tuning": manifest.get("tuning"),
         "signature": _signature(options),
         "files": files,
         "size": _size(manifest),
@@ -109,6 +111,7 @@ def _inspect(options: argparse.Namespace) -> int:
         ("here", f"lacks {' '.join(lacking)}" if lacking else "has all of them"),
         *((f"{name} version", str(value)) for name, value in manifest["versions"].items()),
         ("golden", f"outputs of the {golden['source']} model" if golden else "none carried"),
+        *([("tuning", summary(facts["tuning"]))] if facts["tuning"] else []),
         ("signature", facts["signature"]),
         *((name, f"{recorded['size']:,} bytes") for name, recorded in files.items()),
         ("size", f"{facts['size']:,} bytes"),

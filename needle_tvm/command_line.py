@@ -70,7 +70,7 @@ def _time(text: str, unit: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}") from None
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
     return value
 
 
@@ -187,8 +187,9 @@ def _display(console: Console) -> Iterator[Progress]:
         if isinstance(text, str):
             bars.update(task, completed=done, total=max(total, 1), description=text)
         else:
-            description = f"tuned: {text.describe()}"
-            bars.update(task, total=1, completed=text.spent or 0, description=description)
+            # Never quite complete: the clock of a bar stops when it is.
+            done_so_far = min(text.spent or 0, 0.999)
+            bars.update(task, total=1, completed=done_so_far, description=text.headline)
         last[0] = text
 
     with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):

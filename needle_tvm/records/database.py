@@ -133,6 +133,12 @@ class RecordDatabase(ms.database.PyDatabase):
             ),
         )
 
+    def commit_gated(self, record: Any) -> str:
+        """Keep a record that has passed the gate; its name in the store."""
+        return self._commit(
+            record, lambda name: ([Verdict(name, GATED, now(), this_host(), "")], [])
+        )
+
     def known(self, mod: IRModule) -> dict[str, tuple[str, float | None]]:
         """Every trace tried on `mod`, as `trace_text` writes it: its state, and seconds if it ran.
 

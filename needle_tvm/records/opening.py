@@ -93,8 +93,12 @@ def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, Folde
         try:
             _create_where_absent(folder)
             lock = FolderLock(folder)
-        except FileNotFoundError:
-            continue  # being replaced this very moment
+        except FileNotFoundError as error:
+            # Being replaced this very moment; or a place where nothing can be made.
+            if not folder.parent.is_dir() or time.monotonic() > deadline:
+                raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
+            time.sleep(0.001)
+            continue
         except OSError as error:
             raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
         try:

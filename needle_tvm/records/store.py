@@ -33,6 +33,7 @@ from needle_tvm.records.rows import (
     COLUMNS,
     GATED,
     KINDS,
+    REJECTED,
     STATES,
     KeyRow,
     Module,
@@ -210,12 +211,32 @@ class Store:
             return new
 
     def spent(self, session: str) -> tuple[int, float]:
-        """Trials of this session, and the seconds of its budget that they took."""
+        """Trials of this session, and the seconds of its budget that they took.
+
+        Those whose records are there: what was lost is to be tried again.
+        """
         # By record: whatever was written or merged, what was measured once counts once.
         seconds: dict[str, float] = {}
-        for trial in self.all(Trial, "WHERE session = ?", (session,)).values():
+        there = "WHERE session = ? AND record IN (SELECT digest FROM records)"
+        for trial in self.all(Trial, there, (session,)).values():
             seconds[trial.record] = max(trial.seconds, seconds.get(trial.record, 0.0))
         return len(seconds), math.fsum(seconds.values())
+
+    def tried(self, session: str, workloads: Collection[str]) -> dict[str, str]:
+        """What this session tried of the workloads of these names: record's name, and why rejected.
+
+        The reason is that of the verdict, empty for a record that was not rejected.
+        """
+        marks = ", ".join("?" * len(workloads))
+        of_these = f"SELECT digest FROM records WHERE workload IN ({marks})"
+        where = f"WHERE session = ? AND record IN ({of_these})"
+        trials = self.all(Trial, where, (session, *workloads)).values()
+        reasons = {trial.record: "" for trial in trials}
+        verdicts = self.all(Verdict, f"WHERE record IN ({of_these})", tuple(workloads)).values()
+        for verdict in verdicts:
+            if verdict.record in reasons and verdict.state == REJECTED:
+                reasons[verdict.record] = verdict.detail
+        return reasons
 
     def known(self, workloads: Collection[str]) -> dict[str, tuple[str, float | None]]:
         """Every trace that was tried on the workloads of these names, as the records' JSON text.

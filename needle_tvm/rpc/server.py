@@ -79,7 +79,7 @@ class Server:
 
     def _next_client(self) -> tuple[socket.socket, float]:
         """The next client with the right word, and the seconds it asks for (infinite: no limit)."""
-        offered = 0.0
+        offered, trouble = 0.0, ""
         while True:
             try:
                 tracker = self._registered()
@@ -98,7 +98,9 @@ class Server:
                 elif time.monotonic() > offered + _UNUSED_SECONDS:
                     self._word = ""
             except (RemoteError, TimeoutError) as error:
-                self._report(f"{error}; trying again")
+                if str(error) != trouble:  # said once, however long it lasts
+                    trouble = str(error)
+                    self._report(f"{error}; trying again")
                 self._leave_tracker()
                 time.sleep(_RETRY_SECONDS)
 

@@ -55,8 +55,6 @@ class Bench:
         threads = int(target["num-cores"])
         with ExitStack() as stack:
             self.folder = stack.enter_context(scratch_folder("needle-tune-"))
-            # What compiler and linker leave behind when they are killed goes with the folder.
-            environment = {**environment, "TMPDIR": str(self.folder)}
             build, run = Limits(_BUILD_SECONDS, _memory()), Limits(_RUN_SECONDS, _memory())
             self._builders = stack.enter_context(
                 Workers(

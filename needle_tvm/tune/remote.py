@@ -26,7 +26,7 @@ from needle_tvm.errors import RemoteError, TuningError
 from needle_tvm.rpc.command import check_key
 from needle_tvm.rpc.protocol import TrackerClient, parse_address, show_address
 from needle_tvm.tune import remote_session
-from needle_tvm.tune.workers import CRASH, ERROR, OK, TIMEOUT, Limits, Outcome, Workers
+from needle_tvm.tune.workers import CRASH, OK, TIMEOUT, Limits, Outcome, Workers
 
 WAIT_SECONDS = 30.0  # for a free server
 _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says otherwise
@@ -36,6 +36,8 @@ _RETRY_SECONDS = 0.5  # between attempts to reach a tracker that is being restar
 _SETTLE_SECONDS = 0.2  # a server that is being killed with its session may end after it
 _TRIES = 3
 _RPC_PREFIX = "RPCError: Error caught from RPC call: "  # before what was raised there
+
+LOST = "lost"  # the kind of what no server was kept long enough for: nobody knows how good it is
 
 T = TypeVar("T")
 
@@ -89,11 +91,18 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     seconds = float(request.get("seconds", _SESSION_SECONDS))
     host, port, word = _request_server(request)
     address = show_address(host, port)
-    session = _within(
-        _CONNECT_SECONDS,
-        lambda: connect_session(host, port, word, seconds),
-        ServerLostError(f"server {address} took no session", False),
-    )
+    untaken = f"server {address} took no session"
+    try:
+        session = _within(
+            _CONNECT_SECONDS,
+            lambda: connect_session(host, port, word, seconds),
+            ServerLostError(untaken, False),
+        )
+    except RuntimeError as error:  # no candidate has run yet: the server went just now
+        if isinstance(error, RemoteError):
+            raise
+        said = one_line(error).removeprefix(_RPC_PREFIX)
+        raise ServerLostError(f"{untaken} ({said})", False) from error
     try:
         answer = _within(
             seconds + _GRACE_SECONDS,
@@ -236,7 +245,7 @@ class _Trial:
             return replace(outcome, kind=TIMEOUT, value=None, detail=detail)
         if len(self.lost) == _TRIES:
             detail = f"its server was lost {_TRIES} times: {detail}"
-            return replace(outcome, kind=ERROR, value=None, detail=detail)
+            return replace(outcome, kind=LOST, value=None, detail=detail)
         return None
 
 

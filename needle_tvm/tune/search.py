@@ -18,15 +18,18 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
+from needle_tvm.errors import TuningError
 from needle_tvm.records import near, rows
 from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
-from needle_tvm.records.rows import GATED, REJECTED
+from needle_tvm.records.rows import GATED, MEASURED, REJECTED
 from needle_tvm.records.store import Store
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
+from needle_tvm.tune.remote import LOST
 from needle_tvm.tune.status import Status, TaskStatus
 from needle_tvm.tune.workers import OK, Outcome
+from needle_tvm.words import counted
 
 RULE, SEARCH = "rule", "search"  # who proposed what is chosen
 
@@ -36,6 +39,7 @@ _NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _SEEDS = 8  # records of near shapes that a task starts from
+_ADMITTED = 4  # records per task that nobody has judged yet, judged when a search begins
 
 
 @dataclass
@@ -87,7 +91,8 @@ class Task:
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Search within a budget; yields {"status": ...} all along, {"results": ...} at the end.
+    """Search within a budget; yields {"status": ...} and {"said": line} all along,
+    {"results": ...} at the end.
 
     setup: `target` (TVM's description), `tasks` ({name: {"plain": JSON, "rule": JSON, "calls":
     n}}), `trials` and `seconds` (None: no limit), `seed`, `store` (folder), `environment` of the
@@ -97,9 +102,13 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
     places = setup["tracker"], setup["key"]
-    with Bench(setup["target"], setup["environment"], *places) as bench:
-        with Store(setup["store"]) as store:
-            yield from Search(setup, bench, store).run()
+    reports: list[str] = []
+    with (
+        Store(setup["store"], report=reports.append) as store,
+        Bench(setup["target"], setup["environment"], *places) as bench,
+    ):
+        yield from ({"said": line} for line in reports)
+        yield from Search(setup, bench, store).run()
 
 
 class Search:
@@ -117,14 +126,16 @@ class Search:
         self.resumed, self.resumed_seconds = self.spent_trials, self.spent_seconds
         self._mark = time.monotonic()
         self._seeds: dict[str, list[Any]] = {}
+        self._phase = "preparing"
 
     def _session(self) -> str:
-        """Names what this search's budget is for: the same tasks, key and seed spend from one."""
+        """Names what this search's budget is for: tasks, key, seed, and where it is measured."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
         )
-        parts = [tasks, self.database.key.text, self.setup["seed"]]
+        place = self.setup["key"]  # what other machines measure is not this one's
+        parts = [tasks, self.database.key.text, self.setup["seed"], place]
         return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
 
     def _near(self, database: RecordDatabase, module: IRModule, limit: int) -> list[Any]:
@@ -137,6 +148,7 @@ class Search:
     def run(self) -> Iterator[dict[str, Any]]:
         """All of it; what `search` yields."""
         yield from self._prepare()
+        yield from self._admit()
         yield from self._spend()
         yield from self._choose()
         yield {"results": {name: self._result(task) for name, task in self.tasks.items()}}
@@ -150,7 +162,11 @@ class Search:
             flops, traffic = roofline.work(plain["main"])
             floor = roofline.floor(limits, flops, traffic) if limits else 0.0
             share = budget.Share(given["calls"], floor)
-            self.tasks[name] = Task(name, given["calls"], plain, given["rule"], flops, share)
+            task = Task(name, given["calls"], plain, given["rule"], flops, share)
+            reasons = self.store.tried(self.session, self.database.names(plain))
+            task.trials = len(reasons)
+            task.rejected.update(reason.split(":")[0] for reason in reasons.values() if reason)
+            self.tasks[name] = task
         tasks = list(self.tasks.values())
         plain_texts = [given["plain"] for given in self.setup["tasks"].values()]
         for number, gate, outcome in self.bench.prepare(plain_texts, self.setup["seed"]):
@@ -165,6 +181,8 @@ class Search:
         rules, gates = [task.rule for task, _ in judged], [gate for _, gate in judged]
         for number, path, outcome in self.bench.measure(rules, gates):
             task, _ = judged[number]
+            if outcome.kind == LOST:
+                raise TuningError(f"our rules could not be measured: {outcome.detail}")
             task.rule_library, task.rule_seconds = path, seconds(outcome)
             if task.rule_seconds is None:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"
@@ -174,17 +192,73 @@ class Search:
             task.share.best = task.best_seconds
             yield self._status(task)
 
+    def _admit(self) -> Iterator[dict[str, Any]]:
+        """Judge what is on record as measured alone, as what was imported is: a few of each task.
+
+        What passes enters as a record of its own, with the time that it takes here.
+        """
+        for task in self.tasks.values():
+            if task.gate is None:
+                continue
+            known = self.database.known(task.plain)
+            for name, record in self.database.best(task.plain, _ADMITTED, [MEASURED]):
+                if known[trace_text(record.trace)][0] != MEASURED:
+                    continue  # judged before, under another name
+                yield self._status(task)
+                schedule = self._replayed(task, record)
+                if schedule is None:
+                    self.store.decide([name], REJECTED, "error: its trace cannot be applied")
+                    continue
+                module = tvm.ir.save_json(schedule.mod)
+                ((_, path, outcome),) = self.bench.measure([module], [task.gate])
+                path.unlink(missing_ok=True)
+                if outcome.kind != OK:
+                    self._reject(name, outcome)
+                    continue
+                arguments = record.args_info
+                admitted = self._tuning_record(task, schedule.trace, arguments, outcome)
+                self.database.commit_gated(admitted)
+                task.saw(seconds(outcome))
+            task.share.best = task.best_seconds
+
+    def _reject(self, name: str, outcome: Outcome) -> None:
+        if outcome.kind != LOST:  # of which nobody knows how good it is
+            self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
+
+    def _replayed(self, task: Task, record: Any) -> Schedule | None:
+        """A record's schedule of its task; None where it is none of it."""
+        schedule = Schedule(task.plain)
+        try:
+            record.trace.apply_to_schedule(schedule, remove_postproc=False)
+        except (RuntimeError, ValueError, TypeError):  # what TVM raises of a schedule
+            return None
+        return schedule
+
+    def _tuning_record(self, task: Task, trace: Any, arguments: Any, outcome: Outcome) -> Any:
+        return ms.database.TuningRecord(
+            trace,
+            ms.database.Workload(task.plain),
+            outcome.value["run_secs"] if outcome.kind == OK else None,
+            self.target,
+            arguments,
+        )
+
     # Spending the budget.
 
     def _spend(self) -> Iterator[dict[str, Any]]:
         size = budget.batch_size(self.setup["trials"], max(1, len(self.tasks)))
         self._mark = time.monotonic()
+        self._phase = "searching"
+        if self._over():
+            yield {"said": f"tuned: the budget is spent already: {self._spent_text()}"}
         while not self._over():
             name = budget.pick((task.name, task.share) for task in self.tasks.values())
             if name is None:
                 return
             yield self._status(self.tasks[name])
             yield from self._batch(self.tasks[name], size)
+            # Another process may be spending from the same budget.
+            self.spent_trials, self.spent_seconds = self.store.spent(self.session)
 
     def _over(self) -> bool:
         trials, seconds = self.setup["trials"], self.setup["seconds"]
@@ -192,6 +266,15 @@ class Search:
         return (trials is not None and self.spent_trials >= trials) or (
             seconds is not None and spent >= seconds
         )
+
+    def _spent_text(self) -> str:
+        text = f"{counted(self.spent_trials, 'trial')}, {self.spent_seconds:.1f} s"
+        limits = []
+        if self.setup["trials"] is not None:
+            limits.append(counted(self.setup["trials"], "trial"))
+        if self.setup["seconds"] is not None:
+            limits.append(f"{self.setup['seconds']:g} s")
+        return f"{text}, of {' or '.join(limits)}; a larger one goes on from there"
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
         """Have one batch of a task's candidates proposed, measured, kept and learned from."""
@@ -216,13 +299,19 @@ class Search:
             fresh = fresh[: self.setup["trials"] - self.spent_trials]
         modules = [tvm.ir.save_json(proposed[number].sch.mod) for number in fresh]
         assert task.gate is not None  # or it would not have been picked
+        lost: list[str] = []
         for number, path, outcome in self.bench.measure(modules, [task.gate] * len(fresh)):
+            path.unlink(missing_ok=True)
+            if outcome.kind == LOST:
+                lost.append(outcome.detail)
+                continue
             candidate = fresh[number]
             results[candidate] = self._keep(task, proposed[candidate], outcome)
-            path.unlink(missing_ok=True)
             yield self._status(task)
             if self._over():
                 break
+        if lost and len(lost) == len(fresh):
+            raise TuningError(f"no candidate could be measured: {lost[0]}")
         self._learn(task, proposed, results)
         task.share.learn(task.best_seconds)
 
@@ -240,8 +329,9 @@ class Search:
         )
         candidates, results = [], []
         for _, record in self.database.best(task.plain, _LEARNED):
-            schedule = Schedule(task.plain)
-            record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            schedule = self._replayed(task, record)
+            if schedule is None:
+                continue
             candidates.append(ms.MeasureCandidate(schedule, record.args_info))
             results.append(_result(_mean(record.run_secs)))
         if candidates:
@@ -253,13 +343,7 @@ class Search:
         spent, self._mark = now - self._mark, now
         taken = seconds(outcome)
         self.database.commit_trial(
-            ms.database.TuningRecord(
-                candidate.sch.trace,
-                ms.database.Workload(task.plain),
-                outcome.value["run_secs"] if taken is not None else None,
-                self.target,
-                candidate.args_info,
-            ),
+            self._tuning_record(task, candidate.sch.trace, candidate.args_info, outcome),
             state=GATED if taken is not None else REJECTED,
             detail="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
@@ -286,6 +370,7 @@ class Search:
     # Choosing.
 
     def _choose(self) -> Iterator[dict[str, Any]]:
+        self._phase = "comparing with the rules"
         for task in self.tasks.values():
             yield self._status(task)
             if task.gate is not None:
@@ -293,14 +378,16 @@ class Search:
 
     def _choose_for(self, task: Task, gate: Path) -> None:
         for name, record in self.database.best(task.plain, _CANDIDATES):
-            schedule = Schedule(task.plain)
-            record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            schedule = self._replayed(task, record)
+            if schedule is None:
+                self.store.decide([name], REJECTED, "error: its trace cannot be applied")
+                continue
             module = tvm.ir.save_json(schedule.mod)
             if task.is_promising(_mean(record.run_secs)):
                 # Judged again: this is what goes into an artifact, not what was measured then.
                 ((_, path, outcome),) = self.bench.measure([module], [gate])
                 if outcome.kind != OK:
-                    self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
+                    self._reject(name, outcome)
                     continue
                 task.notes["difference"] = outcome.value["difference"]
                 if task.rule_seconds is None or task.rule_library is None:
@@ -323,6 +410,7 @@ class Search:
             seconds=self.spent_seconds - self.resumed_seconds,
             budget_seconds=budget_seconds and max(0.0, budget_seconds - self.resumed_seconds),
             current=current.name,
+            phase=self._phase,
             resumed=self.resumed,
         )
         return {"status": status.to_json()}

@@ -21,6 +21,7 @@ from needle_tvm.target import TargetSpec
 from needle_tvm.threads import thread_environment
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
+from needle_tvm.words import counted
 
 _ANSWER_SECONDS = 900.0  # of the search's process; its workers have limits of their own
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth a search
@@ -109,7 +110,7 @@ def search(
         "key": options.key,
     }
     say = progress or (lambda _: None)
-    say(f"tuned: searching {len(tasks)} kernels")
+    say(f"tuned: searching {counted(len(tasks), 'kernel')}")
     reached = -1
     while True:
         start = reached
@@ -126,6 +127,9 @@ def search(
                     if "results" in answer:
                         results: dict[str, dict[str, Any]] = answer["results"]
                         return results
+                    if "said" in answer:
+                        say(answer["said"])
+                        continue
                     status = Status.from_json(answer["status"])
                     reached = max(reached, status.trials)
                     say(status)
@@ -133,4 +137,4 @@ def search(
             # TVM's own code runs in it and may die; but without one more trial, it would again.
             if reached <= start:
                 raise TuningError(f"the search failed: {error}") from error
-            say(f"tuned: {error}; going on after {reached} trials")
+            say(f"tuned: {error}; going on after {counted(reached, 'trial')}")

@@ -16,6 +16,8 @@ from needle_tvm.words import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+SEARCHING = "searching"  # the phase in which the budget is spent
+
 _NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: in a line, in a table
 
 _T = TypeVar("_T")
@@ -71,7 +73,8 @@ class Status:
 
     `trials` counts all candidates, the `resumed` ones that an earlier run spent among them;
     `seconds` is what this run has spent, and `budget_seconds` what it may spend. A budget is None
-    where there is none of its kind. `current` names the task being tuned. `str()` is one line.
+    where there is none of its kind. `current` names the task being tuned,
+    `phase` what is being done. `str()` is one line.
     """
 
     tasks: Sequence[TaskStatus]
@@ -81,6 +84,7 @@ class Status:
     budget_seconds: float | None = None
     current: str | None = None
     resumed: int = 0
+    phase: str = SEARCHING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
@@ -127,7 +131,7 @@ class Status:
         return _sum([(task.calls, task.rule) for task in self.tasks])
 
     def __str__(self) -> str:
-        text = f"tuned: {self.describe()}"
+        text = self.headline
         if (task := self.task) is None:
             return text
         text += f"; {shortened(task.name, _NAME_WIDTH)}"
@@ -138,6 +142,11 @@ class Status:
         if task.roofline is not None:
             text += f", {100 * task.roofline:.0f} % of the roofline"
         return text
+
+    @property
+    def headline(self) -> str:
+        """What is being done: "tuned: preparing", "tuned: 37 of 256 trials, 0:12, 1:20 left"."""
+        return f"tuned: {self.describe() if self.phase == SEARCHING else self.phase}"
 
     def describe(self) -> str:
         """Trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
@@ -239,6 +248,17 @@ def _made(kind: type[_T], value: Any) -> _T:
         return kind(**value)
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {value!r} is not as written: {error}") from error
+
+
+def summary(notes: Sequence[Mapping[str, Any]]) -> str:
+    """What came of a search in a line, from what the manifest says of each task under `tuning`."""
+    taken = [note for note in notes if note["chosen"] == "search"]
+    tried = sum(note["trials"] for note in notes)
+    rejected = sum(sum(note["rejected"].values()) for note in notes)
+    text = f"{counted(tried, 'trial')} over {counted(len(notes), 'kernel')}, {rejected} rejected: "
+    text += f"{len(taken)} faster than our rules"
+    gains = sorted(note["speedup"] for note in taken if note.get("speedup"))
+    return f"{text} ({gains[0]:.2f} to {gains[-1]:.2f} times)" if gains else text
 
 
 def clock(seconds: float) -> str:

@@ -1,11 +1,13 @@
 """What the gate's tests share: tasks, and the services called as a worker process calls them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from needle.trace import trace
 from needle_tvm import build
 from needle_tvm._tvm import IRModule, host_cpu, make_target, prim_funcs, tvm
 from needle_tvm.schedule import cpu
+from needle_tvm.tune import library as code
 from needle_tvm.tune import measure
 from needle_tvm.tune.gate import Gate
 
@@ -54,7 +56,7 @@ def compiled(module, folder, name):
     """A candidate with its gate: `module` prepared, `call` the rule's code."""
     facts, gate = prepare(module, folder / name)
     library = built(ruled(module), folder / f"{name}.so")
-    run = measure._load(str(library))["main"]
+    run = code.load(Path(library))["main"]
     return SimpleNamespace(
         module=module,
         facts=facts,

@@ -17,6 +17,7 @@ from needle_tvm._tvm import (
 )
 from needle_tvm.errors import TuningError
 from needle_tvm.schedule import cpu
+from needle_tvm.tune import library as code
 from needle_tvm.tune import measure, reference
 
 from .conftest import make_mlp, tensor
@@ -368,10 +369,10 @@ def test_a_library_that_is_not_there_is_named(layer, tmp_path):
 
 
 def test_linking_needs_a_compiler_and_says_so(layer, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "cxx_compiler", lambda: None)
+    monkeypatch.setattr(code, "cxx_compiler", lambda: None)
     with pytest.raises(TuningError, match=r"no C\+\+ compiler"):
         built(layer.module, tmp_path / "x.so")
-    monkeypatch.setattr(measure, "cxx_compiler", lambda: "false")
+    monkeypatch.setattr(code, "cxx_compiler", lambda: "false")
     with pytest.raises(TuningError, match="false cannot link"):
         built(layer.module, tmp_path / "x.so")
     assert not (tmp_path / "x.so").exists()

@@ -14,6 +14,7 @@ from needle_tvm.errors import RemoteError, UsageError
 from needle_tvm.rpc.protocol import TrackerClient, parse_address
 from needle_tvm.runtime import aligned_copy
 from needle_tvm.tune import measure, remote, remote_session
+from needle_tvm.tune.remote import LOST
 from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Outcome, Workers
 
 from .remote_machines import Machines, calls, candidate, request, write_gate
@@ -234,15 +235,15 @@ def lost(living):
     [
         ([lost(True), lost(True)], CRASH),
         ([lost(True), lost(False), lost(True)], CRASH),
-        ([lost(False), lost(False), lost(False)], ERROR),
-        ([lost(True), lost(False), lost(False)], ERROR),
+        ([lost(False), lost(False), lost(False)], LOST),
+        ([lost(True), lost(False), lost(False)], LOST),
         ([lost(True), Outcome(OK, {"answer": {"run_secs": [1.0]}})], OK),
         ([Outcome(TIMEOUT, detail="killed"), Outcome(OK, {"answer": {"wrong": "x"}})], OK),
         ([Outcome(TIMEOUT, detail="killed"), Outcome(TIMEOUT, detail="killed")], TIMEOUT),
         ([Outcome(OK, {"expired": "after 4 s"})], TIMEOUT),
         ([Outcome(ERROR, detail="shape")], ERROR),
         ([Outcome(MEMORY, detail="much")], MEMORY),
-        ([Outcome(CRASH, detail="client"), lost(False), lost(False)], ERROR),
+        ([Outcome(CRASH, detail="client"), lost(False), lost(False)], LOST),
         ([Outcome(OK, {"absent": "none", "busy": True}), lost(True), lost(True)], CRASH),
     ],
 )
