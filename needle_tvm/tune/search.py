@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
-from needle_tvm.errors import TuningError
+from needle_tvm.command_line import one_line
+from needle_tvm.errors import NeedleTVMError, TuningError
 from needle_tvm.records import near, rows
 from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
@@ -27,7 +26,8 @@ from needle_tvm.records.store import Store
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.remote import LOST
-from needle_tvm.tune.status import Status, TaskStatus
+from needle_tvm.tune.status import Status
+from needle_tvm.tune.task import Task
 from needle_tvm.tune.workers import OK, Outcome
 from needle_tvm.words import counted
 
@@ -35,59 +35,10 @@ RULE, SEARCH = "rule", "search"  # who proposed what is chosen
 
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
-_NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _SEEDS = 8  # records of near shapes that a task starts from
 _ADMITTED = 4  # records per task that nobody has judged yet, judged when a search begins
-
-
-@dataclass
-class Task:
-    """One function to be tuned. `gate` is the folder with what its results are compared
-    with, None where there is nothing to compare with."""
-
-    name: str
-    calls: int
-    plain: IRModule
-    rule: str
-    flops: int
-    share: budget.Share
-    gate: Path | None = None
-    context: Any = None
-    trials: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
-    best_seconds: float | None = None
-    rule_seconds: float | None = None
-    rule_library: Path | None = None
-    fruitless: int = 0
-    notes: dict[str, Any] = field(default_factory=dict)
-
-    def saw(self, seconds: float | None) -> None:
-        """Take in what a right candidate took; None for one that did not run."""
-        if seconds is not None:
-            best = self.best_seconds
-            self.best_seconds = seconds if best is None else min(best, seconds)
-
-    def is_promising(self, seconds: float | None) -> bool:
-        """Whether a candidate that took so long may be faster than the rule."""
-        if self.rule_seconds is None or seconds is None:
-            return seconds is not None
-        return seconds <= _NEAR * self.rule_seconds
-
-    @property
-    def status(self) -> TaskStatus:
-        """What is shown of it."""
-        return TaskStatus(
-            self.name,
-            self.calls,
-            trials=self.trials,
-            rejected=self.rejected,
-            best=self.best_seconds,
-            rule=self.rule_seconds,
-            flops=self.flops,
-            floor=self.share.floor,
-        )
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
@@ -278,9 +229,15 @@ class Search:
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
         """Have one batch of a task's candidates proposed, measured, kept and learned from."""
-        if task.context is None:
-            self._begin(task, size)
-        proposed = list(task.context.generate_measure_candidates() or [])
+        try:
+            if task.context is None:
+                self._begin(task, size)
+            proposed = list(task.context.generate_measure_candidates() or [])
+        except NeedleTVMError:
+            raise
+        except (RuntimeError, ValueError, TypeError) as error:
+            # What TVM raises of a function that it cannot search: the others go on.
+            proposed, task.notes["ended"] = [], f"{type(error).__name__}: {one_line(error)}"
         if not proposed:
             task.share.exhausted = True
             return

@@ -16,7 +16,7 @@ from needle_tvm.records.store import Store
 from needle_tvm.schedule import cpu
 from needle_tvm.target import resolve
 from needle_tvm.threads import thread_environment
-from needle_tvm.tune import bench, search, session
+from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 
@@ -39,6 +39,22 @@ def task():
     return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}, {name: texts}
 
 
+def setup_of(folder, trials):
+    """A search's setup: see search.search."""
+    target, tasks = task()
+    return {
+        "target": target,
+        "tasks": tasks,
+        "trials": trials,
+        "seconds": None,
+        "seed": 0,
+        "store": str(folder / "records"),
+        "environment": {**thread_environment(2), LAST: str(trials)},
+        "tracker": None,
+        "key": None,
+    }
+
+
 @pytest.mark.parametrize("each", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     trials = 2 * len(PLANTED) * each
@@ -50,19 +66,7 @@ def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
         ("_memory", lambda: 800 << 20),
     ):
         monkeypatch.setattr(bench, name, value)
-    target, tasks = task()
-    environment = {**thread_environment(2), LAST: str(trials)}
-    setup = {
-        "target": target,
-        "tasks": tasks,
-        "trials": trials,
-        "seconds": None,
-        "seed": 0,
-        "store": str(tmp_path / "records"),
-        "environment": environment,
-        "tracker": None,
-        "key": None,
-    }
+    setup = setup_of(tmp_path, trials)
     before = set(psutil.Process().children(recursive=True))
     *_, last = search.search(setup, iter(()))
     (result,) = last["results"].values()
@@ -78,6 +82,17 @@ def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
         assert all(records[verdict.record].seconds is None for verdict in verdicts)
     time.sleep(0.1)
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_kernel_that_tvm_cannot_search_keeps_its_rule(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("no rule for this block\nand a long story")
+
+    monkeypatch.setattr(space, "context", refuse)
+    *_, last = search.search(setup_of(tmp_path, trials=4), iter(()))
+    (result,) = last["results"].values()
+    assert result["ended"].startswith("RuntimeError: no rule for this block")
+    assert result["chosen"] == "rule" and result["trials"] == 0
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""What a search knows of one of its functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm import IRModule
+from needle_tvm.tune import budget
+from needle_tvm.tune.status import TaskStatus
+
+_NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
+
+
+@dataclass
+class Task:
+    """One function to be tuned. `gate` is the folder with what its results are compared
+    with, None where there is nothing to compare with."""
+
+    name: str
+    calls: int
+    plain: IRModule
+    rule: str
+    flops: int
+    share: budget.Share
+    gate: Path | None = None
+    context: Any = None
+    trials: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    best_seconds: float | None = None
+    rule_seconds: float | None = None
+    rule_library: Path | None = None
+    fruitless: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def saw(self, seconds: float | None) -> None:
+        """Take in what a right candidate took; None for one that did not run."""
+        if seconds is not None:
+            best = self.best_seconds
+            self.best_seconds = seconds if best is None else min(best, seconds)
+
+    def is_promising(self, seconds: float | None) -> bool:
+        """Whether a candidate that took so long may be faster than the rule."""
+        if self.rule_seconds is None or seconds is None:
+            return seconds is not None
+        return seconds <= _NEAR * self.rule_seconds
+
+    @property
+    def status(self) -> TaskStatus:
+        """What is shown of it."""
+        return TaskStatus(
+            self.name,
+            self.calls,
+            trials=self.trials,
+            rejected=self.rejected,
+            best=self.best_seconds,
+            rule=self.rule_seconds,
+            flops=self.flops,
+            floor=self.share.floor,
+        )
