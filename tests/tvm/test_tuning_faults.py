@@ -25,7 +25,7 @@ from .faulty_measure import LAST, PLANTED
 from .remote_machines import Machines
 
 KINDS = Counter(kind for _, _, kind in PLANTED.values())
-RUN_SECONDS = 3.0
+RUN_SECONDS = 5.0
 
 
 def task():

@@ -122,12 +122,12 @@ def test_a_fault_is_named_and_spoils_no_other_request(pool, mark, fault, kind, d
 
 def test_the_mark_finds_what_hides(pool, mark):
     """The check above would see every grandchild: while they live, it does."""
-    rounds = pool.map([{"do": "fork_and_hang"}, {"do": "answer"}], Limits(4.0, LIMITS.memory))
+    rounds = pool.map([{"do": "fork_and_hang"}, {"do": "answer"}], Limits(120.0, LIMITS.memory))
     assert next(rounds)[1].ok
     # Two that stand, the child, and its grandchildren: two started, one forked twice.
-    assert until(lambda: len(marked(mark)) == 6)
-    assert next(rounds)[1].kind == TIMEOUT
-    assert len(marked(mark)) == 2
+    assert until(lambda: len(marked(mark)) == 6, 60.0)
+    rounds.close()
+    assert until(lambda: not marked(mark))
 
 
 def test_outcomes_come_as_they_end_and_slots_are_filled_at_once(pool):
