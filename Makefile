@@ -80,7 +80,7 @@ format: $(STAMPS)/lint
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))
 
 bench: build peers
-	$(PY) -m benchmarks.mlp --out $(OUT)/bench $(ARGS)
+	$(PY) -m benchmarks.cpu --out $(OUT)/bench $(ARGS)
 
 bench-training: build peers
 	$(PY) -m benchmarks.training --out $(OUT)/bench $(ARGS)
@@ -103,14 +103,14 @@ clean:
 
 help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
-	@echo "run              the MLP through every stage, to out/ bench      against PyTorch, ONNX Runtime"
+	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
 	@echo "test             the default suite                    test-all   with the slow tests"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  GPU ladders beside PyTorch"
-	@echo "peers            installs PyTorch and ONNX Runtime    clean      removes .venv, build, out"
+	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
 
 # Before anything is installed: what would otherwise show at the end of a page of pip's output.
 # $(call require,COMMAND,MESSAGE) stops make with one line unless the shell command succeeds.
@@ -152,7 +152,7 @@ $(STAMPS)/native: $(STAMPS)/dependencies $(NATIVE)
 	@touch $@
 
 $(STAMPS)/peers: $(STAMPS)/native
-	@echo "installing PyTorch and ONNX Runtime into $(VENV)"
+	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX and tinygrad into $(VENV)"
 	$(call install,$@,bench)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies

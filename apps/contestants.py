@@ -34,6 +34,12 @@ def load_arrays(path: str) -> list[np.ndarray]:
         return [arrays[name] for name in arrays.files]
 
 
+def load_named(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
 def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     """The model and its example inputs as a tuple, from a factory (see models/__init__.py).
 
@@ -76,8 +82,7 @@ def load_needle(
     """(model with the saved weights, those weights, the saved inputs) on the device."""
     import needle as ndl
 
-    with np.load(weights, allow_pickle=False) as arrays:
-        state = {name: arrays[name] for name in arrays.files}
+    state = load_named(weights)
     model, _ = build_model(factory, state=state, **options)
     model.load_state_dict(state)
     place = getattr(ndl, device)()

@@ -29,6 +29,7 @@ from needle_tvm.tune.status import Status
 
 CONTESTANTS = Path(__file__).with_name("contestants.py")
 EAGER = "needle eager"
+PEERS = ("torch", "onnxruntime")  # the benchmarks have more
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         and result.get("digits", {"identical": True})["identical"]
     )
     if request.with_peers:
-        result["peers_missing"] = peers.missing(request.model)
+        result["peers_missing"] = peers.missing(request.model, PEERS)
     if result["ok"]:  # the speed of a wrong answer is of no use
         result["timing"] = time_side_by_side(subject, compiled, request, threads, report)
     return result
@@ -274,11 +275,8 @@ def prepare_contestants(
         files = {"path": path, "inputs": inputs}
         contestants.append(Contestant(name, f"{CONTESTANTS}:artifact", files, threads=threads))
     if request.with_peers:
-        contestants += [
-            peer
-            for peer in peers.contestants(request.model, weights, inputs, threads)
-            if peer.name != peers.TORCH_COMPILE  # minutes to compile: only in the benchmarks
-        ]
+        files = peers.Files(weights, inputs, folder)
+        contestants += peers.contestants(request.model, files, threads, names=PEERS)
     return contestants
 
 

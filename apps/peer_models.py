@@ -67,20 +67,43 @@ def mlp(state: State) -> nn.Module:
     return nn.Sequential(*modules)
 
 
-def conv_bn(state: State, name: str) -> nn.Sequential:
-    """needle's ConvBN at `name`: weight (k, k, in, out); a stride follows from shape and place."""
-    weight = f"{name}.conv.weight"
-    size, _, inputs, outputs = state[weight].shape
-    stride = 1 if _RESIDUAL in name else _STRIDES[size]
-    conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2)
-    conv.weight = learned(state, weight, (3, 2, 0, 1))
-    conv.bias = learned(state, f"{name}.conv.bias")
-    norm = nn.BatchNorm2d(outputs)
-    norm.weight, norm.bias = (learned(state, f"{name}.norm.{key}") for key in ("weight", "bias"))
-    norm.running_mean, norm.running_var = (
-        _tensor(state[f"{name}.norm.running_{key}"]) for key in ("mean", "var")
+def convolution(state: State, name: str, stride: int = 1) -> nn.Conv2d:
+    """needle's Conv at `name`: weight (k, k, in / groups, out), padded by k // 2; with groups where
+    the weight has one input channel, as many as outputs."""
+    size, _, inputs, outputs = state[f"{name}.weight"].shape
+    groups = outputs if inputs == 1 else 1
+    bias = f"{name}.bias" in state
+    conv = nn.Conv2d(
+        inputs * groups, outputs, size, stride, padding=size // 2, groups=groups, bias=bias
     )
-    return nn.Sequential(conv, norm, nn.ReLU())
+    conv.weight = learned(state, f"{name}.weight", (3, 2, 0, 1))
+    if bias:
+        conv.bias = learned(state, f"{name}.bias")
+    return conv
+
+
+def batch_norm(state: State, name: str) -> nn.BatchNorm2d:
+    """needle's BatchNorm2d at `name`."""
+    norm = nn.BatchNorm2d(state[f"{name}.weight"].size)
+    norm.weight, norm.bias = (learned(state, f"{name}.{key}") for key in ("weight", "bias"))
+    norm.running_mean, norm.running_var = (
+        _tensor(state[f"{name}.running_{key}"]) for key in ("mean", "var")
+    )
+    return norm
+
+
+def conv_norm(state: State, name: str, stride: int) -> nn.Sequential:
+    """The Conv and the BatchNorm2d of the module at `name`."""
+    return nn.Sequential(
+        convolution(state, f"{name}.conv", stride), batch_norm(state, f"{name}.norm")
+    )
+
+
+def conv_bn(state: State, name: str) -> nn.Sequential:
+    """ResNet9's ConvBN at `name`; its stride follows from shape and place."""
+    size = state[f"{name}.conv.weight"].shape[0]
+    stride = 1 if _RESIDUAL in name else _STRIDES[size]
+    return nn.Sequential(*conv_norm(state, name, stride), nn.ReLU())
 
 
 class Residual(nn.Module):
@@ -114,6 +137,55 @@ def resnet9(state: State) -> nn.Module:
         nn.ReLU(),
         linear(state, f"{at}.9"),
     )
+
+
+class Block(nn.Module):
+    """The block of models/resnet18.py at `name`."""
+
+    def __init__(self, state: State, name: str, stride: int) -> None:
+        super().__init__()
+        self.first = conv_norm(state, f"{name}.first", stride)
+        self.second = conv_norm(state, f"{name}.second", 1)
+        shortcut = f"{name}.shortcut"
+        projects = f"{shortcut}.conv.weight" in state
+        self.shortcut = conv_norm(state, shortcut, stride) if projects else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.shortcut(x) + self.second(torch.relu(self.first(x))))
+
+
+class ResNet18(nn.Module):
+    """The model of models/resnet18.py."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv_norm(state, "stem", 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        strides = (1, 1, 2, 1, 2, 1, 2, 1)
+        self.blocks = nn.Sequential(
+            *(Block(state, f"blocks.modules.{i}", stride) for i, stride in enumerate(strides))
+        )
+        self.head = linear(state, "head")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class MobileNet(nn.Module):
+    """The model of models/mobilenet.py."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number, stride in enumerate((1, 2, 1, 2, 1)):
+            at = f"blocks.modules.{number}"
+            for part, step in (("depthwise", stride), ("pointwise", 1)):
+                conv = convolution(state, f"{at}.{part}", step)
+                layers += [conv, batch_norm(state, f"{at}.{part}_norm"), nn.ReLU()]
+        self.blocks = nn.Sequential(*layers)
+        self.head = linear(state, "head")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(x).mean((2, 3)))
 
 
 def layer_norm(state: State, name: str) -> nn.LayerNorm:
@@ -170,23 +242,75 @@ class Transformer(nn.Module):
         return x, torch.zeros_like(x)
 
 
+class EncoderLayer(nn.Module):
+    """The layer of models/bert.py at `name`; `heads` does not show in the weights."""
+
+    def __init__(self, state: State, name: str, heads: int) -> None:
+        super().__init__()
+        at = f"{name}.attention"
+        self.heads = heads
+        self.projections = nn.ModuleList(
+            linear(state, f"{at}.{part}") for part in ("query", "key", "value")
+        )
+        self.output = linear(state, f"{at}.output")
+        self.attention_norm = layer_norm(state, f"{name}.attention_norm")
+        self.mlp = nn.Sequential(
+            linear(state, f"{name}.mlp.modules.0"),
+            nn.GELU(),
+            linear(state, f"{name}.mlp.modules.2"),
+        )
+        self.mlp_norm = layer_norm(state, f"{name}.mlp_norm")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, size = x.shape
+        q, k, v = (
+            project(x).view(batch, length, self.heads, -1).transpose(1, 2)
+            for project in self.projections
+        )
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = self.attention_norm(x + self.output(mixed.transpose(1, 2).reshape(batch, length, size)))
+        return self.mlp_norm(x + self.mlp(x))
+
+
+def bert(state: State, heads: int = 12) -> nn.Module:
+    """The model of models/bert.py."""
+    count = sum(name.endswith("attention_norm.weight") for name in state)
+    return nn.Sequential(*(EncoderLayer(state, f"modules.{i}", heads) for i in range(count)))
+
+
+def lstm_layers(state: State, name: str) -> nn.LSTM:
+    """needle's LSTM whose cells are at `name`."""
+    count = sum(key.startswith(name) and key.endswith(".W_ih") for key in state)
+    inputs = state[f"{name}.0.W_ih"].shape[0]
+    layers = nn.LSTM(inputs, state[f"{name}.0.W_hh"].shape[0], count)
+    for layer in range(count):
+        for part in ("ih", "hh"):
+            weight = learned(state, f"{name}.{layer}.W_{part}", (1, 0))
+            setattr(layers, f"weight_{part}_l{layer}", weight)
+            setattr(layers, f"bias_{part}_l{layer}", learned(state, f"{name}.{layer}.bias_{part}"))
+    return layers
+
+
+class LSTM(nn.Module):
+    """The model of models/recurrent.py: (output, h, c)."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.lstm = lstm_layers(state, "lstm_cells")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found, (h, c) = self.lstm(x)
+        return found, h, c
+
+
 class LanguageModel(nn.Module):
     """The LSTM language model of models/language.py, without dropout: (scores, h, c)."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        cells = "seq_model.lstm_cells"
-        count = sum(name.endswith(".W_ih") for name in state)
-        hidden = state[f"{cells}.0.W_hh"].shape[0]
         self.embedding = nn.Embedding(*state["embedding.weight"].shape)
         self.embedding.weight = learned(state, "embedding.weight")
-        self.lstm = nn.LSTM(self.embedding.embedding_dim, hidden, count)
-        for layer in range(count):
-            for part in ("ih", "hh"):
-                weight = learned(state, f"{cells}.{layer}.W_{part}", (1, 0))
-                setattr(self.lstm, f"weight_{part}_l{layer}", weight)
-                bias = learned(state, f"{cells}.{layer}.bias_{part}")
-                setattr(self.lstm, f"bias_{part}_l{layer}", bias)
+        self.lstm = lstm_layers(state, "seq_model.lstm_cells")
         self.linear = linear(state, "linear")
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -7,7 +7,6 @@ from needle_tvm.child import load_module
 FOLDER = Path(__file__).resolve().parent.parent / "apps"
 
 contestants = load_module(FOLDER / "contestants.py")
-mlp = load_module(FOLDER / "models" / "mlp.py")
 models = load_module(FOLDER / "models" / "__init__.py")
 peers = load_module(FOLDER / "peers.py")
 report = load_module(FOLDER / "report.py")

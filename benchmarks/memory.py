@@ -45,7 +45,7 @@ def torch_step(**kwargs: Any) -> Contestant:
     in the order of time."""
     import torch
 
-    call, _ = load_module(_APPS / "peers.py").torch_training(**kwargs)
+    call, _ = load_module(_APPS / "torch_peers.py").training(**kwargs)
 
     def measure() -> list[np.ndarray]:
         for _ in range(WARM_UP):

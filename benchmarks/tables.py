@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from rich.table import Table
 
 from benchmarks.apps import report
 from needle_tvm.words import counted
+
+EAGER = "needle eager"
 
 
 def console() -> Console:
@@ -27,7 +29,9 @@ def print_case(case: Mapping[str, Any]) -> None:
     ours = list(case["ratios"])
     table = Table(title=case["case"], title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     table.add_column("")
-    for heading in ("median", "quartiles", *(f"its time / {name}" for name in ours)):
+    with_errors = any("error" in entry for entry in case["contestants"])
+    headings = ["median", "quartiles", *(f"its time / {name}" for name in ours)]
+    for heading in [*headings, "error"] if with_errors else headings:
         table.add_column(heading, justify="right")
     for entry in case["contestants"]:
         cells = [
@@ -38,10 +42,54 @@ def print_case(case: Mapping[str, Any]) -> None:
         for name in ours:
             ratio = case["ratios"][name].get(entry["name"])
             cells.append(report.ratio(ratio) if ratio else "")
+        if with_errors:
+            cells.append(_error(entry.get("error")))
         table.add_row(*cells)
     out = console()
     out.print(table)
+    for line in case.get("failed", {}).values():
+        out.print(f"left out: {line}")
+    if "fastest" in case:
+        out.print(f"fastest peer: {case['fastest']}")
     out.print()
+
+
+def _error(error: float | None) -> str:
+    return "unbounded" if error is None else f"{error:.1e}"
+
+
+def print_rows(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Headings and rows, numbers to the right."""
+    headings, *others = rows
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in others:
+        table.add_row(*row)
+    out = console()
+    out.print(table)
+    out.print()
+
+
+def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
+    """Headings and rows as a Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, "|---" * len(rows[0]) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def summary(result: Mapping[str, Any]) -> list[list[str]]:
+    """Headings and rows, a row per case: the fastest peer, and its time over those of ours that are
+    compiled."""
+    ours = [name for name in result["cases"][0]["ratios"] if name != EAGER]
+    rows = [["case", "fastest peer", "its time", *(f"its time / {name}" for name in ours)]]
+    for case in result["cases"]:
+        name = case.get("fastest")
+        times = {entry["name"]: entry["median"] for entry in case["contestants"]}
+        ratios = [case["ratios"].get(mine, {}).get(name) for mine in ours]
+        cells = [case["case"], name or "none", report.duration(times[name]) if name else ""]
+        rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
+    return rows
 
 
 def print_conditions(result: Mapping[str, Any]) -> None:
@@ -86,15 +134,13 @@ def conditions(result: Mapping[str, Any]) -> str:
 def markdown(result: Mapping[str, Any]) -> str:
     """All cases as one Markdown table, a row per contestant."""
     ours = list(result["cases"][0]["ratios"])
-    headings = ["case", "contestant", "median", *(f"its time / {name}" for name in ours)]
-    lines = [conditions(result), "", f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    rows = [["case", "contestant", "median", *(f"its time / {name}" for name in ours)]]
     for case in result["cases"]:
         for entry in case["contestants"]:
             ratios = [case["ratios"][name].get(entry["name"]) for name in ours]
             cells = [case["case"], entry["name"], report.duration(entry["median"])]
-            cells += [report.ratio(ratio) if ratio else "" for ratio in ratios]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
+    return f"{conditions(result)}\n\n{markdown_rows(rows)}"
 
 
 def draw_chart(result: Mapping[str, Any], path: Path) -> None:

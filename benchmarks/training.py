@@ -22,6 +22,7 @@ OURS = "needle eager"
 CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"
 MODELS = apps.FOLDER / "models"
 PRODUCT = "gemm"
+TORCH = ("torch",)
 MEMORY_BATCH = 64  # at which memory is measured besides the models' own
 
 
@@ -46,8 +47,8 @@ CASES = (
     Case("mlp", "mlp", f"{MODELS / 'mlp.py'}:build", 8),
     Case("conv", "conv", f"{MODELS / 'resnet.py'}:build", 8),
     Case("transformer", "transformer", f"{MODELS / 'transformer.py'}:build", 8),
-    Case("lstm-128", "lstm", _LSTM, 16, {"words": 1000, "size": 128, "length": 20}),
-    Case("lstm-256", "lstm", _LSTM, 16, {"words": 1000, "size": 256, "length": 35}),
+    Case("lstm-128", "language", _LSTM, 16, {"words": 1000, "size": 128, "length": 20}),
+    Case("lstm-256", "language", _LSTM, 16, {"words": 1000, "size": 256, "length": 35}),
 )
 NAMES = (*(case.name for case in CASES), PRODUCT)
 
@@ -75,21 +76,21 @@ def contestants(
     common = {"weights": files["weights"], "inputs": files["inputs"]}
     if mode == "step":
         common |= {"labels": files["labels"], "optimizer": options.optimizer}
-        function, peer = "training", "torch_training"
+        function, peer = "training", "training"
     else:
-        function, peer = "eager", "torch_eager"
+        function, peer = "eager", "forward"
     ours = {"factory": case.factory, "options": case.settings, **common}
     if mode == "forward":
         ours["device"] = "cpu"
     found = [
         Contestant(OURS, f"{apps.contestants.__file__}:{function}", ours, threads=options.threads)
     ]
-    if apps.peers.TORCH_EAGER in apps.peers.missing(case.peer):
+    if apps.peers.missing(case.peer, TORCH):
         return found
-    theirs = {"model": case.peer, "threads": options.threads, **common}
-    torch = Contestant(
-        apps.peers.TORCH_EAGER, f"{apps.peers.__file__}:{peer}", theirs, threads=options.threads
-    )
+    twin = apps.peers.TWINS[case.peer]
+    theirs = {"twin": twin, "options": case.settings, "threads": options.threads, **common}
+    factory = f"{apps.FOLDER / 'torch_peers.py'}:{peer}"
+    torch = Contestant(apps.peers.TORCH_EAGER, factory, theirs, threads=options.threads)
     found.append(torch)
     if case.peer == "conv":
         kwargs = {**theirs, "channels_last": True}
@@ -108,7 +109,7 @@ def product_contestants(size: int, options: argparse.Namespace) -> list[Contesta
         # OpenBLAS may not know the processor and then takes kernels without AVX-512.
         env = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
         found.append(replace(found[1], name="NumPy, OPENBLAS_CORETYPE=SKYLAKEX", env=env))
-    if apps.peers.TORCH_EAGER not in apps.peers.missing("mlp"):
+    if not apps.peers.missing("mlp", TORCH):
         kwargs = {"size": size, "threads": threads}
         found.append(
             Contestant(apps.peers.TORCH_EAGER, f"{here}torch_product", kwargs, threads=threads)
@@ -159,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     cli.check_writable(options.out / "training.json")
     if options.quick:
         options.rounds = 5
-    report = contests.new_report(options, "lstm")
+    report = contests.new_report(options, "language", TORCH)
 
     def contest(name: str, entries: Sequence[Contestant]) -> None:
         found = contests.run(name, entries, options)
@@ -188,7 +189,7 @@ def run_memory(options: argparse.Namespace) -> int:
     """The models at their own batch and at MEMORY_BATCH (or at --batch); prints and writes JSON."""
     path = options.out / "memory.json"
     cli.check_writable(path)
-    report = contests.new_report(options, "lstm")
+    report = contests.new_report(options, "language", TORCH)
     with cli.progress() as bar:
         for case in CASES:
             batches = [options.batch] if options.batch else [case.batch, MEMORY_BATCH]

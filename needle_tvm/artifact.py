@@ -278,7 +278,8 @@ def _check_structure(manifest: dict[str, Any]) -> None:
             _expect(all(isinstance(extent, int) and extent >= 0 for extent in spec["shape"]), kind)
             _expect(isinstance(spec["dtype"], str), kind)
             _expect(kind == "outputs" or isinstance(spec["name"], str), kind)
-    _expect(main["transform"] is None or isinstance(main["transform"], str), "transform")
+    for name in ("transform", "by_kernel"):
+        _expect(main.get(name) is None or isinstance(main[name], str), name)
     _expect(isinstance(main["bare_output"], bool), "bare_output")
     count = sum(trees.leaves(argument["tree"]) for argument in main["arguments"])
     _expect(count == len(main["inputs"]), "arguments")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,14 @@ from needle_tvm import artifact, host, pipeline, trees, versions
 from needle_tvm._tvm import (
     IRModule,
     Target,
+    build_executable,
     check_well_formed,
     cpu_features,
     llvm_version,
-    relax,
     script,
 )
 from needle_tvm.errors import ArtifactError, TranslationError
+from needle_tvm.passes.merge_kernels import BY_KERNEL
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
 from needle_tvm.translate import MAIN, translate
@@ -29,19 +30,22 @@ Progress = Callable[[str], None]
 TRANSFORM = f"{MAIN}_transform_params"
 
 
-def lower(graph: Graph, target: Target, stage: str) -> IRModule:
+def lower(graph: Graph, target: Target, stage: str, disable: Collection[str] = ()) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
     module = translate(graph, prefer_emit=pipeline.PIPELINES[stage].prefer_emit)
-    return lower_module(module, target, stage)
+    return lower_module(module, target, stage, disable)
 
 
-def lower_module(module: IRModule, target: Target, stage: str) -> IRModule:
+def lower_module(
+    module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
+) -> IRModule:
     """A Relax module, whatever made it, through the stage's passes over the graph.
 
-    Its function `main` takes `num_input` inputs (an attribute) and then the parameters.
+    Its function `main` takes `num_input` inputs (an attribute) and then the parameters. `disable`
+    names what to leave out (`pipeline.without`).
     """
     check_well_formed(module)
-    module = pipeline.run(pipeline.PIPELINES[stage].graph, module, target)
+    module = pipeline.run(pipeline.without(stage, disable).graph, module, target)
     check_well_formed(module)
     return module
 
@@ -49,8 +53,7 @@ def lower_module(module: IRModule, target: Target, stage: str) -> IRModule:
 def write_library(module: IRModule, target: Target, folder: Path) -> None:
     """Compile a scheduled module into `folder`: the library and the script it was made from."""
     (folder / artifact.SCRIPT).write_text(script(module) + "\n")
-    with target:
-        executable = relax.build(module, target=target)
+    executable = build_executable(module, target)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
@@ -61,9 +64,11 @@ def write_library(module: IRModule, target: Target, folder: Path) -> None:
     (folder / artifact.LIBRARY).write_bytes(code)
 
 
-def schedule(module: IRModule, target: Target, stage: str) -> IRModule:
-    """The module with its loops scheduled as the stage says."""
-    return pipeline.run(pipeline.PIPELINES[stage].schedule, module, target)
+def schedule(
+    module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
+) -> IRModule:
+    """The module with its loops scheduled as the stage says, but for what `disable` names."""
+    return pipeline.run(pipeline.without(stage, disable).schedule, module, target)
 
 
 def signature(graph: Graph) -> dict[str, Any]:
@@ -95,8 +100,9 @@ def describe(
     """The manifest of a compiled module, but for what is known only once the files are written."""
     names = {variable.name_hint for variable in module.get_global_vars()}
     transform = TRANSFORM if TRANSFORM in names else None
+    by_kernel = BY_KERNEL if BY_KERNEL in names else None
     return {
-        "functions": {MAIN: {**signature, "transform": transform}},
+        "functions": {MAIN: {**signature, "transform": transform, "by_kernel": by_kernel}},
         "target": {
             **spec.fields,
             "mcpu": str(target.attrs["mcpu"]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,21 @@ def root() -> Path:
 
 
 def key(
-    *, graph: str, target: dict[str, Any], stage: str, search: dict[str, Any]
+    *,
+    graph: str,
+    target: dict[str, Any],
+    stage: str,
+    search: dict[str, Any],
+    disable: Collection[str] = (),
 ) -> dict[str, Any]:
     """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
-    `search` what `tune.options.Options.cache_key` gives."""
+    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it."""
     return {
         "graph": graph,
         "target": target,
         "stage": stage,
         "search": search,
+        "disable": sorted(disable),
         "versions": versions.stamp(),
     }
 

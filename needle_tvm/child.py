@@ -37,12 +37,13 @@ _EXIT_SECONDS = 2.0  # how long a child that was told to end may take before it 
 class ChildError(NeedleTVMError, RuntimeError):
     """A child failed, died or did not answer in time.
 
-    `str()` is one line; `details` holds the end of the child's stderr.
+    `str()` is one line; `details` holds the end of the child's stderr, `child` its name.
     """
 
-    def __init__(self, message: str, details: str = "") -> None:
+    def __init__(self, message: str, details: str = "", child: str = "") -> None:
         super().__init__(message)
         self.details = details
+        self.child = child
 
 
 class Child:
@@ -170,7 +171,7 @@ class Child:
         self._stderr.seek(0)
         text = self._stderr.read().decode(errors="replace")
         tail = "\n".join(text.splitlines()[-_STDERR_LINES:])
-        return ChildError(f"{self.name}: {what}", tail)
+        return ChildError(f"{self.name}: {what}", tail, self.name)
 
     def _ending(self) -> str:
         """How a child whose pipes are closed came to its end."""

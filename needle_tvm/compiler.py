@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 import needle
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
-from needle_tvm.errors import ArtifactError, TargetError
+from needle_tvm.errors import ArtifactError, StageError, TargetError
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 
@@ -138,6 +138,7 @@ def compile(
     seed: int = 0,
     tracker: str | None = None,
     key: str | None = None,
+    disable: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Executable:
     """Compile `model` for inputs like these, or reload what was compiled for them before.
@@ -150,25 +151,28 @@ def compile(
     found for the same kernels is used at once. With `tracker` ("HOST:PORT") and `key`, candidates
     are measured by the servers of `python -m needle_tvm server` there. `threads` is how many
     threads the code uses, by default the cores this process may use. `recompile` ignores what is
-    cached. `progress` is called with lines of text and, while searching, with
-    `needle_tvm.tune.status.Status`; `str()` of each is one line.
+    cached. `disable` leaves out passes and schedule rules by name (`needle_tvm.pipeline.switches`),
+    to see what each is worth; a search takes none. `progress` is called with lines of text and,
+    while searching, with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises StageError, TargetError, needle's TraceError, TranslationError, TuningError, and
     ArtifactError when the cache folder cannot be written.
     """
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
+    if disable and options.searches:
+        raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
     graph = trace(model, *inputs, training=training)
     source = Source(
         fingerprint=graph.fingerprint(),
-        lower=lambda target: _lower(graph, target, stage),
+        lower=lambda target: _lower(graph, target, stage, disable),
         params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
         example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
         reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
         tolerances=lambda: golden.tolerances(graph),
     )
-    return compile_source(source, spec, stage, options, recompile, progress)
+    return compile_source(source, spec, stage, options, recompile, progress, disable)
 
 
 @dataclass(frozen=True)
@@ -199,17 +203,22 @@ def compile_source(
     options: Options,
     recompile: bool,
     progress: Progress | None,
+    disable: Collection[str] = (),
 ) -> Executable:
     """Compile a source into the cache, or reload what is there."""
     key = cache.key(
-        graph=source.fingerprint, target=spec.key(), stage=stage, search=options.cache_key()
+        graph=source.fingerprint,
+        target=spec.key(),
+        stage=stage,
+        search=options.cache_key(),
+        disable=disable,
     )
     folder = cache.entry(key)
     program = None if recompile else _cached(folder)
     from_cache = program is not None
     if program is None:
         _say(progress, f"{stage}: compiling")
-        _build(source, spec, stage, options, folder, key, progress)
+        _build(source, spec, stage, options, folder, key, progress, disable)
         program = artifact.undisturbed(
             folder, lambda: runtime.Program(folder, artifact.verify(folder))
         )
@@ -237,10 +246,12 @@ def _cached(folder: Path) -> runtime.Program | None:
         return None
 
 
-def _lower(graph: Graph, target: Target, stage: str) -> tuple[IRModule, dict[str, Any]]:
+def _lower(
+    graph: Graph, target: Target, stage: str, disable: Collection[str]
+) -> tuple[IRModule, dict[str, Any]]:
     from needle_tvm import build
 
-    return build.lower(graph, target, stage), build.signature(graph)
+    return build.lower(graph, target, stage, disable), build.signature(graph)
 
 
 def _build(
@@ -251,6 +262,7 @@ def _build(
     folder: Path,
     key: dict[str, Any],
     progress: Progress | None,
+    disable: Collection[str],
 ) -> None:
     """Compile into the cache entry `folder`."""
     from needle_tvm import build
@@ -259,14 +271,49 @@ def _build(
     module, signature = source.lower(target)
     notes: dict[str, Any] = {"stage": stage, "key": key}
     if options.searches:
-        from needle_tvm.tune import session
-
-        module, notes["tuning"] = session.tune(module, spec, options, progress)
-    module = build.schedule(module, target, stage)
+        module = _tuned(source, module, signature, spec, stage, options, notes, progress)
+    else:
+        module = build.schedule(module, target, stage, disable)
     with artifact.writing(folder) as temporary:
         build.write_library(module, target, temporary)
         manifest = build.describe(signature, module, spec, target, notes)
         artifact.write_manifest(temporary, manifest)
+
+
+def _tuned(
+    source: Source,
+    module: IRModule,
+    signature: dict[str, Any],
+    spec: TargetSpec,
+    stage: str,
+    options: Options,
+    notes: dict[str, Any],
+    progress: Progress | None,
+) -> IRModule:
+    """The module scheduled with what a search found, where that is not slower as a whole.
+
+    What came of it is noted under `tuning` and `whole_model`.
+    """
+    from needle_tvm import build
+    from needle_tvm.tune import session, whole
+
+    target = spec.to_tvm()
+    unscheduled = module.clone()
+    module, tasks = session.tune(module, spec, options, progress)
+    notes["tuning"] = tasks
+    module = build.schedule(module, target, stage)
+    taken = [note for note in tasks if note["chosen"] == session.SEARCH]
+    if not taken or options.tracker is not None:  # other machines' times are not ours to take
+        return module
+    _say(progress, f"{stage}: comparing the whole model with the rules' own")
+    by_rules = build.schedule(unscheduled, target, stage)
+    modules = {whole.RULES: by_rules, whole.TUNED: module}
+    notes["whole_model"] = whole.compare(modules, signature, source.params, spec, target)
+    if notes["whole_model"]["kept"] == whole.TUNED:
+        return module
+    for note in taken:
+        note.update(chosen=session.RULE, reason="the model as a whole is slower with it")
+    return by_rules
 
 
 def _say(progress: Progress | None, line: str) -> None:

@@ -4,33 +4,57 @@
 |--------|---------------|--------|
 | noopt  | emit_te       | none that changes the computation: unfused, unscheduled |
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
-| tuned  | emit          | scales folded, weights packed, that work lifted, fused, scheduled |
+| tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
 
+from needle_tvm import legalize
 from needle_tvm._tvm import IRModule, Target, transform
+from needle_tvm.errors import StageError
+from needle_tvm.passes.conv_as_matmul import conv_as_matmul
 from needle_tvm.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.passes.fold_scale import fold_scale
+from needle_tvm.passes.fold_shift import fold_shift
+from needle_tvm.passes.fuse_attention import fuse_attention
+from needle_tvm.passes.merge_kernels import merge_kernels
+from needle_tvm.passes.merge_products import merge_products
 from needle_tvm.passes.own_outputs import own_outputs
+from needle_tvm.passes.pack_conv import pack_conv
+from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.passes.pack_weights import pack_weights
+from needle_tvm.passes.reduce_as_stored import reduce_as_stored
+from needle_tvm.passes.share_norms import share_norms
 from needle_tvm.passes.sink_views import sink_permutes, sink_reshapes
+from needle_tvm.passes.trim_taps import trim_taps
+from needle_tvm.passes.view_reshapes import view_reshapes
 from needle_tvm.schedule import cpu
 
 Pass = Callable[[IRModule, Target], IRModule]
 
 
 def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
-    """One of TVM's passes that does not look at the target."""
-    return lambda module, target: tvm_pass()(module)
+    """One of TVM's passes that does not look at the target, under its own name."""
+
+    def apply(module: IRModule, target: Target) -> IRModule:
+        return tvm_pass()(module)
+
+    apply.__name__ = tvm_pass.__name__
+    return apply
 
 
 def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
     """Move what depends on parameters alone into `main_transform_params`, run once at load."""
     return transform.LiftTransformParams()(module)
+
+
+def _legalize_ops(module: IRModule, target: Target) -> IRModule:
+    """TVM's operators as loops: its own rules, but for those of ours."""
+    return transform.LegalizeOps(legalize.RULES)(module)
 
 
 # A variable that only renames another stops fusion, and lets a result that is a reshaped input be
@@ -42,7 +66,7 @@ _DROP_DEAD = _plain(transform.DeadCodeElimination)
 
 _FUSE = (
     _CLEAN,
-    _plain(transform.LegalizeOps),
+    _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
     _plain(transform.FoldConstant),
     _plain(transform.FuseOps),
@@ -73,19 +97,34 @@ PIPELINES: dict[str, Pipeline] = {
             _CLEAN,
             own_outputs,
             drop_broadcasts,
+            share_norms,
+            _DROP_DEAD,
+            merge_products,
+            _DROP_DEAD,
+            fuse_attention,
+            _DROP_DEAD,
             sink_permutes,
             _CLEAN,
+            reduce_as_stored,
             _DROP_DEAD,
             fold_scale,
+            fold_shift,
+            _DROP_DEAD,
+            trim_taps,
+            conv_as_matmul,
+            pack_conv,
             pack_weights,
+            pack_recurrence,
             sink_reshapes,
             _CLEAN,
             _DROP_DEAD,
             _lift_parameter_work,
             *_FUSE,
+            view_reshapes,
+            _DROP_DEAD,
             own_outputs,
         ),
-        schedule=(cpu.schedule,),
+        schedule=(cpu.schedule, merge_kernels),
     ),
 }
 
@@ -96,3 +135,42 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
         for apply in passes:
             module = apply(module, target)
     return module
+
+
+def switches(stage: str) -> tuple[str, ...]:
+    """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
+    pipeline = PIPELINES[stage]
+    passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
+    rules = [rule.name for rule in cpu.RULES] if cpu.schedule in pipeline.schedule else []
+    return tuple(dict.fromkeys([*passes, *rules]))
+
+
+def without(stage: str, names: Collection[str]) -> Pipeline:
+    """The stage's pipeline with some of `switches` left out, to see what each is worth.
+
+    A pass is left out wherever it stands. What a left-out rule would have scheduled goes to the
+    next one that fits, in the end to `loops`; without `schedule` loops stay as they are written.
+    Some passes cannot be done without, and the module then fails to compile or computes something
+    else: nothing but `names` being there is checked, with a StageError.
+    """
+    pipeline = PIPELINES[stage]
+    if not names:
+        return pipeline
+    known = switches(stage)
+    for name in names:
+        if name not in known:
+            raise StageError(f"disable: {name!r}: stage {stage!r} has only {', '.join(known)}")
+    rules = tuple(rule for rule in cpu.RULES if rule.name not in names)
+    return replace(
+        pipeline,
+        graph=tuple(apply for apply in pipeline.graph if _name(apply) not in names),
+        schedule=tuple(
+            partial(cpu.schedule, rules=rules) if apply is cpu.schedule else apply
+            for apply in pipeline.schedule
+            if _name(apply) not in names
+        ),
+    )
+
+
+def _name(apply: Pass) -> str:
+    return getattr(apply, "func", apply).__name__.lstrip("_")

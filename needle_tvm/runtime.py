@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from needle_tvm import artifact, bfloat16, golden, trees
+from needle_tvm import artifact, bfloat16, golden, safetensors_reader, trees
 from needle_tvm.errors import ArtifactError, InputError, ParameterError
 from needle_tvm.ffi import load_ffi
 from needle_tvm.threads import configure_tvm_threads
@@ -42,7 +41,19 @@ def load(
     KeyFileError when the file holds no key, InstallError without the package `cryptography`;
     nothing of it is loaded in any of these cases.
     """
-    return load_with_params(path, require_signature)[0]
+
+    def read() -> Program:
+        folder = Path(path)
+        manifest = artifact.verify(folder, require_signature)
+        program = Program(folder, manifest)
+        params = read_arrays(folder, manifest, artifact.PARAMS)
+        if params is not None:
+            tensors = program.to_tensors(params)
+            del params  # the file's bytes: packing needs as much again
+            program.use(tensors)
+        return program
+
+    return artifact.undisturbed(path, read)
 
 
 def load_with_params(
@@ -71,15 +82,10 @@ def read_arrays(
     """
     if name not in manifest["files"]:
         return None
-    from safetensors import SafetensorError, deserialize
-
     data = artifact.read_file(folder, manifest, name)
     try:
-        return {
-            array: np.frombuffer(entry["data"], _dtype(entry["dtype"])).reshape(entry["shape"])
-            for array, entry in deserialize(data)
-        }
-    except (SafetensorError, KeyError, ValueError) as error:
+        return safetensors_reader.views(data)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ArtifactError(f"{folder / name}: cannot be read ({error})") from error
 
 
@@ -117,6 +123,10 @@ class Program:
         The arrays are copied. Raises ParameterError that lists every name that is missing,
         unexpected or of another shape or dtype; the weights in use stay as they were.
         """
+        self.use(self.to_tensors(params))
+
+    def to_tensors(self, params: Mapping[str, Any]) -> list[Any]:
+        """Copies of the weights in the code's order, for `use`; raises as `set_params` does."""
         problems = [f"unexpected {name!r}" for name in sorted(set(params) - self._param_names())]
         arrays = []
         for spec in self._main["params"]:
@@ -132,7 +142,10 @@ class Program:
             arrays.append(array)
         if problems:
             raise ParameterError("weights do not fit: " + "; ".join(problems))
-        tensors = [bfloat16.to_tensor(self._ffi, aligned_copy(array)) for array in arrays]
+        return [bfloat16.to_tensor(self._ffi, aligned_copy(array)) for array in arrays]
+
+    def use(self, tensors: Sequence[Any]) -> None:
+        """Use the weights that `to_tensors` made, packed here as the code wants them."""
         transform = self._main["transform"]
         if transform is not None and tensors:
             self._params = tuple(self._machine()[transform](tensors))
@@ -187,14 +200,21 @@ class Program:
             raise InputError(f"takes {len(specs)} arrays, was given {len(values)}")
         return [self._wrap(value, spec) for value, spec in zip(values, specs, strict=True)]
 
-    def call(self, tensors: Sequence[Any], machine: Any = None) -> list[Any]:
-        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time.
+    def call(self, tensors: Sequence[Any]) -> list[Any]:
+        """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time."""
+        main = getattr(self._local, "main", None)
+        if main is None:  # looking it up takes a microsecond
+            main = self._local.main = self._machine()["main"]
+        return self._call(main, tensors)
 
-        It runs on the calling thread's virtual machine, or on one that `new_machine` made.
-        """
+    def call_by_kernel(self, tensors: Sequence[Any], machine: Any) -> list[Any]:
+        """As `call`, on a machine that `new_machine` made, with no kernels merged into one."""
+        return self._call(machine[self._main.get("by_kernel") or "main"], tensors)
+
+    def _call(self, function: Any, tensors: Sequence[Any]) -> list[Any]:
         if self._params is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
-        result = (machine or self._machine())["main"](*tensors, *self._params)
+        result = function(*tensors, *self._params)
         if self._main["bare_output"]:
             return [result]
         return list(result)
@@ -223,15 +243,6 @@ class Program:
         machine = self._executable()
         machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
         return machine
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    """NumPy's form of a dtype as safetensors writes it, such as "F32"."""
-    if name == "BF16":  # what safetensors.numpy.load does not know, unlike its load_file
-        return np.dtype(ml_dtypes.bfloat16)
-    if name == "BOOL":
-        return np.dtype(bool)
-    return np.dtype(f"{name[0].lower()}{int(name[1:]) // 8}")
 
 
 @dataclass(frozen=True)

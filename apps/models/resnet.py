@@ -96,12 +96,17 @@ def digits(batch: int = BATCH) -> tuple[nn.Module, np.ndarray]:
 
 def _example(kind: type[nn.Module], shape: tuple[int, ...]) -> tuple[nn.Module, np.ndarray]:
     ndl.manual_seed(0)
-    model = kind()
     rng = np.random.default_rng(0)
-    # Statistics as after training, not the 0 and 1 that would hide a mistake in using them.
+    model = with_statistics(kind(), rng)
+    return model, rng.standard_normal(shape, dtype=np.float32)
+
+
+def with_statistics(model: nn.Module, rng: np.random.Generator) -> nn.Module:
+    """The model in eval mode, its batch norms' statistics as after training: not the 0 and 1 that
+    would hide a mistake in using them."""
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
             values = rng.uniform(0.5, 1.5, buffer.shape) - name.endswith("running_mean")
             buffer.data = ndl.Tensor(values.astype(buffer.dtype), requires_grad=False)
     model.eval()
-    return model, rng.standard_normal(shape, dtype=np.float32)
+    return model

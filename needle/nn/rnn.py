@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 from .. import init, ops
-from .._state import state
 from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..errors import ShapeError
@@ -194,17 +193,8 @@ class LSTM(Module):
         hiddens, cells = _states(self.lstm_cells, X, h0), _states(self.lstm_cells, X, c0)
         last_hidden, last_cell = [], []
         for layer, hidden, cell in zip(self.lstm_cells, hiddens, cells, strict=True):
-            if (
-                state.trace is not None
-            ):  # a step at a time: equal steps share their compiled kernels
-                outputs = []
-                for projected in ops.split(layer.project(X), 0):
-                    hidden, cell = layer.step(projected, hidden, cell)
-                    outputs.append(hidden)
-                X = ops.stack(outputs, 0)
-            else:
-                X, after, _ = ops.lstm_sequence(layer.project(X), hidden, cell, layer.W_hh)
-                hidden, cell = X[-1], after[-1]
+            X, after, _ = ops.lstm_sequence(layer.project(X), hidden, cell, layer.W_hh)
+            hidden, cell = X[-1], after[-1]
             last_hidden.append(hidden)
             last_cell.append(cell)
         return X, (ops.stack(last_hidden, 0), ops.stack(last_cell, 0))

@@ -71,6 +71,7 @@ class Sign(Elementwise):
 class Erf(_Float):
     """y = erf(x), the error function."""
 
+    relax = "erf"
     reads = frozenset({"inputs"})
     samples = unary()
 
@@ -93,6 +94,7 @@ class Erf(_Float):
 class Gelu(_Float):
     """y = x * P(a normally distributed number is below x), by erf and not by tanh."""
 
+    relax = "nn.gelu"
     reads = frozenset({"inputs"})
     samples = unary()
 
@@ -121,6 +123,7 @@ class Gelu(_Float):
 class Silu(_Float):
     """y = x * sigmoid(x)."""
 
+    relax = "nn.silu"
     reads = frozenset({"inputs"})
     samples = unary()
 

@@ -109,7 +109,7 @@ class Conv(_conv.ConvOp):
         return k.te.compute(shape, body, name="conv")
 
     def emit(self, r: Any, x: Any, w: Any) -> Any:
-        if self.groups != 1 or not _te.same_number(r, x, w):
+        if not _te.same_number(r, x, w):
             return None
         window = self.window(w.ty.shape)
         return r.op.nn.conv2d(
@@ -118,6 +118,7 @@ class Conv(_conv.ConvOp):
             strides=list(window.stride),
             padding=[*window.padding, *window.padding],
             dilation=list(window.dilation),
+            groups=self.groups,
             data_layout="NHWC",
             kernel_layout="HWIO",
         )

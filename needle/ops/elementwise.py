@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,10 +21,14 @@ class _Float(Elementwise):
 
     floating = True
     numpy: ClassVar[Any]  # the twin, on floats
+    relax: ClassVar[str]  # Relax's operator on floats; needle_tvm.legalize gives it our `emit_te`
     error_samples = (_TWO_INPUTS,)
 
     def reference(self, x: Any) -> Any:
         return type(self).numpy(x if is_floating(x.dtype.name) else x.astype("float64"))
+
+    def emit(self, r: Any, x: Any) -> Any:
+        return attrgetter(self.relax)(r.op)(x) if is_floating(str(x.ty.dtype)) else None
 
 
 def _sigmoid(x: Any) -> Any:
@@ -95,6 +100,7 @@ class Relu(Elementwise):
 class Exp(_Float):
     """y = exp(x)."""
 
+    relax = "exp"
     reads = frozenset({"output"})
     numpy = np.exp
     samples = unary(-3, 3)
@@ -113,6 +119,7 @@ class Exp(_Float):
 class Log(_Float):
     """y = ln(x)."""
 
+    relax = "log"
     reads = frozenset({"inputs"})
     numpy = np.log
     samples = unary(0.2, 4)
@@ -131,6 +138,7 @@ class Log(_Float):
 class Tanh(_Float):
     """y = tanh(x)."""
 
+    relax = "tanh"
     reads = frozenset({"output"})
     numpy = np.tanh
     samples = unary()
@@ -149,6 +157,7 @@ class Tanh(_Float):
 class Sigmoid(_Float):
     """y = 1 / (1 + exp(-x))."""
 
+    relax = "sigmoid"
     numpy = _sigmoid
     reads = frozenset({"output"})
     samples = unary()
@@ -167,6 +176,7 @@ class Sigmoid(_Float):
 class Sqrt(_Float):
     """y = sqrt(x)."""
 
+    relax = "sqrt"
     reads = frozenset({"output"})
     numpy = np.sqrt
     samples = unary(0.2, 4)
@@ -185,6 +195,7 @@ class Sqrt(_Float):
 class Rsqrt(_Float):
     """y = 1 / sqrt(x)."""
 
+    relax = "rsqrt"
     numpy = _rsqrt
     reads = frozenset({"output"})
     samples = unary(0.2, 4)

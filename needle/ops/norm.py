@@ -83,7 +83,8 @@ class Normalize(Op):
         x = _te.as_float(k, x)
         centred, variance = _te.moments(k, x, normalize_axes(self.name, self.axes, len(x.shape)))
         variance = k.topi.add(variance, _te.full_like(k, x, self.eps))
-        return k.topi.divide(centred, k.topi.sqrt(variance))
+        scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one for a row
+        return k.topi.multiply(centred, scale)
 
 
 @register
@@ -170,6 +171,12 @@ class LayerNorm(Op):
     def emit_te(self, k: Any, x: Any, weight: Any, bias: Any) -> Any:
         y = Normalize(-1, self.eps).emit_te(k, x)
         return k.topi.add(*_te.promote(k, k.topi.multiply(*_te.promote(k, y, weight)), bias))
+
+    def emit(self, r: Any, x: Any, weight: Any, bias: Any) -> Any:
+        dtypes = {str(operand.ty.dtype) for operand in (x, weight, bias)}
+        if len(dtypes) != 1 or not is_floating(dtypes.pop()):
+            return None
+        return r.op.nn.layer_norm(x, weight, bias, axes=[-1], epsilon=self.eps)
 
 
 @register

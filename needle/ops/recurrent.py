@@ -13,10 +13,10 @@ from ..errors import ShapeError
 from ..op import Op, register
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
+from . import _te
 from .elementwise import Sigmoid, Tanh, sigmoid, tanh
-from .matmul import MATMUL
 from .shape import reshape, transpose
-from .tuples import Stack, split, stack
+from .tuples import split, stack
 
 
 @register
@@ -102,9 +102,7 @@ def _gates_gradient(out_grad: Any, sums: Tensor, cell: Tensor, following: Tensor
     return reshape(stack(gates, 1), sums.shape), of_cell * f
 
 
-def _step_te(k: Any, x: Any, t: int) -> Any:
-    """Step t of a sequence (T, B, ...)."""
-    return k.te.compute(x.shape[1:], lambda *index: x(t, *index))
+LSTM_STEPS = "needle.lstm_steps"  # annotates the block of LstmSequence, for passes to find
 
 
 @register
@@ -188,12 +186,49 @@ class LstmSequence(Op):
         return layers.lstm_sequence_grad(h, c, w, node.output, *out_grad[:2])
 
     def emit_te(self, k: Any, projected: Any, h: Any, c: Any, w: Any) -> Any:
-        steps: list[tuple[Any, ...]] = []
-        for t in range(int(projected.shape[0])):
-            sums = k.topi.add(_step_te(k, projected, t), MATMUL.emit_te(k, h, w))
-            h, c = LSTM_GATES.emit_te(k, sums, c)
-            steps.append((h, c, sums))
-        return tuple(Stack(0).emit_te(k, *parts) for parts in zip(*steps, strict=True))
+        """Loops written out: a tensor expression cannot read its own result of the step before."""
+        steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
+        shapes = [(steps, batch, hidden), (steps, batch, hidden), projected.shape]
+        if _te.is_zero(batch) or _te.is_zero(hidden):
+            nothing = _te.full_like(k, projected, 0)
+            return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
+
+        def sigmoid(x: Any) -> Any:
+            return k.tirx.sigmoid(x)
+
+        def tanh(x: Any) -> Any:
+            return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
+
+        def write(s: Any, ins: Any, outs: Any) -> None:
+            projected, h, c, w = ins
+            hiddens, cells, sums = (s.buffer_proxy(buffer) for buffer in outs)
+
+            def before(states: Any, first: Any, t: Any, b: Any, unit: Any) -> Any:
+                earlier = states[k.tirx.max(t - 1, 0), b, unit]
+                return k.tirx.if_then_else(t == 0, first[b, unit], earlier)
+
+            with s.serial(0, steps) as t, s.serial(0, batch) as b:
+                with s.serial(0, 4 * hidden) as j:
+                    sums[t, b, j] = projected[t, b, j]
+                    with s.serial(0, hidden) as unit:
+                        share = before(hiddens, h, t, b, unit) * w[unit, j]
+                        sums[t, b, j] = sums[t, b, j] + share
+                with s.serial(0, hidden) as unit:
+                    i, f, g, o = (sums[t, b, gate * hidden + unit] for gate in range(4))
+                    kept = sigmoid(f) * before(cells, c, t, b, unit)
+                    cells[t, b, unit] = kept + sigmoid(i) * tanh(g)
+                    hiddens[t, b, unit] = sigmoid(o) * tanh(cells[t, b, unit])
+
+        return tuple(
+            k.te.extern(
+                shapes,
+                [projected, h, c, w],
+                lambda ins, outs: k.statements(lambda s: write(s, ins, outs)),
+                dtype=[_te.dtype_of(projected)] * 3,
+                name="lstm_sequence",
+                attrs={LSTM_STEPS: True},
+            )
+        )
 
 
 LSTM_GATES = LstmGates()

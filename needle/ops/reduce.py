@@ -111,6 +111,14 @@ class Mean(_Reduce):
         count = prod((x.shape[a] for a in self.over(x)), start=k.tirx.const(1, "int64"))
         return k.topi.divide(total, k.tirx.Cast(_te.dtype_of(x), count))
 
+    def emit(self, r: Any, x: Any) -> Any:
+        extents = list(x.ty.shape.values)
+        axes = normalize_axes(self.name, self.axes, len(extents))
+        empty = any(_te.is_zero(extents[axis]) for axis in axes)
+        if not is_floating(str(x.ty.dtype)) or not axes or empty:
+            return None
+        return r.op.mean(x, list(axes), self.keepdims)
+
 
 @register
 class Var(_Reduce):

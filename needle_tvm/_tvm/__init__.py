@@ -4,6 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
+from needle_tvm._tvm import regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -24,6 +25,7 @@ from needle_tvm._tvm.functions import (
 from needle_tvm._tvm.libraries import (
     SESSION_EXPIRED,
     about_server,
+    build_executable,
     connect_session,
     cuda_left_as_source,
     cxx_compiler,
@@ -82,6 +84,8 @@ from needle_tvm._tvm.names import (
     without_tensor_intrinsics,
 )
 
+vector_math.register()
+
 __all__ = [
     "INTERNAL_ERROR",
     "NARROW_FLOATS",
@@ -98,6 +102,7 @@ __all__ = [
     "TensorIntrin",
     "TensorType",
     "about_server",
+    "build_executable",
     "calls_of",
     "check_well_formed",
     "connect_session",
@@ -131,6 +136,7 @@ __all__ = [
     "pool_threads",
     "prim_funcs",
     "raised_through_tvm",
+    "regions",
     "relax",
     "remote_view",
     "s_tir",

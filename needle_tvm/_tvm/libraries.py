@@ -10,6 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm.names import (
+    IRModule,
+    Target,
+    relax,
+    sequential,
     tvm,
     tvm_ffi,
 )
@@ -18,6 +22,25 @@ from needle_tvm._tvm.names import (
 def _module(library: Any) -> Any:
     """What a build gave, without its wrapping. Asking a module for a name compiles all of it."""
     return library.mod if isinstance(library, tvm.runtime.Executable) else library
+
+
+def build_executable(module: IRModule, target: Target) -> Any:
+    """A virtual machine's executable of a module whose operators are all calls of PrimFuncs.
+
+    Views apart, which are `reshape`: TVM's own pipeline begins with its legalisation and fusion,
+    which would make kernels of them again.
+    """
+    from tvm.relax.backend import cpu_generic
+
+    lowering = [
+        *cpu_generic.library_dispatch_passes(target),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        *cpu_generic.finalize_passes(target),
+    ]
+    with target:
+        return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 
 def write_object(library: Any, path: str) -> None:

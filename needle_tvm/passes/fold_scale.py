@@ -14,12 +14,12 @@ batch norm in eval mode comes to: its shift stays an addition.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
-from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape, tvm
-from needle_tvm.passes.dependence import is_parameter_work, parameters_of
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape
+from needle_tvm.passes.convolutions import is_conv
+from needle_tvm.passes.dependence import is_op
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 
 def fold_scale(module: IRModule, target: Target) -> IRModule:
@@ -27,18 +27,8 @@ def fold_scale(module: IRModule, target: Target) -> IRModule:
     return rewrite(module, _Folder, with_parameters=True)
 
 
-def is_op(expr: Any, name: str) -> bool:
-    """Whether `expr` calls the Relax operator `name`."""
-    return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get(name)
-
-
 @expr_functor.mutator
-class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
-    def __init__(self, module: IRModule, function: relax.Function) -> None:
-        super().__init__(module)
-        self._parameters = parameters_of(function)
-        self._uses = _count_uses(function)
-
+class _Folder(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if not is_op(call, "relax.multiply"):
@@ -52,10 +42,10 @@ class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
 
     def _fold(self, y: Any, scale: Any) -> Any:
         """`y * scale` with the scale in the weights; None where the preconditions do not hold."""
-        product, bias = self._only_use(y), None
+        product, bias = self.only_use(y), None
         if is_op(product, "relax.add"):
             for inner, other in (product.args, reversed(product.args)):
-                value = self._only_use(inner)
+                value = self.only_use(inner)
                 if self._is_channelwise(other) and self._is_product(value):
                     product, bias = value, other
                     break
@@ -73,47 +63,16 @@ class _Folder(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         shift = self.builder_.emit(relax.op.multiply(bias, scale))
         return relax.op.add(self.builder_.emit(result), shift)
 
-    def _only_use(self, var: Any) -> Any:
-        """What `var` is bound to, None where it is read in more than one place."""
-        if not isinstance(var, relax.Var) or self._uses[var] != 1:
-            return None
-        return self.lookup_binding(var)
-
     def _is_product(self, expr: Any) -> bool:
         """Whether `expr` multiplies by weights whose last axis is that of its own channels."""
-        if is_op(expr, "relax.nn.conv2d"):
-            layouts = expr.attrs.data_layout, expr.attrs.kernel_layout, expr.attrs.out_layout
-            if tuple(str(layout) for layout in layouts) != ("NHWC", "HWIO", "NHWC"):
-                return False
-        elif not is_op(expr, "relax.matmul"):
+        if not (is_conv(expr) or is_op(expr, "relax.matmul")):
             return False
         shape = static_shape(expr.args[1])
-        return shape is not None and len(shape) >= 2 and self._is_parameter_work(expr.args[1])
+        return shape is not None and len(shape) >= 2 and self.is_parameter_work(expr.args[1])
 
     def _is_channelwise(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters alone and varies along its last axis only."""
         shape = static_shape(expr)
         if shape is None or math.prod(shape[:-1]) != 1:
             return False
-        return self._is_parameter_work(expr)
-
-    def _is_parameter_work(self, expr: Any) -> bool:
-        return is_parameter_work(expr, self._parameters, self.lookup_binding)
-
-
-def _count_uses(function: relax.Function) -> Counter[Any]:
-    """How often each variable is read."""
-    uses: Counter[Any] = Counter()
-
-    def visit(expr: Any) -> None:
-        operands: list[Any] = []
-        if isinstance(expr, relax.Call):
-            operands = list(expr.args)
-        elif isinstance(expr, relax.Tuple):
-            operands = list(expr.fields)
-        elif isinstance(expr, relax.SeqExpr):
-            operands = [expr.body]
-        uses.update(operand for operand in operands if isinstance(operand, relax.Var))
-
-    relax.analysis.post_order_visit(function, visit)
-    return uses
+        return self.is_parameter_work(expr)

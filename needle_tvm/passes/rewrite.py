@@ -1,11 +1,12 @@
-"""Running a mutator over every Relax function of a module."""
+"""Running a mutator over every Relax function of a module, and what mutators ask about one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from needle_tvm._tvm import IRModule, relax
+from needle_tvm._tvm import IRModule, expr_functor, relax
+from needle_tvm.passes.dependence import is_parameter_work, parameters_of, readers_of
 
 
 def rewrite(
@@ -28,3 +29,25 @@ def rewrite(
         mutator.builder_.update_func(name, mutator.visit_expr(function))
         module = mutator.builder_.get()
     return module
+
+
+class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+    """The base of mutators of one function; what is derived is decorated with `mutator`.
+
+    `readers` are those of the function as it came: what the mutator itself has bound is not there.
+    """
+
+    def __init__(self, module: IRModule, function: relax.Function) -> None:
+        super().__init__(module)
+        self.readers = readers_of(function)
+        self._parameters = parameters_of(function)
+
+    def is_parameter_work(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters alone."""
+        return is_parameter_work(expr, self._parameters, self.lookup_binding)
+
+    def only_use(self, expr: Any) -> Any:
+        """What the variable `expr` is bound to, None where it is not read in just one place."""
+        if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
+            return None
+        return self.lookup_binding(expr)

@@ -26,7 +26,10 @@ def _operators(*names: str) -> tuple[Any, ...]:
 
 
 (_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
-_UNARY = _operators("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf")
+_UNARY = _operators(
+    *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
+    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu"),
+)
 _BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 
 
@@ -83,8 +86,7 @@ class _Rows:
         return relax.op.reshape(x, static_shape(view))
 
     def merged(self, outer: Any, inner: Any) -> Any:
-        source, shape = inner.args[0], static_shape(outer)
-        return source if static_shape(source) == shape else relax.op.reshape(source, shape)
+        return _reshaped(inner.args[0], static_shape(outer))
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         rows, shape = static_shape(view.args[0]), static_shape(other)
@@ -97,6 +99,10 @@ class _Rows:
         if shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[1]):
             return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
         return None
+
+
+def _reshaped(x: Any, shape: Any) -> Any:
+    return x if static_shape(x) == shape else relax.op.reshape(x, shape)
 
 
 def sink_permutes(module: IRModule, target: Target) -> IRModule:
@@ -121,6 +127,10 @@ class _Sinker(expr_functor.PyExprMutator):  # type: ignore[name-defined]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
+        if call.op == _RESHAPE and static_shape(call) is not None:
+            inner = self._value(call.args[0])
+            if inner is not None and inner.op == _RESHAPE:
+                return _reshaped(inner.args[0], static_shape(call))
         if call.op in (_PERMUTE, _RESHAPE):
             inner = self._viewed(call.args[0])
             merges = inner is not None and call.op == inner.op and static_shape(call) is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -14,7 +14,7 @@ from needle_tvm import _tvm
 from needle_tvm.records import rows
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.tune import roofline
-from needle_tvm.tune.workers import OK, Limits, Outcome, Workers
+from needle_tvm.tune.workers import OK, Limits, Outcome, Runner, Workers
 
 WRONG = "wrong"  # the kind of a candidate that ran and gave something else
 
@@ -23,16 +23,6 @@ _SERVICE = "needle_tvm.tune.services:serve"
 # How a candidate is timed: as meta_schedule does by default.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _REMOTE_COMPARISONS = 5
-
-
-class Runner(Protocol):
-    """What measures: `workers.Workers` here, `remote.RemoteRunner` elsewhere."""
-
-    def map(
-        self, requests: Sequence[dict[str, Any]], limits: Limits | None = None
-    ) -> Iterator[tuple[int, Outcome]]:
-        """(index of the request, outcome) of each, as they end."""
-        ...
 
 
 class Bench:

@@ -27,7 +27,7 @@ from needle_tvm._tvm import (
     target_fields,
 )
 from needle_tvm.ffi import load_ffi
-from needle_tvm.schedule import cpu
+from needle_tvm.schedule.blocks import work
 from needle_tvm.tune import analysis, cases, library
 from needle_tvm.tune.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
@@ -232,7 +232,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
     function = module["main"]
     parameters = analysis.parameters_of(function)
     folder.mkdir(parents=True, exist_ok=True)
-    if cpu.work(function) <= _QUICK_WORK:
+    if work(function) <= _QUICK_WORK:
         target = make_target({**target_fields(target), "opt-level": 0})
     own = _loaded(module, target, folder / "own.so")
     try:

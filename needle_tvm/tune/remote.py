@@ -26,7 +26,7 @@ from needle_tvm.errors import RemoteError, TuningError
 from needle_tvm.rpc.command import check_key
 from needle_tvm.rpc.protocol import TrackerClient, parse_address, show_address
 from needle_tvm.tune import remote_session
-from needle_tvm.tune.workers import CRASH, OK, TIMEOUT, Limits, Outcome, Workers
+from needle_tvm.tune.workers import CRASH, OK, TIMEOUT, Limits, Outcome, Runner, Workers
 
 WAIT_SECONDS = 30.0  # for a free server
 _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says otherwise
@@ -139,7 +139,7 @@ def attempt(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"expired": str(error)}
 
 
-class RemoteRunner:
+class RemoteRunner(Runner):
     """Measures candidates on all servers of a key; `map` and `call` as those of Workers.
 
     `limits.seconds` is a candidate's time on its server, `limits.memory` what a client here may
@@ -170,20 +170,9 @@ class RemoteRunner:
             environment=environment,
         )
 
-    def __enter__(self) -> RemoteRunner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close(*error)
-
     def close(self, *error: object) -> None:
         """End all clients."""
         self._workers.close(*error)
-
-    def call(self, request: Mapping[str, Any], limits: Limits | None = None) -> Outcome:
-        """The outcome of one request."""
-        ((_, outcome),) = self.map([request], limits)
-        return outcome
 
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None

@@ -188,7 +188,7 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
 
     configure_tvm_threads(threads)
     from needle_tvm._tvm import make_target, pool_threads
-    from needle_tvm.schedule.cpu import vector_registers
+    from needle_tvm.schedule.blocks import vector_registers
     from needle_tvm.target import resolve
 
     if pool_threads() != threads:

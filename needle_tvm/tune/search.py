@@ -27,13 +27,12 @@ from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.remote import LOST
 from needle_tvm.tune.status import Status
-from needle_tvm.tune.task import Task
+from needle_tvm.tune.task import RULE, SEARCH, Task
 from needle_tvm.tune.workers import OK, Outcome
 from needle_tvm.words import counted
 
-RULE, SEARCH = "rule", "search"  # who proposed what is chosen
-
 _CANDIDATES = 2  # per task, compared with the rule at the end
+_TOLD = 5  # per task, whose times are noted beside the rule's
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
@@ -381,10 +380,20 @@ class Search:
             "rule_seconds": task.rule_seconds,
             "best_seconds": task.best_seconds,
             "floor_seconds": task.share.floor or None,
+            "candidates": self._candidates(task),
             "chosen": RULE,
             "candidate": None,
             **task.notes,
+            "reason": task.reason(_WORTH_IT),
         }
+
+    def _candidates(self, task: Task) -> list[dict[str, Any]]:
+        """The rule and the fastest right candidates: who proposed each, and what it took alone."""
+        found = [{"source": RULE, "record": None, "seconds": task.rule_seconds}]
+        for name, record in self.database.best(task.plain, _TOLD):
+            seconds = _mean(record.run_secs)
+            found.append({"source": SEARCH, "record": name, "seconds": seconds})
+        return found
 
 
 def _mean(run_secs: Any) -> float | None:

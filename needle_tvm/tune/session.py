@@ -17,10 +17,13 @@ from needle_tvm.child import Child, ChildError
 from needle_tvm.errors import TuningError
 from needle_tvm.records.store import default_path
 from needle_tvm.schedule import cpu
+from needle_tvm.schedule.blocks import work
 from needle_tvm.target import TargetSpec
 from needle_tvm.threads import thread_environment
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
+from needle_tvm.tune.task import RULE as RULE
+from needle_tvm.tune.task import SEARCH as SEARCH
 from needle_tvm.words import counted
 
 _ANSWER_SECONDS = 900.0  # of the search's process; its workers have limits of their own
@@ -35,8 +38,8 @@ def tune(
     """The module with the best verified candidate in place of each function where one is faster.
 
     Returns it with one note per task: trials, what was rejected and why, what the rule and the best
-    candidate take, and what was chosen. Every candidate is built, judged and measured in processes
-    of their own that end with this call. `progress` is called with lines of text and with
+    candidates take, what was chosen and why. Every candidate is built, judged and measured in
+    processes of their own that end with this call. `progress` is called with lines of text and with
     `status.Status`. Raises TuningError when the search itself fails.
     """
     target = spec.to_tvm()
@@ -55,7 +58,7 @@ def tune(
     notes = search(tasks, rules, description, options, progress=progress)
     for name, note in notes.items():
         candidate = note.pop("candidate")
-        if note["chosen"] == "search":
+        if note["chosen"] == SEARCH:
             variable = module.get_global_var(name)
             found = tvm.ir.load_json(candidate)["main"]
             module.update_func(variable, cpu.mark_scheduled(found, module[variable]))
@@ -70,7 +73,7 @@ def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
         name = variable.name_hint
         if not isinstance(function, PrimFunc) or not calls[name]:
             continue
-        if cpu.work(function) >= _LEAST_WORK:
+        if work(function) >= _LEAST_WORK:
             alone = function.with_attr("global_symbol", "main")
             tasks[name] = (tvm.IRModule({"main": alone}), calls[name])
     return tasks

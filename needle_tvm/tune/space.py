@@ -8,8 +8,8 @@ from needle_tvm import _tvm
 from needle_tvm._tvm import IRModule, Schedule, Target, ms
 from needle_tvm.schedule import cpu
 
-_POPULATION = 64  # of the evolution; a batch is small, and TVM's 512 take eight times as long
-_GENERATIONS = 3  # TVM's default is 4; most of a batch's time is their replaying of schedules
+_POPULATION = 64  # of the evolution, TVM's default being 512: a batch takes 8 to 16 of them
+_GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
 _UNMEASURED = 16  # of them, at least so many that were never measured
 _WARM_UP = 32  # results the cost model wants before it is believed
 
@@ -42,20 +42,10 @@ def cost_model(threads: int) -> Any:
 
 
 def design_space(target: Target) -> Any:
-    """TVM's generated space, and every choice of our own rule's knobs where the rule fits."""
-    cores = int(target.attrs["num-cores"])
+    """TVM's generated space, and every variant of our own rules."""
 
     def own(sch: Schedule) -> list[Schedule]:
-        variants = []
-        for knobs in cpu.DENSE_VARIANTS:
-            variant = sch.copy()
-            block = cpu.annotated(variant, cpu.DENSE)
-            if block is None:
-                cpu.loops(variant, target)
-                return [variant]
-            cpu.dense(variant, block, cores, knobs)
-            variants.append(variant)
-        return variants
+        return list(cpu.variants(sch, target))
 
     generators = [
         ms.space_generator.ScheduleFn(own, **_RULES),

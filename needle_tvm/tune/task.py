@@ -11,6 +11,8 @@ from needle_tvm._tvm import IRModule
 from needle_tvm.tune import budget
 from needle_tvm.tune.status import TaskStatus
 
+RULE, SEARCH = "rule", "search"  # who proposed what is chosen
+
 _NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
 
 
@@ -46,6 +48,20 @@ class Task:
         if self.rule_seconds is None or seconds is None:
             return seconds is not None
         return seconds <= _NEAR * self.rule_seconds
+
+    def reason(self, worth_it: float) -> str:
+        """Why what is noted as chosen was; `worth_it` is the speedup that a candidate needs."""
+        speedup = self.notes.get("speedup")
+        if speedup is not None:
+            how = f"{speedup:.3f} times as fast as the rule in alternating blocks"
+            return how if speedup >= worth_it else f"the best candidate is {how}"
+        if self.notes.get("chosen") == SEARCH:
+            return "the rule does not run here"
+        if self.gate is None:
+            return "there is nothing to judge candidates by"
+        if "record" in self.notes:
+            return "the best candidate alone is slower than the rule"
+        return "no candidate gave right results"
 
     @property
     def status(self) -> TaskStatus:

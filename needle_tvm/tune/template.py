@@ -211,6 +211,10 @@ class _Template:
     def _start(self, message: dict[str, Any]) -> None:
         answer_out, answer_in = os.pipe()
         output_out, output_in = os.pipe()
+        # Said before the fork: a child may fell this process, and must not be taken for one that
+        # never began and so be tried again.
+        self._send({"started": message["id"]})
+        self._write()
         sys.stdout.flush()
         sys.stderr.flush()
         template = os.getpid()
@@ -235,7 +239,6 @@ class _Template:
             message["memory"],
         )
         self._jobs[pid] = job
-        self._send({"started": job.number})
         for descriptor, act in (
             (job.ended, lambda _: self._reap(job)),
             (job.answer, lambda fd: self._take(fd, job.answered)),

@@ -11,17 +11,18 @@ import json
 import math
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from needle_tvm.child import Child, ChildError
 from needle_tvm.errors import TuningError
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.tune.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
-__all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Workers"]
+__all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
 
 _START_SECONDS = 120.0  # the import of the function's module may take this long
 _SILENT_SECONDS = 10.0  # a template that says nothing for so long, with work to do, is given up
@@ -71,7 +72,35 @@ class Outcome:
         return self.kind == OK
 
 
-class Workers:
+R = TypeVar("R", bound="Runner")
+
+
+class Runner(ABC):
+    """What carries out requests: `Workers` here, `remote.RemoteRunner` elsewhere."""
+
+    def __enter__(self: R) -> R:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close(*error)
+
+    def call(self, request: Mapping[str, Any], limits: Limits | None = None) -> Outcome:
+        """The outcome of one request; `limits` stands in for the runner's own."""
+        ((_, outcome),) = self.map([request], limits)
+        return outcome
+
+    @abstractmethod
+    def map(
+        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """(index of the request, outcome) for each request, in the order in which they end."""
+
+    @abstractmethod
+    def close(self, *error: object) -> None:
+        """End all processes; takes the arguments of `__exit__`."""
+
+
+class Workers(Runner):
     """Runs a function, each request in a process of its own, `processes` at once. Linux only.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
@@ -112,17 +141,6 @@ class Workers:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close(*error)
-
-    def call(self, request: Mapping[str, Any], limits: Limits | None = None) -> Outcome:
-        """The outcome of one request; `limits` stands in for the pool's own."""
-        ((_, outcome),) = self.map([request], limits)
-        return outcome
 
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(cache_dir, *arguments, name="mlp"):
+def run(cache_dir, *arguments, name="cpu"):
     return subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)],
         cwd=ROOT,
@@ -23,9 +23,10 @@ def run(cache_dir, *arguments, name="mlp"):
 
 
 def test_a_short_run(cache_dir, tmp_path):
-    done = run(cache_dir, "--rounds", 2, "--block-seconds", 0.02, "--out", tmp_path)
+    quick = ("--rounds", 2, "--block-seconds", 0.02, "--out", tmp_path)
+    done = run(cache_dir, "--models", "mlp", "--peers", "torch", "onnxruntime", *quick)
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "mlp.json").read_text())
+    result = json.loads((tmp_path / "cpu.json").read_text())
     (case,) = result["cases"]
     names = [entry["name"] for entry in case["contestants"]]
     assert names[:2] == ["needle eager", "needle tuned"]
@@ -35,17 +36,31 @@ def test_a_short_run(cache_dir, tmp_path):
     pairs = zip(times["needle eager"], times["needle tuned"], strict=True)
     by_round = sorted(eager / tuned for eager, tuned in pairs)
     assert by_round[0] <= ratio["lower"] <= ratio["median"] <= ratio["upper"] <= by_round[-1]
-    assert (tmp_path / "mlp.png").read_bytes().startswith(b"\x89PNG")
+    assert all(entry["error"] < 1e-5 for entry in case["contestants"])
+    assert case.get("fastest") in (*names[2:], None)
+    assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
     for name in names:
         assert name in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--block-seconds", "nan"], ["--treads"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rounds", "0"],
+        ["--block-seconds", "nan"],
+        ["--treads"],
+        ["--models", "gpt"],
+        ["--batches", "0"],
+        ["--peers", "torhc"],
+        ["--trials", "-1"],
+        ["--out", "/dev/null/x"],
+    ],
+)
 def test_bad_arguments_are_one_line(cache_dir, arguments):
     done = run(cache_dir, *arguments)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert arguments[0] in line
+    assert arguments[0] in line or arguments[-1] in line
 
 
 @pytest.mark.peer

@@ -53,7 +53,9 @@ def test_commands_exist(name):
             assert (ROOT / words[1]).is_file() or words[1].startswith("-"), line
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/performance.md"]
+)
 def test_links_lead_somewhere(name):
     path = ROOT / name
     for link in re.findall(r"\]\(([^)#]+)", path.read_text()):

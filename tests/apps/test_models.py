@@ -100,15 +100,16 @@ def test_evaluation_through_every_stage(run_app, tmp_path, name):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["conv", "transformer"])
-def test_pytorch_is_timed_beside_it(run_app, tmp_path, name):
+def test_peers_are_timed_beside_it(run_app, tmp_path, name):
     pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
     done = run_app(
         *("tvm_eval.py", "-m", name, "--batch", "2", "--rounds", "1", "--stages", "tuned"),
         *("--peers", "--out", tmp_path, "--json", "-"),
     )
     assert done.returncode == 0, done.stderr
     names = [entry["name"] for entry in json.loads(done.stdout)["timing"]["contestants"]]
-    assert names == ["needle eager", "tuned", "PyTorch eager"]
+    assert names == ["needle eager", "tuned", "PyTorch eager", "ONNX Runtime"]
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "transformer"])

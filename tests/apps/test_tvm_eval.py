@@ -9,8 +9,13 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+import evaluation
+import needle_tvm
+from needle_tvm.tune.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["noopt", "fused", "tuned"]
@@ -160,29 +165,25 @@ def _processes_with(setting):
     return found
 
 
-def test_a_searchs_status_passes_through_as_it_is():
+def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
     """The command line shows a table of it, so it must not be made a line of text on the way."""
-    code = """
-import sys; sys.path.insert(0, "apps")
-import needle_tvm, evaluation
-from needle_tvm.tune.status import Status
-status, seen = Status([], 1, 2, 3.0), []
-class Executable:
-    from_cache = False
-def compile(*inputs, progress, **options):
-    progress("searching"); progress(status); progress("tuned: done")
-    return Executable()
-needle_tvm.compile = compile
-request = evaluation.Request("mlp", stages=("fused", "tuned"))
-subject = evaluation.build_subject(request)
-evaluation.compile_stages(subject, request, lambda done, total, text: seen.append((done, text)))
-assert [text for _, text in seen if text is status] == [status, status]
-assert [(d, t) for d, t in seen if t is not status] == [
-    (0, "fused: looking in the cache"), (0, "fused: searching"), (0, "fused: tuned: done"),
-    (1, "tuned: looking in the cache"), (1, "tuned: searching"), (1, "tuned: done"),
-], seen
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    status, seen = Status([], 1, 2, 3.0), []
+
+    def compile(*inputs, progress, **options):
+        for said in ("searching", status, "tuned: done"):
+            progress(said)
+        return SimpleNamespace(from_cache=False)
+
+    monkeypatch.setattr(needle_tvm, "compile", compile)
+    request = evaluation.Request("mlp", stages=("fused", "tuned"))
+    subject = evaluation.build_subject(request)
+    evaluation.compile_stages(subject, request, lambda done, total, text: seen.append((done, text)))
+    assert [text for _, text in seen if text is status] == [status, status]
+    assert [(done, text) for done, text in seen if text is not status] == [
+        (0, "fused: looking in the cache"),
+        (0, "fused: searching"),
+        (0, "fused: tuned: done"),
+        (1, "tuned: looking in the cache"),
+        (1, "tuned: searching"),
+        (1, "tuned: done"),
+    ]

@@ -20,8 +20,33 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.fixture
+def store(tmp_path):
+    """An empty record store; damage that is reported fails the test."""
+    from needle_tvm.records.store import Store
+
+    with Store(tmp_path / "records", report=pytest.fail) as opened:
+        yield opened
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(7)
+
+
+OTHERS = (
+    {"mcpu": "x86-64-v2"},
+    {"mcpu": "haswell"},
+    {"mcpu": "skylake-avx512"},
+    {"mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu"},
+)
+
+
+@pytest.fixture(params=OTHERS, ids=lambda fields: fields["mcpu"])
+def processor(request):
+    """A target of two threads, with vectors of any width: what is compiled for it need not run."""
+    from needle_tvm.target import resolve
+
+    return resolve({"kind": "llvm", **request.param}, 2).to_tvm()
 
 
 def make_mlp(*widths, dtype="float32"):

@@ -4,14 +4,13 @@ Candidates are numbered by their library's name; 0 is the rule's. The last fault
 the environment, so that what the search builds when it is done is left alone.
 """
 
-import ctypes
 import os
-import signal
-import time
 from pathlib import Path
 
 from needle_tvm._tvm import tvm
 from needle_tvm.tune import services
+
+from .faulty_services import abort, hang, hang_holding_the_gil, stop_itself
 
 LAST = "NEEDLE_TEST_LAST_FAULTY"
 
@@ -29,22 +28,6 @@ def fault(request):
     if number % 2 == 0 or number > int(os.environ[LAST]):
         return None
     return list(PLANTED)[number // 2 % len(PLANTED)]
-
-
-def abort(request):
-    os.abort()
-
-
-def hang(request):
-    time.sleep(1000)
-
-
-def hang_holding_the_gil(request):
-    ctypes.PyDLL(None).sleep(1000)
-
-
-def stop_itself(request):
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def eat_memory(request):

@@ -29,9 +29,10 @@ def functions(model, *inputs):
     }
 
 
-def ruled(module):
+def ruled(module, threads=2):
     """The module as our rule schedules it."""
-    return IRModule({"main": cpu.schedule_function(module["main"], target())})
+    target = make_target({**TARGET, "num-cores": threads})
+    return IRModule({"main": cpu.schedule_function(module["main"], target)})
 
 
 def prepare(module, folder, seed=0):
@@ -52,10 +53,10 @@ def measured(library, folder):
     return measure.measure({"path": str(library), "gate": str(folder), **ONCE})
 
 
-def compiled(module, folder, name):
+def compiled(module, folder, name, threads=2):
     """A candidate with its gate: `module` prepared, `call` the rule's code."""
     facts, gate = prepare(module, folder / name)
-    library = built(ruled(module), folder / f"{name}.so")
+    library = built(ruled(module, threads), folder / f"{name}.so")
     run = code.load(Path(library))["main"]
     return SimpleNamespace(
         module=module,

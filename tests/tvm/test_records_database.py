@@ -45,12 +45,6 @@ def measured(workload, target, seconds, factor=4):
     return ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "records", report=pytest.fail) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def target():
     return make_target(TARGET)

@@ -19,7 +19,6 @@ from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
 from needle_tvm.records.near import distance, near, seeds, skeleton
 from needle_tvm.records.rows import GATED, MEASURED, REJECTED, SOURCES, Record
-from needle_tvm.records.store import Store
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 SESSION = "5e" * 32
@@ -49,12 +48,6 @@ def tiled(mod, rows, columns):
         decision = [extent // tile, tile]
         schedule.split(loop, schedule.sample_perfect_tile(loop, 2, 64, decision))
     return schedule
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "records", report=pytest.fail) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,6 @@ from .record_writer import SPENT, add_trial, make_record, make_workload, session
 from .test_records_damage import acknowledged_rows, contents, rows_of, start_writer
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "records", report=pytest.fail) as opened:
-        yield opened
-
-
 def add(store, *parts, of=0, **options):
     """Add a record; its name."""
     workload, module, key = make_workload(of)

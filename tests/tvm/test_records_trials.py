@@ -24,12 +24,6 @@ from .test_records_store import Killed, run_beside
 SESSION = session_of("writer")
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "records", report=pytest.fail) as opened:
-        yield opened
-
-
 def test_a_trial_is_kept_whole_and_counts_once(store, tmp_path):
     assert store.spent(SESSION) == (0, 0.0)
     for _ in range(2):  # what is written again is there already

@@ -21,9 +21,9 @@ from needle_tvm.errors import StageError, TuningError
 from needle_tvm.records import rows, sqlite
 from needle_tvm.records.rows import GATED, MEASURED, REJECTED, Record, Trial
 from needle_tvm.records.store import Store
-from needle_tvm.schedule import cpu
+from needle_tvm.schedule import cpu, products
 from needle_tvm.target import resolve
-from needle_tvm.tune import session
+from needle_tvm.tune import session, whole
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 
@@ -73,6 +73,9 @@ def test_a_search_end_to_end(rng):
     assert sum(note["trials"] for note in notes) == 6
     assert {note["chosen"] for note in notes} <= {"rule", "search"}
     assert all(note["gate"]["reference"] == "float64" for note in notes)
+    assert all(note["reason"] and note["candidates"][0]["source"] == "rule" for note in notes)
+    if any(note["chosen"] == "search" for note in notes):
+        assert executable.manifest["whole_model"]["kept"] == "tuned"
     statuses = [each for each in said if isinstance(each, Status)]
     assert any("6 of 6 trials" in str(status) for status in statuses)
     assert statuses[-1].trials == 6 and "comparing" in str(statuses[-1])
@@ -213,6 +216,34 @@ def test_what_is_right_and_faster_is_put_in(spec, monkeypatch):
         assert "candidate" not in notes[0]
 
 
+@pytest.mark.parametrize("kept", ["tuned", "rules"])
+def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
+    """The search's word is held against the model as a whole, whose artifacts run as they are."""
+    model = make_mlp(32, 48)
+    compared = []
+
+    def found(tasks, rules, *args, **options):
+        ((name, rule),) = rules.items()
+        candidate = tvm.ir.save_json(rule)
+        return {name: {"task": name, "chosen": "search", "candidate": candidate, "reason": ""}}
+
+    def compare(*args):
+        compared.append(real(*args))
+        assert compared[0]["rules_seconds"] > 0 and compared[0]["tuned_seconds"] > 0
+        return {**compared[0], "kept": kept}
+
+    real = whole.compare
+    monkeypatch.setattr(session, "search", found)
+    monkeypatch.setattr(whole, "compare", compare)
+    x = tensor(np.ones((4, 32), np.float32))
+    executable = needle_tvm.compile(model, x, trials=1, recompile=True)
+    np.testing.assert_allclose(executable(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-5)
+    assert len(compared) == 1 and compared[0]["kept"] in ("tuned", "rules")
+    (note,) = executable.manifest["tuning"]
+    assert note["chosen"] == ("search" if kept == "tuned" else "rule")
+    assert ("slower" in note["reason"]) == (kept == "rules")
+
+
 def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
     """Its process is killed after some trials: the session starts another that spends the rest."""
     killed = []
@@ -313,11 +344,10 @@ def _recorded(cache):
         return len(store.all(Trial)) > 0
 
 
-def test_every_variant_of_the_rule_fits(task):
-    """Every variant of the rule is a valid schedule of the task."""
-    for knobs in cpu.DENSE_VARIANTS:
-        sch = Schedule(task[1])
-        cpu.dense(sch, cpu.annotated(sch, cpu.DENSE), 2, knobs)
+def test_every_variant_of_the_rule_fits(task, spec):
+    variants = list(cpu.variants(Schedule(task[1]), spec.to_tvm()))
+    assert len(variants) == len(products.DENSE_VARIANTS)
+    for sch in variants:
         assert "tiles_update" in sch.mod.script()
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -58,9 +57,8 @@ def setup_of(folder, trials):
 @pytest.mark.parametrize("each", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     trials = 2 * len(PLANTED) * each
-    service = f"{Path(__file__).with_name('faulty_measure.py')}:serve"
     for name, value in (
-        ("_SERVICE", service),
+        ("_SERVICE", "tests.tvm.faulty_measure:serve"),
         ("_BUILD_SECONDS", RUN_SECONDS),
         ("_RUN_SECONDS", RUN_SECONDS),
         ("_memory", lambda: 800 << 20),

@@ -1,0 +1,83 @@
+"""ResNet-18 for images of 224 x 224 in 1000 classes.
+
+K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import needle as ndl
+from needle import nn
+from needle_tvm.child import load_module
+
+with_statistics = load_module(Path(__file__).with_name("resnet.py")).with_statistics
+
+BATCH = 1
+IMAGE = 224
+WIDTH = 64  # of the first stage; each of the three after it has twice as many channels
+CLASSES = 1000
+STAGES = 4
+BLOCKS = 2  # of a stage
+
+
+class ConvNorm(nn.Module):
+    """batch_norm(conv(x)) over (N, C, H, W); the convolution without a bias."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv(inputs, outputs, kernel, stride, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: ndl.Tensor) -> ndl.Tensor:
+        return self.norm(self.conv(x))
+
+
+class Block(nn.Module):
+    """relu(shortcut(x) + two 3 x 3 convolutions of x); the shortcut is a 1 x 1 convolution where
+    the shape changes, else x itself."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = ConvNorm(inputs, outputs, 3, stride)
+        self.second = ConvNorm(outputs, outputs, 3, 1)
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else ConvNorm(inputs, outputs, 1, stride)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: ndl.Tensor) -> ndl.Tensor:
+        return self.relu(self.shortcut(x) + self.second(self.relu(self.first(x))))
+
+
+class ResNet18(nn.Module):
+    """(N, 3, H, W) -> scores (N, classes)."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.stem = ConvNorm(3, width, 7, 2)
+        self.relu = nn.ReLU()
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks, channels = [], width
+        for stage in range(STAGES):
+            for number in range(BLOCKS):
+                outputs = width << stage
+                blocks.append(Block(channels, outputs, 2 if stage and not number else 1))
+                channels = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: ndl.Tensor) -> ndl.Tensor:
+        x = self.blocks(self.pool(self.relu(self.stem(x))))
+        return self.head(x.mean((2, 3)))
+
+
+def build(
+    batch: int = BATCH, image: int = IMAGE, width: int = WIDTH, classes: int = CLASSES
+) -> tuple[nn.Module, np.ndarray]:
+    """ResNet-18 and an input of shape (batch, 3, image, image), the same in every process."""
+    ndl.manual_seed(0)
+    rng = np.random.default_rng(0)
+    model = with_statistics(ResNet18(width, classes), rng)
+    return model, rng.standard_normal((batch, 3, image, image), dtype=np.float32)

@@ -1,0 +1,130 @@
+"""Frameworks that run the ONNX file which PyTorch writes of a model: each set up as its own users
+would for the shortest time of a call, in float32.
+
+Each function is a factory of needle_tvm.timing; `onnx` is the file, `inputs` the saved inputs in
+the order of the graph's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle_tvm.child import load_module
+
+Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+
+_HERE = Path(__file__).parent
+
+
+def _load(path: str) -> list[np.ndarray]:
+    found: list[np.ndarray] = load_module(_HERE / "contestants.py").load_arrays(path)
+    return found
+
+
+def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
+    """ONNX Runtime with all its graph optimisations; inputs and outputs are bound once, so that a
+    call neither copies nor allocates."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for spec, array in zip(session.get_inputs(), _load(inputs), strict=True):
+        binding.bind_ortvalue_input(spec.name, ort.OrtValue.ortvalue_from_numpy(array))
+    results = []
+    for spec in session.get_outputs():
+        results.append(ort.OrtValue.ortvalue_from_shape_and_type(spec.shape, np.float32))
+        binding.bind_ortvalue_output(spec.name, results[-1])
+
+    def call() -> None:
+        session.run_with_iobinding(binding)
+
+    return call, lambda: [result.numpy() for result in results]
+
+
+def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
+    """OpenVINO for latency; without the hint it would compute in bfloat16 where it can."""
+    import openvino as ov
+
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+    }
+    compiled = ov.Core().compile_model(onnx, "CPU", settings)
+    request = compiled.create_infer_request()
+    # Shared, not copied: both must live as long as the request does.
+    shared = [(array, ov.Tensor(array, shared_memory=True)) for array in _load(inputs)]
+    for index, (_, tensor) in enumerate(shared):
+        request.set_input_tensor(index, tensor)
+
+    def call(kept: Any = shared) -> None:
+        request.infer(share_outputs=True)
+
+    def outputs() -> list[np.ndarray]:
+        call()
+        return [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
+
+    return call, outputs
+
+
+def jax(onnx: str, inputs: str, threads: int) -> Contestant:
+    """jax.jit of the graph, its weights constants of the code, so that XLA may lay them out."""
+    hold_to(threads)
+    import jax as framework
+
+    graph = load_module(_HERE / "onnx_jax.py").Graph(onnx)
+    arrays = [framework.device_put(array) for array in _load(inputs)]
+    run = framework.jit(graph)
+
+    def call() -> Any:
+        return framework.block_until_ready(run(*arrays))
+
+    return call, lambda: [np.asarray(array) for array in call()]
+
+
+def tinygrad(onnx: str, inputs: str, threads: int) -> Contestant:
+    """tinygrad's ONNX front end under TinyJit, its kernels searched with BEAM (in the peer's
+    environment)."""
+    hold_to(threads)
+    from tinygrad import Tensor, TinyJit
+    from tinygrad.nn.onnx import OnnxRunner
+
+    runner = OnnxRunner(onnx)
+    tensors = {
+        name: Tensor(array).realize()
+        for name, array in zip(runner.graph_inputs, _load(inputs), strict=True)
+    }
+
+    @TinyJit
+    def run(**given: Any) -> list[Any]:
+        return [tensor.contiguous().realize() for tensor in runner(given).values()]
+
+    def call() -> Any:
+        found = run(**tensors)
+        for tensor in found:
+            tensor.uop.buffer.ensure_allocated()
+        _synchronize()
+        return found
+
+    def _synchronize() -> None:
+        from tinygrad import Device
+
+        Device[Device.DEFAULT].synchronize()
+
+    return call, lambda: [tensor.numpy() for tensor in call()]
+
+
+def hold_to(threads: int) -> None:
+    """Leave this process as many of its processors as it is to have threads: for libraries that
+    start one on each and can be told nothing else."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:threads])

@@ -1,0 +1,160 @@
+"""PyTorch's side of contests, and what others import from it: an ONNX file, a torch.export graph.
+
+Each contestant is a factory of needle_tvm.timing and gets the same weights and inputs as ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from needle_tvm.child import load_function, load_module
+
+Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+
+_HERE = Path(__file__).parent
+
+
+def load(
+    twin: str,
+    options: Mapping[str, Any],
+    weights: str,
+    inputs: str,
+    threads: int,
+    channels_last: bool = False,
+) -> tuple[Any, list[Any]]:
+    """A model of peer_models.py with the saved weights, and the saved inputs as tensors.
+
+    `options` are those of needle's factory; the twin gets what it cannot see in the weights. With
+    `channels_last` weights and inputs of four axes lie in that order in memory.
+    """
+    torch.set_num_threads(threads)
+    make = load_function(f"{_HERE / 'peer_models.py'}:{twin}")
+    known = inspect.signature(make).parameters
+    side = load_module(_HERE / "contestants.py")
+    net = make(
+        side.load_named(weights), **{name: x for name, x in options.items() if name in known}
+    )
+    tensors = [torch.from_numpy(array) for array in side.load_arrays(inputs)]
+    if channels_last:
+        net = net.to(memory_format=torch.channels_last)
+        tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
+    return net, tensors
+
+
+def forward(compiled: bool = False, **kwargs: Any) -> Contestant:
+    """PyTorch in inference mode; `compiled`: through torch.compile, tuned as far as it goes, its
+    weights taken for constants that may be packed. `kwargs` are `load`'s."""
+    net, tensors = load(**kwargs)
+    net.eval()
+    if compiled:
+        torch._inductor.config.freezing = True
+        net = torch.compile(net, mode="max-autotune")
+    # Freezing needs no_grad: it leaves graphs in inference mode as they are.
+    mode = torch.no_grad if compiled else torch.inference_mode
+
+    def call() -> Any:
+        with mode():
+            return net(*tensors)
+
+    return call, lambda: _arrays(call())
+
+
+def _arrays(found: Any) -> list[np.ndarray]:
+    parts = found if isinstance(found, tuple) else (found,)
+    return [np.ascontiguousarray(part.numpy()) for part in parts]
+
+
+def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
+    """`training` of contestants.py in PyTorch, with the optimizer's fused form."""
+    side = load_module(_HERE / "contestants.py")
+    models = load_module(_HERE / "peer_models.py")
+    net, tensors = load(**kwargs)
+    net.train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    (targets,) = (torch.from_numpy(array).long() for array in side.load_arrays(labels))
+    entropy = torch.nn.CrossEntropyLoss()
+
+    def loss() -> Any:
+        scores = net(*tensors)
+        scores = scores[0] if isinstance(scores, tuple) else scores
+        return entropy(scores.reshape(len(targets), -1), targets)
+
+    def make(rate: float) -> Any:
+        if optimizer == "adam":
+            return torch.optim.Adam(net.parameters(), lr=rate, fused=True)
+        momentum = side.MOMENTUM
+        sgd = torch.optim.SGD(
+            net.parameters(), lr=rate, momentum=momentum, dampening=momentum, fused=True
+        )
+        for parameter in net.parameters():  # needle's average starts at zero
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
+
+    def step(by: Any) -> Any:
+        found = loss()
+        found.backward()
+        by.step()
+        return found
+
+    def outputs() -> list[np.ndarray]:
+        net.load_state_dict(before)
+        first = step(make(side.COMPARED_RATE[optimizer])).detach().numpy()
+        grads = models.as_state(net, lambda parameter: parameter.grad)
+        values = models.as_state(net, lambda parameter: parameter)
+        timed.zero_grad(set_to_none=True)
+        return side.step_outputs(optimizer, first, grads, values, loss().detach().numpy())
+
+    def call() -> None:
+        step(timed)
+        timed.zero_grad(set_to_none=True)
+
+    timed = make(side.TIMED_RATE)
+    return call, outputs
+
+
+def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service that writes the ONNX file `path` of the model that the rest of `setup` loads."""
+    path = setup.pop("path")
+    net, tensors = load(**setup)
+    net.eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of shapes it takes for constants, as they are
+        torch.onnx.export(net, tuple(tensors), path, dynamo=False, opset_version=17)
+    yield {"path": path}
+
+
+def stock_tvm(**kwargs: Any) -> Contestant:
+    """TVM as it comes: torch.export, its front end, its own pipeline; nothing is searched, and no
+    schedule is there for a CPU without a search."""
+    from needle_tvm._tvm import from_exported_program, relax, tvm
+    from needle_tvm.target import resolve
+
+    net, tensors = load(**kwargs)
+    net.eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(net, tuple(tensors))
+        module = from_exported_program(exported)
+    target = resolve("cpu", kwargs["threads"]).to_tvm()
+    with target:
+        built = relax.build(relax.get_pipeline("zero")(module), target=target)
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    parameters = exported.graph_signature.inputs_to_parameters.values()
+    given = [
+        tvm.runtime.tensor(tensor.detach().numpy(), tvm.cpu())
+        for tensor in (*tensors, *(exported.state_dict[name] for name in parameters))
+    ]
+    main = machine["main"]
+
+    def outputs() -> list[np.ndarray]:
+        found = main(*given)
+        return [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)]
+
+    return lambda: main(*given), outputs

@@ -1,0 +1,115 @@
+"""The inference benchmark's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.apps import report
+from needle_tvm.words import counted
+
+_OURS = "#1f6fb4"
+_COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#b0a030", "#606060")
+
+
+def draw_ratios(result: Mapping[str, Any], path: Path, base: str) -> None:
+    """A row per case: each peer's time over that of `base`, a dot with its quartiles, log scale."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    cases = [case for case in result["cases"] if base in case["ratios"]]
+    names = dict.fromkeys(name for case in cases for name in case["ratios"][base])
+    colours = dict(zip(names, _COLOURS * (1 + len(names) // len(_COLOURS)), strict=False))
+    figure = Figure(figsize=(9, 1.8 + 0.42 * len(cases)), layout="constrained")
+    axes = figure.add_subplot()
+    for name, colour in colours.items():
+        found = [(row, case["ratios"][base].get(name)) for row, case in enumerate(cases)]
+        rows = [row for row, ratio in found if ratio]
+        ratios = [ratio for _, ratio in found if ratio]
+        medians = [ratio["median"] for ratio in ratios]
+        below = [ratio["median"] - ratio["lower"] for ratio in ratios]
+        above = [ratio["upper"] - ratio["median"] for ratio in ratios]
+        axes.errorbar(
+            medians, rows, xerr=[below, above], fmt="o", color=colour, markersize=6, label=name
+        )
+    for row, case in enumerate(cases):
+        ratio = case["ratios"][base].get(case.get("fastest"))
+        if ratio:
+            axes.annotate(
+                report.factor(ratio["median"]),
+                (ratio["median"], row),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+    axes.set_xscale("log")
+    axes.axvline(1, color=_OURS, linewidth=1.4)
+    axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
+    axes.set_ylim(len(cases) - 0.4, -0.7)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, position: report.factor(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="both", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(f"time / time of {base}, log scale; right of the line: {base} is faster")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    axes.set_title(_where(result), loc="left", fontsize=10)
+    report.save_figure(figure, path)
+
+
+def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
+    """A panel per model: inferences of one sample a second over the batch, a line per contestant;
+    dashed with one thread."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    models: Sequence[Mapping[str, Any]] = result["models"]
+    figure = Figure(figsize=(max(7.0, 4.6 * len(models)), 4.6), layout="constrained")
+    names = dict.fromkeys(point["name"] for model in models for point in model["points"])
+    ours, *others = names
+    colours = {ours: _OURS, **dict(zip(others, _COLOURS, strict=False))}
+    most = max(point["threads"] for model in models for point in model["points"])
+    for index, model in enumerate(models):
+        axes = figure.add_subplot(1, len(models), index + 1)
+        for name, colour in colours.items():
+            for threads in sorted({point["threads"] for point in model["points"]}):
+                points = [
+                    point
+                    for point in model["points"]
+                    if point["name"] == name and point["threads"] == threads
+                ]
+                axes.plot(
+                    [point["batch"] for point in points],
+                    [point["batch"] / point["median"] for point in points],
+                    color=colour,
+                    linewidth=2 if name == ours else 1.2,
+                    linestyle="-" if threads == most else "--",
+                    marker="o",
+                    markersize=3,
+                    label=name if not index and threads == most else None,
+                )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")
+        axes.set_xlabel("batch")
+        axes.set_title(model["model"], fontsize=10)
+        axes.grid(color="#e4e4e4", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if not index:
+            axes.set_ylabel("samples per second, log scale")
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    title = f"{_where(result)}; dashed: fewer threads"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    report.save_figure(figure, path)
+
+
+def _where(result: Mapping[str, Any]) -> str:
+    machine = result["machine"]
+    threads = counted(machine["threads"], "thread")
+    return f"{machine['processor']}, {threads}, {result['date'][:10]}"

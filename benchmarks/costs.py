@@ -1,0 +1,81 @@
+"""What a model costs besides the time of a call: compiling it, its first result in a fresh process,
+and that process's memory. Each is measured in a process that does nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import apps
+from needle_tvm.cache import CACHE_VARIABLE
+from needle_tvm.child import Child, load_function
+from needle_tvm.threads import thread_environment
+from needle_tvm.timing import Contestant
+
+_SECONDS = 600.0  # for a child to answer
+_CALLS = 3
+
+
+def measure(subject: Any, entries: list[Contestant], threads: int) -> dict[str, Any]:
+    """As JSON values: `compile` without a search, in seconds; and for each of `entries`, `first`,
+    the seconds from the start of its process to its first result, and its most bytes of memory."""
+    setup = {**subject.recipe, "threads": threads}
+    fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
+    environment = {**thread_environment(threads), **fresh}
+    with Child(
+        "compiling", f"{__name__}:compiling", setup, timeout=_SECONDS, environment=environment
+    ) as child:
+        found: dict[str, Any] = {"compile": child.receive("compile")["seconds"], "processes": {}}
+    for entry in entries:
+        found["processes"][entry.name] = cold_start(entry, threads)
+    return found
+
+
+def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
+    """Seconds from the start of a contestant's process to its first result, and its peak memory."""
+    setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
+    environment = {**thread_environment(threads), **entry.env}
+    start = time.perf_counter()
+    with Child(
+        entry.name, f"{__name__}:first_result", setup, timeout=_SECONDS, environment=environment
+    ) as child:
+        child.receive("first result")
+        seconds = time.perf_counter() - start
+        return {"first": seconds, "bytes": child.receive("memory")["bytes"]}
+
+
+# The child's side.
+
+
+def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: answers once the first result is there, and then with its peak memory."""
+    call, _ = load_function(setup["factory"])(**setup["kwargs"])
+    call()
+    yield {}
+    for _ in range(_CALLS):
+        call()
+    yield {"bytes": peak_memory()}
+
+
+def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: seconds of needle_tvm.compile, the import of TVM's compiler included."""
+    import needle_tvm
+
+    model, _, tensors = apps.contestants.load_needle(
+        setup["factory"], setup["options"], setup["weights"], setup["inputs"]
+    )
+    model.eval()
+    start = time.perf_counter()
+    needle_tvm.compile(model, *tensors, threads=setup["threads"], recompile=True)
+    yield {"seconds": time.perf_counter() - start}
+
+
+def peak_memory() -> int:
+    """The most bytes of memory this process's program had resident. Not ru_maxrss, which begins
+    with what the parent had when it started us."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status: there is no VmHWM")

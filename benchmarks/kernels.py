@@ -1,0 +1,165 @@
+"""How close the kernels of a compiled model come to what this machine can do: a roofline table.
+
+Times are those of `python -m needle_tvm profile`, in a process of their own; the instrument's share
+of them is taken off evenly, so that they add up to the call without it. Bytes are compulsory: each
+argument once. Operations are TVM's estimate, for convolutions and products no more than what the
+model itself asks for: multiplications with padding, of pixels or of tiles, count as nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import apps
+from needle.trace import Graph, trace
+from needle_tvm import build
+from needle_tvm.child import Child
+from needle_tvm.errors import TuningError
+from needle_tvm.target import resolve
+from needle_tvm.threads import thread_environment
+from needle_tvm.tune import roofline
+
+_SECONDS = 120.0  # for a child to answer
+_RUNS = 200
+_BUILTIN = "vm.builtin."
+_ALIKE = 2.0  # a kernel whose operations differ more than this from an op's is not that op's
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a convolution or product does: elements of the result, operations with and without those
+    on padding's zeros."""
+
+    elements: int
+    useful: int
+    padded: int
+
+
+def useful_work(graph: Graph) -> list[Work]:
+    """Every op of the graph that sums several products, in order."""
+    found = []
+    for node in graph.nodes:
+        if node.op is None or node.op.name not in ("conv", "matmul"):
+            continue
+        specs = [operand.spec for operand in node.input_nodes]
+        elements = math.prod(node.spec.shape)
+        padded = 2 * elements * node.op.reduction_length(*specs)
+        useful = padded
+        if node.op.name == "conv":
+            useful = round(padded * _inside(node.op, *(spec.shape for spec in specs)))
+        found.append(Work(elements, useful, padded))
+    return found
+
+
+def _inside(op: Any, x: Sequence[int], w: Sequence[int]) -> float:
+    """The share of a convolution's taps that meet the input and not its padding."""
+    share = 1.0
+    for axis in range(2):
+        stride, pad, dilation = (
+            getattr(op, name)[axis] for name in ("stride", "padding", "dilation")
+        )
+        taps, size = w[axis], x[axis + 1]
+        count = (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+        at = stride * np.arange(count)[:, None] + dilation * np.arange(taps) - pad
+        share *= float(np.mean((at >= 0) & (at < size)))
+    return share
+
+
+def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
+    """Operations of a kernel that TVM estimates at `estimate` and that gives so many elements: of
+    the op among `known` that is most like it, or the estimate where none is."""
+
+    def distance(work: Work) -> float:
+        sizes = (size for size in (work.useful, work.padded) if size)
+        return min((abs(math.log(max(estimate, 1) / size)) for size in sizes), default=math.inf)
+
+    alike = [work for work in known if work.elements == elements]
+    best = min(alike, key=distance, default=None)
+    if best is None or distance(best) > math.log(_ALIKE):
+        return estimate
+    return min(best.useful, estimate)
+
+
+def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
+    """The kernels of a case, slowest first, as JSON values: seconds of all calls of one run,
+    operations and bytes of all of them, and the share of the roofline that they reach."""
+    from needle_tvm._tvm import prim_funcs
+
+    graph = trace(subject.model, *subject.tensors)
+    module = build.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
+    functions, known = prim_funcs(module), useful_work(graph)
+    contestant = subject.compiled("profile", executable, threads)
+    found = _ask("profile_artifact", dict(contestant.kwargs), threads)
+    rows = []
+    for row in corrected(found):
+        entry = {**row, "operations": None, "roofline": None}
+        function = functions.get(row["name"])
+        if function is not None:
+            try:
+                estimate, _ = roofline.work(function)
+            except TuningError:
+                continue
+            elements = math.prod(row["shapes"][-1])
+            count = operations(estimate, elements, known) * row["calls"]
+            least = row["calls"] * roofline.floor(
+                limits, count / row["calls"], row["bytes"] / row["calls"]
+            )
+            by_work = count / limits.gigaflops / 1e9 >= least * 0.999
+            entry |= {"operations": count, "bound": "arithmetic" if by_work else "traffic"}
+            entry["roofline"] = least / row["seconds"] if row["seconds"] else None
+        rows.append(entry)
+    return {"seconds": found["plain_seconds"], "kernels": rows}
+
+
+def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A profile's kernels with the time of looking taken off: the same for each call, kernels and
+    the machine's own, and so much that all of them together take as long as the plain call."""
+    rows = found["rows"]
+    extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
+    each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
+    kernels = [
+        {**row, "seconds": max(row["seconds"] - each * row["calls"], 0.0)}
+        for row in rows
+        if not row["name"].startswith(_BUILTIN)
+    ]
+    whole = sum(row["seconds"] for row in kernels) or 1.0
+    kernels = [{**row, "share": row["seconds"] / whole} for row in kernels]
+    return sorted(kernels, key=lambda row: -row["seconds"])
+
+
+def measure_limits(threads: int) -> roofline.Limits:
+    """What this machine can do with so many threads, measured in about a second."""
+    return roofline.Limits.from_json(_ask("probe", {"threads": threads}, threads))
+
+
+def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    with Child(
+        service,
+        f"{__name__}:{service}",
+        setup,
+        timeout=_SECONDS,
+        environment=thread_environment(threads),
+    ) as child:
+        return child.receive(service)
+
+
+# The child's side.
+
+
+def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: `Limits.to_json` of this machine."""
+    yield roofline.probe(setup)
+
+
+def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: the profile of the artifact at `path` on saved `inputs`."""
+    from needle_tvm import profile, runtime
+
+    program = runtime.load(setup["path"])
+    inputs = apps.contestants.load_arrays(setup["inputs"])
+    yield profile.profile(program, inputs, _RUNS).to_dict()

@@ -1,0 +1,27 @@
+"""The convolutions that passes look for."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from needle_tvm._tvm import relax, static_shape
+from needle_tvm.passes.dependence import is_op
+
+
+def is_conv(expr: Any) -> TypeGuard[relax.Call]:
+    """Whether `expr` is a `conv2d` of NHWC images with HWIO weights, its result NHWC as well."""
+    if not is_op(expr, "relax.nn.conv2d"):
+        return False
+    layouts = expr.attrs.data_layout, expr.attrs.kernel_layout, expr.attrs.out_layout
+    return tuple(map(str, layouts)) == ("NHWC", "HWIO", "NHWC")
+
+
+def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of a convolution's input, weights and result; None where one is not static or empty,
+    or where `expr` is no such convolution."""
+    if not is_conv(expr):
+        return None
+    x, w, y = (static_shape(each) for each in (*expr.args, expr))
+    if x is None or w is None or y is None or 0 in (*x, *w, *y):
+        return None
+    return x, w, y

@@ -1,0 +1,186 @@
+"""Attention as one kernel, which reads heads where the projections wrote them.
+
+Before: `matmul(softmax(s), v)`, where
+- `softmax` is over the last axis, and nothing else reads its result, nor that of what follows,
+- `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not,
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype, float32 or
+  float64, no extent is 0, and T is not so small that most of a vector would stay empty;
+- a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
+
+After: a call of `schedule.attention`'s kernel, whose result has the rows that an output projection
+wants, (B * T, H * E), reshaped and permuted to (B, H, T, E). What views q, kt and v (reshapes,
+permutations, slices) is left out, and their sources are read in place. A mask is transposed apart,
+which for a constant or a parameter is done once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm import (
+    OP_PATTERN,
+    Constant,
+    IRModule,
+    Schedule,
+    Target,
+    expr_functor,
+    module_of,
+    relax,
+    static_shape,
+    te,
+)
+from needle_tvm.passes.dependence import is_op
+from needle_tvm.passes.rewrite import Rewriter, rewrite
+from needle_tvm.passes.views import View, view_of
+from needle_tvm.schedule.attention import AttentionShape, attention, attention_tile
+
+_DTYPES = ("float32", "float64")
+_FEWEST_QUERIES = 4  # below, vectors of queries are mostly empty
+
+
+def fuse_attention(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every attention that meets the preconditions, in every Relax function."""
+    return rewrite(module, lambda module, function: _Fuser(module, function, target))
+
+
+@dataclass(frozen=True)
+class _Match:
+    shape: AttentionShape
+    dtype: str
+    scale: float | None
+    q: View
+    k: View  # of kt: (B, H, D, S)
+    v: View
+    mask: Any
+
+
+@expr_functor.mutator
+class _Fuser(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function)
+        self._target = target
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if is_op(call, "relax.matmul"):
+            match = self._match(call)
+            return call if match is None else self._fused(match)
+        return call
+
+    def _match(self, call: Any) -> _Match | None:
+        weights, values = call.args
+        softmax = self._only_use(weights, "relax.nn.softmax")
+        if softmax is None or int(softmax.attrs.axis) not in (-1, 3):
+            return None
+        scores, mask, scale = softmax.args[0], None, None
+        plus = self._only_use(scores, "relax.add")
+        if plus is not None:
+            scores, mask = plus.args
+            if not self._is_scores(scores):
+                scores, mask = mask, scores
+        times = self._only_use(scores, "relax.multiply")
+        if times is not None:
+            for one, other in (times.args, reversed(times.args)):
+                if isinstance(other, Constant) and static_shape(other) == ():
+                    scores, scale = one, float(other.value.numpy())
+                    break
+        product = self._only_use(scores, "relax.matmul")
+        if product is None:
+            return None
+        q, kt = product.args
+        return self._checked(q, kt, values, scale, mask)
+
+    def _is_scores(self, expr: Any) -> bool:
+        """Whether `expr` is a product, scaled or not."""
+        times = self._only_use(expr, "relax.multiply")
+        operands = [expr] if times is None else times.args
+        return any(self._only_use(o, "relax.matmul") is not None for o in operands)
+
+    def _checked(self, q: Any, kt: Any, v: Any, scale: float | None, mask: Any) -> _Match | None:
+        shapes = [static_shape(operand) or () for operand in (q, kt, v)]
+        dtypes = {str(operand.ty.dtype) for operand in (q, kt, v)}
+        if len(dtypes) != 1 or not dtypes <= set(_DTYPES):
+            return None
+        if any(len(shape) != 4 or 0 in shape for shape in shapes):
+            return None
+        batch, heads, queries, features = shapes[0]
+        keys, size = shapes[1][3], shapes[2][3]
+        if shapes[1:] != [(batch, heads, features, keys), (batch, heads, keys, size)]:
+            return None
+        if queries < _FEWEST_QUERIES:
+            return None
+        if mask is not None:
+            given = static_shape(mask)
+            if given is None or str(mask.ty.dtype) not in dtypes or len(given) > 4:
+                return None
+            full = (batch, heads, queries, keys)
+            if any(n not in (1, m) for n, m in zip(given[::-1], full[::-1], strict=False)):
+                return None
+        shape = AttentionShape(batch, heads, queries, keys, features, size)
+        of_q, of_k, of_v = (view_of(operand, self.lookup_binding) for operand in (q, kt, v))
+        return _Match(shape, dtypes.pop(), scale, of_q, of_k, of_v, mask)
+
+    def _fused(self, match: _Match) -> Any:
+        sources: list[Any] = []
+        for view in (match.q, match.k, match.v):
+            if not any(source.same_as(view.source) for source in sources):
+                sources.append(view.source)
+        if match.mask is not None:
+            sources.append(self._transposed(match.mask))
+        shape, tile = match.shape, attention_tile(match.shape, match.dtype, self._target)
+        inputs = [
+            te.placeholder(static_shape(source), str(source.ty.dtype), name=f"x{i}")
+            for i, source in enumerate(sources)
+        ]
+
+        def element(view: View) -> Any:
+            tensor = next(t for t, s in zip(inputs, sources, strict=True) if s.same_as(view.source))
+            return lambda *index: tensor[tuple(view.at(index))]
+
+        q, kt, v = (element(view) for view in (match.q, match.k, match.v))
+
+        def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+            given = [int(n) for n in inputs[-1].shape]
+            index = (b, h, j, i)[4 - len(given) :]
+            return inputs[-1][tuple(0 if n == 1 else x for n, x in zip(given, index, strict=True))]
+
+        result = attention(
+            shape,
+            tile,
+            match.dtype,
+            match.scale,
+            q,
+            lambda b, h, j, d: kt(b, h, d, j),
+            v,
+            None if match.mask is None else mask,
+        )
+        # The rows an output projection wants: its result's layout, not one more copy.
+        sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
+        rows = (shape.batch * shape.queries, shape.heads * shape.values)
+        sch.transform_layout(
+            sch.get_sblock("attention"),
+            ("write", 0),
+            lambda b, t, h, c: (b * shape.queries + t, h * shape.values + c),
+        )
+        function = sch.mod["main"].without_attr("global_symbol")
+        function = function.with_attrs({"op_pattern": OP_PATTERN.opaque})
+        variable = self.builder_.add_func(function, "attention")
+        out = relax.call_tir(variable, sources, out_ty=relax.TensorType(rows, match.dtype))
+        split = (shape.batch, shape.queries, shape.heads, shape.values)
+        apart = self.builder_.emit(relax.op.reshape(self.builder_.emit(out), split))
+        return relax.op.permute_dims(apart, [0, 2, 1, 3])
+
+    def _transposed(self, mask: Any) -> Any:
+        """(..., T, S) -> (..., S, T), for queries to lie side by side."""
+        count = len(static_shape(mask) or ())
+        if count < 2:
+            extents = (1,) * (2 - count) + tuple(static_shape(mask) or ())
+            mask, count = self.builder_.emit(relax.op.reshape(mask, extents)), 2
+        axes = [*range(count - 2), count - 1, count - 2]
+        return self.builder_.emit(relax.op.permute_dims(mask, axes))
+
+    def _only_use(self, expr: Any, name: str) -> Any:
+        """The call of operator `name` that `expr` is bound to, None where others read it too."""
+        value = self.only_use(expr)
+        return value if is_op(value, name) else None

@@ -1,0 +1,83 @@
+"""The steps of LSTMs on packed weights.
+
+Before: `lstm_sequence(projected, h, c, w)`, a kernel whose block op LstmSequence annotated, with
+static shapes, all of them float32 or float64.
+
+After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `schedule.recurrence`, which
+writes the sums of the gates only where they are still read: dead code is to be gone. `pack_gates`
+is opaque, so that nothing is fused into it; where `w` depends on parameters alone,
+`LiftTransformParams` moves it out of `main`. Elsewhere it runs once for all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle.ops.recurrent import LSTM_STEPS
+from needle_tvm._tvm import (
+    NODES,
+    OP_PATTERN,
+    IRModule,
+    Target,
+    expr_functor,
+    nodes_in,
+    relax,
+    static_shape,
+)
+from needle_tvm.passes.dependence import bindings_of, is_op, readers_of
+from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.schedule.recurrence import GATES, lstm_steps, lstm_tile, pack_gates
+
+_DTYPES = ("float32", "float64")
+_SUMS = 2  # their place among the op's results
+
+
+def pack_recurrence(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every recurrence that meets the preconditions, in every Relax function."""
+    return rewrite(module, lambda module, function: _Packer(module, target, function))
+
+
+@expr_functor.mutator
+class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+    def __init__(self, module: IRModule, target: Target, function: relax.Function) -> None:
+        super().__init__(module)
+        self._module, self._target = module, target
+        self._reads_sums = _calls_whose_sums_are_read(function)
+
+    def visit_call_(self, call: Any) -> Any:
+        with_sums = call in self._reads_sums
+        call = self.visit_expr_post_order(call)
+        if not is_op(call, "relax.call_tir") or not self._is_lstm(self._module[call.args[0]]):
+            return call
+        projected, h, c, w = call.args[1]
+        shape, dtype = static_shape(projected), str(projected.ty.dtype)
+        if shape is None or dtype not in _DTYPES:
+            return call
+        _, batch, sums = shape
+        tile = lstm_tile(batch, sums // GATES, dtype, self._target)
+        panels = self.builder_.emit_te(
+            lambda weight: pack_gates(weight, tile.units),
+            w,
+            primfunc_name_hint="pack_gates",
+            primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+        )
+        return self.builder_.call_te(
+            lambda *tensors: lstm_steps(tensors, tile, with_sums=with_sums),
+            *(projected, h, c, panels),
+            primfunc_name_hint="lstm_steps",
+            primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+        )
+
+    def _is_lstm(self, function: Any) -> bool:
+        return any(LSTM_STEPS in block.annotations for block in nodes_in(function, NODES.sblock))
+
+
+def _calls_whose_sums_are_read(function: relax.Function) -> set[Any]:
+    """Calls bound to variables that are read whole, or of which the sums are."""
+    bound = bindings_of(function)
+
+    def reads_sums(reader: Any) -> bool:
+        return not isinstance(reader, relax.TupleGetItem) or reader.index == _SUMS
+
+    readers = readers_of(function)
+    return {bound[var] for var in bound if any(map(reads_sums, readers[var]))}

@@ -1,0 +1,148 @@
+"""What every schedule rule asks of a function and of the target it is scheduled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm import (
+    NODES,
+    SCHEDULE_ERROR,
+    PrimFunc,
+    Schedule,
+    Target,
+    cpu_features,
+    loads_in,
+    nodes_in,
+    tirx,
+    variables_of,
+)
+
+# Below about this many scalar operations a kernel is one core's, whatever stands beside it. Whether
+# waking the pool pays is known only later, of all the kernels it is woken for: `merge_kernels`.
+PARALLEL_WORK = 1 << 12
+
+_FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
+
+# Loads in one inlined expression; more would only be spilled, and compile slowly.
+_MOST_LOADS = 32
+
+
+def blocks_of(sch: Schedule) -> list[Any]:
+    """The blocks there are to schedule: none in a statement that an op wrote itself."""
+    try:
+        root = sch.get_sblock("root")
+    except SCHEDULE_ERROR:
+        return []
+    return list(sch.get_child_blocks(root))
+
+
+def extent(sch: Schedule, loop: Any) -> int:
+    return int(sch.get(loop).extent)
+
+
+def block_work(sch: Schedule, block: Any) -> int:
+    """Scalar operations of a block: the product of its loops' extents."""
+    work = 1
+    for loop in sch.get_loops(block):
+        extent = sch.get(loop).extent
+        work *= int(extent) if isinstance(extent, tirx.IntImm) else 1 << 20
+    return work
+
+
+def calls_functions(sch: Schedule, block: Any) -> bool:
+    """Whether a block computes exponentials or the like: long code, where it is unrolled."""
+    return any(
+        getattr(call.op, "name", "") in _FUNCTIONS
+        for call in nodes_in(sch.get(block).body, NODES.call)
+    )
+
+
+def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
+    """A block that copies what `block` writes for `reader`, which reads the copy."""
+    written = sch.get(block).writes[0].source
+    reads = [region.source.same_as(written) for region in sch.get(reader).reads]
+    return sch.cache_read(reader, reads.index(True), "local")
+
+
+def annotated(sch: Schedule, key: str) -> Any:
+    """The block that carries annotation `key`, None where there is none."""
+    for block in blocks_of(sch):
+        if key in sch.get(block).annotations:
+            return block
+    return None
+
+
+def work(function: PrimFunc) -> int:
+    """Scalar operations of a function, the largest of its blocks counted."""
+    sch = Schedule(function)
+    return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
+
+
+def inline_producers(sch: Schedule, keep: set[str]) -> None:
+    """Inline every block that one other block alone reads and that is no reduction.
+
+    A consumer that reads a value twice gets its expression twice, and a chain of such blocks
+    exponentially often: past a certain size they keep loops of their own.
+    """
+    for block in blocks_of(sch):
+        if sch.get(block).name_hint in keep:
+            continue
+        consumers = sch.get_consumers(block)
+        if len(consumers) != 1:
+            continue
+        result = sch.get(block).writes[0].source
+        reads = loads_in(sch.get(consumers[0]))
+        copies = sum(load.source.same_as(result) for load in reads)
+        if copies * len(loads_in(sch.get(block))) + len(reads) > _MOST_LOADS:
+            continue
+        if calls_functions(sch, block) and calls_functions(sch, consumers[0]):
+            continue  # a chain of functions in one expression takes TVM exponentially long
+        try:
+            sch.compute_inline(block)
+        except SCHEDULE_ERROR:
+            continue  # a reduction: it keeps its loops
+
+
+def vector_registers(target: Target) -> tuple[int, int]:
+    """(number, bytes) of the vector registers LLVM may use for this target."""
+    features = set(cpu_features(target))
+    if "avx512f" in features:
+        return 32, 64
+    if "avx" in features:
+        return 16, 32
+    return (32, 16) if "neon" in features else (16, 16)
+
+
+def sum_in_registers(
+    sch: Schedule, block: Any, outer: Any, unrolled: Sequence[Any], vector: Any
+) -> None:
+    """A sum over `outer` whose unrolled loops and vector are a tile that stays in registers."""
+    sch.reorder(outer, *unrolled, vector)
+    # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
+    # would keep loops of its own.
+    sch.set_scope(block, 0, "local")
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+    sch.decompose_reduction(block, outer)
+
+
+def item_bytes(dtype: str) -> int:
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(1, int(digits or 8) // 8)
+
+
+def sums_along_rows(sch: Schedule, block: Any) -> bool:
+    """Whether every value a reduction reads that differs between its terms is indexed last by an
+    axis that is summed over."""
+    details = sch.get(block)
+    result = details.writes[0].source
+    summed = {a.var for a in details.iter_vars if a.iter_type == tirx.IterVar.CommReduce}
+    terms = [
+        load.indices
+        for load in loads_in(details)
+        if not load.source.same_as(result)
+        and any(variables_of(index) & summed for index in load.indices)
+    ]
+    return bool(terms) and all(variables_of(indices[-1]) & summed for indices in terms)

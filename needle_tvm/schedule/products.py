@@ -1,0 +1,170 @@
+"""Dense layers on packed weights: one register tile.
+
+`dense` keeps a tile of the accumulator in vector registers while it walks one packed weight panel
+front to back (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
+2008, section 4; the panel is already in the order the kernel reads it).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm import Schedule, Target, written_dtype
+from needle_tvm.schedule.blocks import (
+    PARALLEL_WORK,
+    block_work,
+    blocks_of,
+    calls_functions,
+    copied_before,
+    extent,
+    inline_producers,
+    item_bytes,
+    sum_in_registers,
+    vector_registers,
+)
+
+DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
+
+_REDUCTION_UNROLL = 4
+_VECTORS = (1, 2, 4, 8)  # a tile may be wide; LLVM splits other numbers badly
+_LATENCY = 8  # cycles: multiply-adds begun before the first one ends
+_IDLE = 0.05  # of the cores' time, for the sake of fewer parts
+_TASKS = 16  # for each core: so many even out any remainder
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of the accumulator tile that is held in registers."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class DenseKnobs:
+    """What of the dense rule is a matter of choice; the defaults need no search."""
+
+    unroll: int = _REDUCTION_UNROLL
+    rows_first: bool = False  # a task is one block of rows, and not all rows along one panel
+
+
+DENSE_VARIANTS = tuple(  # the first is used where nothing is measured
+    DenseKnobs(unroll=unroll, rows_first=rows_first)
+    for rows_first in (False, True)
+    for unroll in (_REDUCTION_UNROLL, 1, 2, 8)
+)
+
+
+def dense_tile(m: int, n: int, dtype: str, target: Target) -> Tile:
+    """Register tile of an (m, n) product: the one whose slowest core is done first.
+
+    Among equals the one that has the weights read by fewest cores, then the one that reads them
+    least often, then the one with most arithmetic for what it loads, then the smallest.
+    """
+    cores = int(target.attrs["num-cores"])
+    registers, width = vector_registers(target)
+    lanes = width // item_bytes(dtype)
+    tiles = [
+        Tile(rows=-(-m // -(-m // rows)), columns=vectors * lanes)  # the last one is nearly full
+        for vectors in _VECTORS
+        for rows in range(1, max(1, (registers - vectors - 2) // vectors) + 1)
+        if vectors == 1 or (vectors // 2) * lanes < n
+    ]
+
+    def cost(tile: Tile) -> tuple[float, int, int, float, int]:
+        rows, vectors = tile.rows, tile.columns // lanes
+        cycles = max(rows * vectors, rows + vectors, 2 * vectors, _LATENCY)
+        panels, blocks = -(-n // tile.columns), -(-m // rows)
+        parts = row_parts(panels, blocks, cores)
+        share = -(-panels * parts // cores) / parts  # of the panels, of the busiest core
+        loads = (rows + vectors) / (rows * vectors)
+        return share * blocks * cycles, parts, blocks, loads, rows * vectors
+
+    return min(tiles, key=cost)
+
+
+def row_parts(panels: int, blocks: int, cores: int) -> int:
+    """Into how many parts to cut `blocks` of rows, so that as many times `panels` tasks keep all
+    cores busy to the end: as few as leave at most a twentieth of their time idle."""
+
+    def idle(parts: int) -> float:
+        tasks = panels * parts
+        return 1 - tasks / (-(-tasks // cores) * cores)
+
+    some = range(1, min(blocks, _TASKS * cores) + 1)
+    divisors = [*(parts for parts in some if blocks % parts == 0), blocks]
+    return next((parts for parts in divisors if idle(parts) <= _IDLE), min(divisors, key=idle))
+
+
+def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
+    """Schedule a product of `passes.pack_weights`, or a batch of them, and what was fused after it.
+
+    Threads share out the panels: each stays in its core's cache while all rows, or a part of them,
+    walk along it.
+    """
+    rows, columns = (int(size) for size in sch.get(tiles).annotations[DENSE])
+    cores = int(target.attrs["num-cores"])
+    inline_producers(sch, keep={sch.get(tiles).name_hint})
+    *between, write_back = [
+        block for block in blocks_of(sch) if sch.get(block).name_hint != sch.get(tiles).name_hint
+    ]
+    *batch, m, n = sch.get_loops(write_back)
+    m_block, m_inner = sch.split(m, [None, rows])
+    panel, n_inner = sch.split(n, [None, columns])
+    blocks = extent(sch, m_block)
+    panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
+    parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
+    m_part, m_block = sch.split(m_block, [parts, None])
+    sch.reorder(*batch, m_part, panel, m_block, m_inner, n_inner)
+    # Fused with the loop over blocks as well, a task would compute its addresses anew in each.
+    task = sch.fuse(*batch, m_part, panel)
+    if cores > 1 and block_work(sch, tiles) >= PARALLEL_WORK and extent(sch, task) > 1:
+        sch.parallel(task)
+    heavy = calls_functions(sch, write_back)
+    if heavy and not between:
+        between = [copied_before(sch, write_back, tiles)]
+    # An epilogue's intermediate that is used more than once lives for one tile, in registers. So
+    # does what functions are computed of, though on the stack: they take the tile row by row.
+    for block in reversed(between):
+        sch.compute_at(block, m_block, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+        *_, row, column = sch.get_loops(block)
+        sch.unroll(row)
+        sch.vectorize(column)
+    partial = _partial_sums(sch, tiles, rows * columns // _lanes(sch, tiles, target))
+    sch.compute_at(tiles, m_block, preserve_unit_loops=True)
+    if partial is not None:
+        sch.compute_at(partial, m_block, preserve_unit_loops=True)
+        part, *_, i, j = sch.get_loops(tiles)[-5 - len(batch) :]
+        sum_in_registers(sch, tiles, part, [i], j)
+        sch.unroll(part)  # so that every partial sum is known by a register
+        part, *_, i, j, k = sch.get_loops(partial)[-6 - len(batch) :]
+        sum_in_registers(sch, partial, k, [part, i], j)
+    else:
+        i, j, k = sch.get_loops(tiles)[-3:]
+        k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
+        sum_in_registers(sch, tiles, k_outer, [k_inner, i], j)
+    if not heavy:
+        sch.unroll(m_inner)
+    sch.vectorize(n_inner)
+
+
+def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
+    """The block of several sums for each one of `tiles`, over terms in turn; None where there are
+    accumulators enough to begin a multiply-add before the last one ends, or too few terms."""
+    *_, k = sch.get_loops(tiles)
+    parts = _unroll(extent(sch, k), -(-_LATENCY // accumulators))
+    if parts == 1 or extent(sch, k) < 4 * parts:
+        return None
+    _, part = sch.split(k, [None, parts])
+    return sch.rfactor(part, factor_axis=0)
+
+
+def _lanes(sch: Schedule, block: Any, target: Target) -> int:
+    return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
+
+
+def _unroll(extent: int, most: int) -> int:
+    return next(factor for factor in range(min(most, extent), 0, -1) if extent % factor == 0)

@@ -1,0 +1,164 @@
+"""The rule for functions that go over the same rows more than once: normalisations, softmax.
+
+One row (or the slab under one index of the leading axes) goes through all steps before the next
+one: what lies between the steps stays in the core's own cache, and one parallel region does all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm import (
+    NODES,
+    SCHEDULE_ERROR,
+    Schedule,
+    Target,
+    loads_in,
+    nodes_in,
+    tirx,
+    written_dtype,
+)
+from needle_tvm.schedule.blocks import (
+    PARALLEL_WORK,
+    block_work,
+    blocks_of,
+    extent,
+    item_bytes,
+    sums_along_rows,
+    vector_registers,
+)
+
+_FEW_LOADS = 3  # of an expression that is not worth a buffer
+
+
+def rows(sch: Schedule, target: Target) -> bool:
+    """Schedule a function whose producers were inlined; False, and nothing done, where the rule
+    does not fit.
+
+    It fits where a function has several blocks, no axis of symbolic extent or extent 0, no sum in
+    its last block, and where all others can be computed under some leading loops of the last one
+    without doing anything twice.
+    """
+    depth = _shared_loops(sch)
+    if depth == 0:
+        return False
+    vector_bytes = vector_registers(target)[1]
+    cores = int(target.attrs["num-cores"])
+    work = _work(sch)
+    _inline_cheap(sch)
+    partial = set()
+    for block in blocks_of(sch)[:-1]:
+        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        partial.add(_partial_results(sch, block, lanes))
+    names = [sch.get(block).name_hint for block in blocks_of(sch)]
+    row = _computed_together(sch, depth)
+    for name in names:
+        block = sch.get_sblock(name)
+        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        if name in partial:
+            lane, *others = sch.get_loops(block)[1:]
+            sch.reorder(*others, lane)
+            sch.vectorize(lane)
+        else:
+            _vectors(sch, block, lanes)
+    if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
+        sch.parallel(row)
+    return True
+
+
+def _work(sch: Schedule) -> int:
+    return sum(block_work(sch, block) for block in blocks_of(sch))
+
+
+def _shared_loops(sch: Schedule) -> int:
+    """How many of the last block's loops all blocks can share; 0 where none."""
+    blocks = blocks_of(sch)
+    if len(blocks) < 2 or not all(map(_is_plain, (sch.get(b) for b in blocks))):
+        return 0
+    if any(axis.iter_type != tirx.IterVar.DataPar for axis in sch.get(blocks[-1]).iter_vars):
+        return 0
+    work = _work(sch)
+    for depth in range(len(sch.get_loops(blocks[-1])) - 1, 0, -1):
+        trial = sch.copy()
+        try:
+            row = _computed_together(trial, depth)
+            trial.parallel(row)  # refused where rows write into each other's values
+        except SCHEDULE_ERROR:
+            continue
+        if _work(trial) <= work:
+            return depth
+    return 0
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether a block writes one value and all its axes have constant extents, none of them 0."""
+    extents = [axis.dom.extent for axis in block.iter_vars]
+    plain = all(isinstance(extent, tirx.IntImm) and int(extent) > 0 for extent in extents)
+    return plain and len(block.writes) == 1
+
+
+def _computed_together(sch: Schedule, depth: int) -> Any:
+    """Compute all blocks under the last one's first `depth` loops, fused; the fused loop."""
+    *inner, last = blocks_of(sch)
+    row = sch.fuse(*sch.get_loops(last)[:depth])
+    for block in reversed(inner):
+        sch.compute_at(block, row, preserve_unit_loops=True)
+    return row
+
+
+def _inline_cheap(sch: Schedule) -> None:
+    """Compute again what costs less than to keep it: differences from a mean, casts."""
+    for block in blocks_of(sch)[:-1]:
+        details = sch.get(block)
+        if nodes_in(details.body, NODES.call) or len(loads_in(details)) > _FEW_LOADS:
+            continue
+        try:
+            sch.compute_inline(block)
+        except SCHEDULE_ERROR:
+            continue  # a reduction
+
+
+def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
+    """Make a sum over neighbours in memory one over a vector of partial results.
+
+    Returns the name of the block that computes them, None where none was made.
+    """
+    if not sums_along_rows(sch, block):
+        return None
+    term = sch.get_loops(block)[-1]
+    width = _divisor(extent(sch, term), lanes)
+    if width == 1:
+        return None
+    _, lane = sch.split(term, [None, width])
+    spatial = [a for a in sch.get(block).iter_vars if a.iter_type == tirx.IterVar.DataPar]
+    try:
+        partial = sch.rfactor(lane, factor_axis=len(spatial))
+    except SCHEDULE_ERROR:
+        return None  # a reducer of its own kind: one term after the other
+    return str(sch.get(partial).name_hint)
+
+
+def _divisor(terms: int, lanes: int) -> int:
+    """Width of the vector of partial results: it must divide the terms, since a block's bounds are
+    lost when it is computed at another (TVM 0.27). Whole vectors first, then halves of them."""
+    widths = [lanes, *range(2 * lanes, 3, -1)]
+    return next((w for w in widths if w > 1 and terms % w == 0 and terms >= 2 * w), 1)
+
+
+def _vectors(sch: Schedule, block: Any, lanes: int) -> None:
+    """The vectors of a block under the shared loop."""
+    own = sch.get_loops(block)[1:]
+    kinds = [axis.iter_type for axis in sch.get(block).iter_vars][-len(own) :]
+    spatial = [loop for loop, kind in zip(own, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    summed = [loop for loop in own if loop not in spatial]
+    if summed and (not spatial or sums_along_rows(sch, block)):
+        return
+    *_, last = spatial
+    if extent(sch, last) < lanes or lanes == 1:
+        return
+    whole = extent(sch, last) % lanes == 0
+    rest, vector = sch.split(last, [None, lanes])
+    if not whole:
+        sch.annotate(rest, "pragma_loop_partition_hint", 1)  # a loop of its own for what is left
+    sch.reorder(*spatial[:-1], rest, *summed, vector)
+    sch.vectorize(vector)

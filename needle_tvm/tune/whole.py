@@ -1,0 +1,88 @@
+"""The model as a whole, as our rules schedule it and with what a search put in: which is faster.
+
+Kernels are chosen one by one, each timed alone, with its operands where the last call left them. In
+a model they push each other out of caches, so the sum is timed before it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle_tvm import artifact, runtime
+from needle_tvm.scratch import scratch_folder
+from needle_tvm.timing import Contestant, Outputs, contest, ratio
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm import IRModule, Target
+    from needle_tvm.target import TargetSpec
+
+RULES, TUNED = "rules", "tuned"
+
+_ROUNDS = 9
+_BLOCK_SECONDS = 0.05
+_IDLE_SECONDS = 0.05  # threads of the other one's pool have gone to sleep by then
+
+
+def compare(
+    modules: Mapping[str, IRModule],
+    signature: dict[str, Any],
+    params: Mapping[str, np.ndarray[Any, Any]],
+    spec: TargetSpec,
+    target: Target,
+) -> dict[str, Any]:
+    """What scheduled modules of one model take, by the names RULES and TUNED, and which to keep.
+
+    Each runs in a process of its own, in alternating blocks. `ratio` is the time of RULES over that
+    of TUNED, median and quartiles; TUNED is kept where the median is at least 1. Raises TimingError
+    where one of them does not run.
+    """
+    with scratch_folder("needle-whole-") as folder:
+        contestants = []
+        for name in (RULES, TUNED):
+            path = folder / name
+            path.mkdir()
+            _write(path, modules[name], signature, params, spec, target)
+            factory = f"{__name__}:contestant"
+            threads = int(target.attrs["num-cores"])
+            contestants.append(Contestant(name, factory, {"path": str(path)}, threads=threads))
+        rules, tuned = contest(
+            contestants,
+            rounds=_ROUNDS,
+            block_seconds=_BLOCK_SECONDS,
+            idle_seconds=_IDLE_SECONDS,
+        )
+    spread = ratio(tuned, rules)
+    return {
+        "rules_seconds": rules.median,
+        "tuned_seconds": tuned.median,
+        "ratio": [spread.lower, spread.median, spread.upper],
+        "kept": TUNED if spread.median >= 1 else RULES,
+    }
+
+
+def contestant(path: str) -> tuple[Callable[[], object], Callable[[], Outputs]]:
+    """What the timed process runs: an artifact on random inputs."""
+    program = runtime.load(path)
+    tensors = program.convert(program.random_inputs())
+    return (lambda: program.call(tensors)), (lambda: program.to_arrays(program.call(tensors)))
+
+
+def _write(
+    path: Path,
+    module: IRModule,
+    signature: dict[str, Any],
+    params: Mapping[str, np.ndarray[Any, Any]],
+    spec: TargetSpec,
+    target: Target,
+) -> None:
+    from safetensors.numpy import save_file
+
+    from needle_tvm import build
+
+    build.write_library(module, target, path)
+    save_file({n: np.ascontiguousarray(a) for n, a in params.items()}, path / artifact.PARAMS)
+    artifact.write_manifest(path, build.describe(signature, module, spec, target, {}))

@@ -1,0 +1,195 @@
+"""The parts of the inference benchmark; its figures mean nothing here."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import ablation, cases, charts, costs, cpu, kernels, scaling, sections
+from needle import Tensor, nn
+from needle.trace import trace
+from needle_tvm.child import ChildError
+from needle_tvm.timing import Contestant
+from needle_tvm.tune.roofline import Limits
+
+LIMITS = Limits(2, 100.0, {1 << 18: 50.0, 1 << 26: 10.0})
+RATIO = {"median": 2.0, "lower": 1.5, "upper": 2.5}
+REPORT = {
+    "machine": {"processor": "a processor", "threads": 2},
+    "date": "2026-11-21T00:00:00",
+    "rounds": 2,
+    "block_seconds": 0.2,
+}
+
+
+def traced(model, *shape):
+    return trace(model.eval(), Tensor(np.zeros(shape, np.float32), requires_grad=False))
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "taps"),
+    [
+        (1, {}, 1),  # the middle of 3 x 3 alone
+        (2, {}, 2 * 2 * 4),  # each of four pixels meets all four
+        (5, {"padding": 0}, 9 * 9),
+        (5, {"stride": 2}, (2 + 3 + 2) ** 2),
+        (5, {"dilation": 2, "padding": 2}, (2 + 2 + 3 + 2 + 2) ** 2),
+        (5, {"padding": 3}, (3 * 5) ** 2),
+    ],
+)
+def test_taps_on_padding_do_not_count(size, options, taps):
+    graph = traced(nn.Conv(4, 6, 3, bias=False, **options), 2, 4, size, size)
+    (work,) = kernels.useful_work(graph)
+    assert work.useful == 2 * 2 * 4 * 6 * taps
+    assert work.padded == 2 * work.elements * 4 * 9
+
+
+def test_products_and_groups_count_as_they_are():
+    (work,) = kernels.useful_work(traced(nn.Linear(7, 5), 3, 7))
+    assert work == kernels.Work(15, 2 * 15 * 7, 2 * 15 * 7)
+    (work,) = kernels.useful_work(traced(nn.Conv(4, 4, 3, groups=4, padding=0), 1, 4, 3, 3))
+    assert work == kernels.Work(4, 2 * 4 * 9, 2 * 4 * 9)
+
+
+def test_a_kernel_counts_as_the_op_it_is_like():
+    known = [kernels.Work(100, 1000, 9000), kernels.Work(100, 20000, 20000)]
+    assert kernels.operations(9500, 100, known) == 1000
+    assert kernels.operations(1100, 100, known) == 1000
+    assert kernels.operations(21000, 100, known) == 20000
+    assert kernels.operations(19000, 100, known) == 19000  # no more than it is estimated at
+    assert kernels.operations(100, 100, known) == 100  # an elementwise kernel of as many elements
+    assert kernels.operations(9500, 99, known) == 9500
+    assert kernels.operations(0, 100, []) == 0
+
+
+def test_the_time_of_looking_is_taken_off():
+    def row(name, calls, seconds):
+        return {"name": name, "calls": calls, "seconds": seconds, "share": 0.0}
+
+    rows = [row("a", 1, 5.0), row("b", 2, 8.0), row("vm.builtin.alloc", 1, 1.0)]
+    found = kernels.corrected({"rows": rows, "plain_seconds": 10.0})
+    assert [(one["name"], one["seconds"]) for one in found] == [("b", 6.0), ("a", 4.0)]
+    assert [one["share"] for one in found] == [0.6, 0.4]
+    found = kernels.corrected({"rows": rows[:1], "plain_seconds": 10.0})  # nothing to take off
+    assert found[0]["seconds"] == 5.0
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    pytest.importorskip("tvm", reason="needs the [tvm] extra")
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(cases.MODELS, "small", cases.mlp(20, 30, 10, batches=(3,)))
+    return cases.Case("small", 3)
+
+
+QUICK = ["--models", "small", "--peers", "--rounds", "1", "--block-seconds", "0.01"]
+
+
+def test_kernels_and_costs_of_a_model(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kernels, "measure_limits", lambda threads: LIMITS)
+    code = cpu.main([*QUICK, "--out", str(tmp_path / "out")])
+    assert code == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "out" / "cpu.json").read_text())
+    (case,) = result["cases"]
+    products = [row for row in case["profile"]["kernels"] if "dense" in row["name"]]
+    assert [row["operations"] for row in products] and sum(
+        row["operations"] for row in products
+    ) == 2 * 3 * (20 * 30 + 30 * 10)
+    assert all(row["roofline"] is None or row["roofline"] > 0 for row in products)
+    assert case["costs"]["compile"] > 0
+    (process,) = case["costs"]["processes"].values()
+    assert process["first"] > 0 and 10e6 < process["bytes"] < 10e9
+    page, printed = (tmp_path / "out" / "cpu.md").read_text(), capsys.readouterr().out
+    for text in ("100 GFLOP/s", "in a fresh process", products[0]["name"], "small, batch 3"):
+        assert text in page and text in printed
+    assert (tmp_path / "out" / "cpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_ablation_tells_what_could_not_be_timed(small, tmp_path, monkeypatch, capsys):
+    names = ("fold_scale", "schedule", "nonsense")
+    monkeypatch.setattr(ablation.pipeline, "switches", lambda stage: names)
+    code = cpu.main([*QUICK, "--ablation", "--out", str(tmp_path / "out")])
+    assert code == 0, capsys.readouterr().err
+    (case,) = json.loads((tmp_path / "out" / "ablation.json").read_text())["cases"]
+    assert list(case["ratios"]) == ["without schedule"]
+    assert case["untimed"]["fold_scale"] == ablation.UNCHANGED
+    assert "'nonsense'" in case["untimed"]["nonsense"]
+    page = (tmp_path / "out" / "ablation.md").read_text()
+    assert "| nonsense | fails |" in page and "fold_scale" not in page
+
+
+def test_scaling_over_batches_and_threads(small, tmp_path, capsys):
+    arguments = ["--scaling", "--batches", "1", "2", "--out", str(tmp_path / "out")]
+    assert cpu.main([*QUICK, *arguments]) == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "out" / "scaling.json").read_text())
+    (model,) = result["models"]
+    found = [(point["threads"], point["batch"]) for point in model["points"]]
+    assert found == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert (tmp_path / "out" / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_the_ablation(monkeypatch):
+    monkeypatch.setattr(ablation.pipeline, "switches", lambda stage: ("a", "b", "c"))
+    results = [
+        {"case": "x", "ratios": {"without a": RATIO}, "untimed": {"b": ablation.UNCHANGED}},
+        {"case": "y", "ratios": {}, "untimed": {n: ablation.UNCHANGED for n in "ab"}},
+    ]
+    for result in results:
+        result["untimed"]["c"] = "c: no"
+    expected = [["without", "x", "y"], ["a", "2.00 (1.50-2.50)", "="], ["c", "fails", "fails"]]
+    assert ablation.table(results) == expected
+
+
+def test_rows_of_the_roofline_and_of_costs():
+    kernel = {"name": "k", "calls": 2, "seconds": 1e-6, "share": 0.5, "operations": 2000}
+    kernel |= {"bytes": 500, "roofline": 0.25, "bound": "traffic"}
+    bare = {**kernel, "name": "copy", "operations": None, "roofline": None, "seconds": 0.0}
+    case = {"case": "x", "profile": {"kernels": [kernel, bare]}}
+    case["costs"] = {"compile": 2.0, "processes": {"A": {"first": 0.5, "bytes": 3e6}}}
+    _, first, second = sections.roofline([case], LIMITS.to_json())
+    assert first == ["x", "k", "2", "1.00 µs", "50%", "2.0", "0.5", "25%", "traffic"]
+    assert second[:3] == ["", "copy", "2"] and second[5:8] == ["", "", ""]
+    assert sections.limits_line(LIMITS.to_json()).endswith("GB/s: 50 in 256 kB, 10 in 64 MB")
+    other = {**case, "case": "y", "costs": {"compile": 1.0, "processes": {}}}
+    assert sections.costs([case, other])[1:] == [
+        ["x", "2.00 s", "500 ms", "3 MB"],
+        ["y", "1.00 s", "", ""],
+    ]
+
+
+def test_a_contestant_that_fails_at_its_start_is_named():
+    with pytest.raises(ChildError, match="the broken one"):
+        costs.cold_start(Contestant("the broken one", "benchmarks.costs:no_such"), 1)
+
+
+def test_points_become_a_row_per_contestant():
+    points = [
+        {"threads": 1, "batch": batch, "name": name, "median": 1e-3}
+        for batch, name in ((1, "A"), (4, "A"), (4, "B"))
+    ]
+    rows = scaling.table([{"model": "m", "points": points}])
+    assert rows == [
+        ["model", "threads", "", "batch 1", "batch 4"],
+        ["m", "1", "A", "1.00 ms", "1.00 ms"],
+        ["m", "1", "B", "", "1.00 ms"],
+    ]
+
+
+def test_a_chart_of_cases_with_different_peers(tmp_path):
+    found = [
+        {"case": "x", "fastest": "A", "ratios": {"needle tuned": {"A": RATIO, "B": RATIO}}},
+        {"case": "y", "ratios": {"needle tuned": {}}},
+    ]
+    charts.draw_ratios({**REPORT, "cases": found}, tmp_path / "chart.png", "needle tuned")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_models_at_their_batches_or_those_asked_for():
+    assert [(c.model, c.batch) for c in cases.chosen(["mlp", "bert"], None, False)] == [
+        ("mlp", 8),
+        ("bert", 1),
+    ]
+    assert [c.batch for c in cases.chosen(["bert"], [2, 3], False)] == [2, 3]
+    whole = cases.chosen(["mlp"], None, True)
+    assert {c.model for c in whole} == set(cases.MODELS)
+    assert len({c.name for c in whole}) == len(whole)

@@ -1,0 +1,63 @@
+"""How convolutions are cut up: tiles that leave registers to inputs, weights fetched once."""
+
+import itertools
+
+import pytest
+
+from needle_tvm.schedule.conv_tiles import ConvTile, Copied, conv_tile, depthwise_tile, tasks
+from needle_tvm.target import resolve
+
+LANES = 16
+
+
+@pytest.fixture(scope="module")
+def avx512():
+    return resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
+
+
+def cut(counts, work, *, weights=0, copied=None, cores=2, whole_pixels=False):
+    return tasks(counts, 1, work, (weights, 4), copied, cores, whole_pixels=whole_pixels)
+
+
+@pytest.mark.parametrize("output", [(1, 112, 112, 64), (1, 24, 24, 64), (8, 5, 5, 32)], ids=str)
+def test_overlapping_windows_leave_half_of_the_registers(avx512, output):
+    tile = conv_tile(output, 147, "float32", avx512, overlapping=True)
+    assert tile.pixels * (tile.channels // LANES) <= 16
+    other = conv_tile(output, 147, "float32", avx512)
+    assert other.pixels * (other.channels // LANES) >= tile.pixels * (tile.channels // LANES)
+
+
+@pytest.mark.parametrize("size", [14, 28, 56])
+def test_of_equal_tiles_the_one_whose_pixels_lie_side_by_side(avx512, size):
+    tile = conv_tile((1, size, size, 256), 2304, "float32", avx512)
+    assert (tile.rows, tile.columns) == (1, 14)
+    tile = depthwise_tile((1, size, size, 256), (3, 3), (1, 1), "float32", avx512)
+    assert tile.columns >= tile.rows
+
+
+def test_tasks_are_equal_parts():
+    for panels, images, rows, cores in itertools.product((1, 3, 16), (1, 4), (1, 7, 56), (1, 2, 5)):
+        for whole_pixels in (False, True):
+            counts = panels, images, rows
+            chunks, strips = cut(counts, 10**7, cores=cores, whole_pixels=whole_pixels)
+            assert panels % chunks == 0 and rows % strips == 0
+
+
+def test_weights_too_large_to_keep_are_fetched_once():
+    """A 3x3 layer of 512 channels on 7x7: 9 MB of weights, whatever its input costs to copy."""
+    copied = Copied(step=1, window=3, elements=9 * 512, item=4, shared=False)
+    number = 9 * 512 * 512
+    chunks, strips = cut((16, 1, 7), 49 * number, weights=number, copied=copied)
+    assert strips == 1 and chunks % 2 == 0
+    _, strips = cut((16, 1, 7), 49 * number, weights=0, copied=copied)
+    assert strips > 1
+
+
+def test_pixels_stay_whole_where_there_are_rows_for_all_cores():
+    assert cut((8, 1, 56), 10**7, whole_pixels=True)[0] == 1
+    chunks, strips = cut((8, 1, 1), 10**7, whole_pixels=True)
+    assert chunks * strips >= 2
+
+
+def test_a_tile_counts_what_covers_the_output():
+    assert ConvTile(2, 3, 4, 16).counts(5, 7, 8) == (3, 3, 2)

@@ -1,0 +1,94 @@
+"""The rule for functions that go over the same rows more than once."""
+
+import numpy as np
+import pytest
+
+from needle.ops.norm import LayerNorm, Normalize
+from needle.ops.softmax import LogSoftmax, Softmax
+from needle_tvm._tvm import TE_NAMESPACE, Schedule, generated_source, module_of, te, tvm
+from needle_tvm.schedule import cpu
+from needle_tvm.schedule.blocks import inline_producers
+from needle_tvm.schedule.rows import rows
+from needle_tvm.target import resolve
+
+TARGETS = [
+    {"kind": "llvm", "mcpu": "x86-64-v2"},
+    {"kind": "llvm", "mcpu": "haswell"},
+    "cpu",
+]
+
+
+def function(op, *shapes, dtype="float32"):
+    given = [te.placeholder(shape, dtype, name=f"x{i}") for i, shape in enumerate(shapes)]
+    return te.create_prim_func([*given, op.emit_te(TE_NAMESPACE, *given)])
+
+
+def run(function, target, *arrays):
+    built = tvm.compile(module_of(function), target=resolve(target, 2).to_tvm())
+    tensors = [tvm.runtime.tensor(array) for array in (*arrays, np.empty_like(arrays[0]))]
+    built["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def check(op, *shapes, target="cpu", rng, dtype="float32"):
+    plain = function(op, *shapes, dtype=dtype)
+    scheduled = cpu.schedule_function(plain, resolve(target, 2).to_tvm())
+    arrays = [(rng.standard_normal(shape) * 3 + 1).astype(dtype) for shape in shapes]
+    eps = np.finfo(dtype).eps
+    found = run(scheduled, target, *arrays)
+    np.testing.assert_allclose(found, op.reference(*arrays), rtol=64 * eps, atol=64 * eps)
+    arrays[0].flat[0] = np.nan
+    with np.errstate(all="ignore"):
+        expected = op.reference(*arrays)
+    np.testing.assert_array_equal(np.isnan(run(scheduled, target, *arrays)), np.isnan(expected))
+
+
+@pytest.mark.parametrize("op", [Softmax(), LogSoftmax(), Normalize(-1)], ids=lambda op: op.name)
+@pytest.mark.parametrize("length", [1, 2, 7, 16, 33, 101, 384, 500])
+def test_rows_of_any_length(op, length, rng):
+    check(op, (5, 3, length), rng=rng)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(80, 512), (1, 48), (3, 1000)], ids=str)
+def test_layer_norm_for_every_width_of_vector(shape, dtype, target, rng):
+    check(LayerNorm(), shape, shape[-1:], shape[-1:], target=target, dtype=dtype, rng=rng)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(4, 37, 40), (2, 3, 1), (64, 8, 100)], ids=str)
+def test_along_any_axis(axis, shape, rng):
+    check(Softmax(axis), shape, rng=rng)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 5)], ids=str)
+def test_functions_of_no_elements_are_left_alone(shape):
+    sch = Schedule(module_of(function(Softmax(), shape)))
+    assert not rows(sch, resolve("cpu", 2).to_tvm())
+
+
+def test_one_loop_over_rows_is_left():
+    sch = Schedule(module_of(function(Softmax(), (64, 128))))
+    inline_producers(sch, keep=set())
+    assert rows(sch, resolve("cpu", 2).to_tvm())
+    script = str(sch.mod)
+    assert script.count("T.parallel") == 1 and "range(64)" not in script
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [function(Softmax(0), (40, 100)), function(Normalize((0, 1)), (3, 4))],
+    ids=["nothing is shared", "no loop is left to share"],
+)
+def test_what_does_not_fit_is_left_alone(fn):
+    sch = Schedule(module_of(fn))
+    assert not rows(sch, resolve("cpu", 2).to_tvm())
+    tvm.ir.assert_structural_equal(sch.mod, module_of(fn))
+
+
+def test_it_compiles_for_neon():
+    target = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}
+    target = resolve(target, 2).to_tvm()
+    scheduled = cpu.schedule_function(function(Softmax(), (64, 128)), target)
+    assert ".4s" in generated_source(tvm.compile(module_of(scheduled), target=target), "asm")
