@@ -241,7 +241,9 @@ print(caught)
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupted_program_ends(tmp_path):
-    """One Ctrl-C ends a training loop at once: no thread of ours keeps the process."""
+    """Ctrl-C ends a training loop: no thread of ours keeps the process."""
+    from .waiting import interrupt  # the program imports this file as a module of no package
+
     code = "import test_concurrent as t\nprint('on', flush=True)\nwhile True: t.train(0)"
     program = subprocess.Popen(
         [sys.executable, "-c", code], cwd=HERE,
@@ -250,8 +252,8 @@ def test_an_interrupted_program_ends(tmp_path):
     try:
         assert program.stdout.readline() == "on\n"
         time.sleep(0.5)
-        program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=60)
+        _, errors = interrupt(program)
     finally:
         program.kill()
+        program.communicate()
     assert "KeyboardInterrupt" in errors and program.returncode in (130, -signal.SIGINT, 1)

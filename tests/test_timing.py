@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,8 @@ import pytest
 from needle_tvm import child, timing
 from needle_tvm.threads import THREAD_VARIABLES
 from needle_tvm.timing import Contestant, Result, Spread, TimingError, contest, ratio
+
+from .waiting import PATIENCE, until
 
 FACTORIES = Path(__file__).with_name("timing_factories.py")
 QUICK = {"rounds": 3, "block_seconds": 0.02, "idle_seconds": 0.0, "warmup_seconds": 0.01}
@@ -29,13 +30,6 @@ def alive(pid):
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_times_are_those_of_the_calls():
@@ -168,7 +162,7 @@ def test_a_silent_child_meets_the_deadline_and_its_group_is_killed(tmp_path):
     pids = tmp_path / "pids"
     with pytest.raises(TimingError, match=r"hangs: no answer to 'start' within 2 s"):
         contest([contestant("hangs", pids=str(pids))], timeout=2.0, **QUICK)
-    assert wait_until(lambda: not any(alive(pid) for pid in pids.read_text().split()))
+    assert until(lambda: not any(alive(pid) for pid in pids.read_text().split()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, uses prctl")
@@ -183,13 +177,13 @@ def test_no_child_outlives_its_parent(tmp_path, how):
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     try:
-        assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         leader, grandchild = pids.read_text().split()
         parent.send_signal(how)
-        parent.wait(timeout=10)
-        assert wait_until(lambda: not alive(leader))
+        parent.wait(timeout=PATIENCE)
+        assert until(lambda: not alive(leader))
         if how == signal.SIGINT:  # the parent had the chance to end the whole group
-            assert wait_until(lambda: not alive(grandchild))
+            assert until(lambda: not alive(grandchild))
         elif alive(grandchild):
             os.kill(int(grandchild), signal.SIGKILL)
     finally:

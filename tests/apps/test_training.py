@@ -14,6 +14,8 @@ import pytest
 
 import training
 
+from ..waiting import interrupt
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -128,8 +130,11 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(train, text, tmp_pat
         for line in process.stderr:
             if "epoch   3" in line:
                 break
-        process.send_signal(ending)
-        _, stderr = process.communicate(timeout=60)
+        if ending == signal.SIGINT:
+            _, stderr = interrupt(process)
+        else:
+            process.kill()
+            process.communicate()
     finally:
         process.kill()
         process.wait()

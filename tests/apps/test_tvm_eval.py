@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -16,6 +15,8 @@ import pytest
 import evaluation
 import needle_tvm
 from needle_tvm.tune.status import Status
+
+from ..waiting import interrupt
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["noopt", "fused", "tuned"]
@@ -139,8 +140,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path, moment):
                 break
         assert moment in said[-1], said
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = interrupt(process)
     finally:
         process.kill()
         process.wait()

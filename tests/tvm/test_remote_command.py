@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from needle_tvm.errors import RemoteError
 from needle_tvm.rpc.protocol import parse_address
 from needle_tvm.tune import remote
 
+from ..waiting import PATIENCE, until
 from .remote_machines import Machines, calls, candidate, request, write_gate
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="servers need Linux")
@@ -89,14 +89,14 @@ class Busy:
             target=lambda: self.answers.append(remote.attempt(asked)), daemon=True
         )
         self.client.start()
-        wait_until(lambda: len(process.children()) > len(idle))
+        assert until(lambda: len(process.children()) > len(idle))
         self.below = process.children(recursive=True)
 
     def check_gone(self):
         """Nothing of it is left, and its client has heard so."""
-        assert psutil.wait_procs(self.below, timeout=20)[1] == []
-        wait_until(lambda: scratch() <= self.folders)
-        self.client.join(timeout=30)
+        assert psutil.wait_procs(self.below, timeout=PATIENCE)[1] == []
+        assert until(lambda: scratch() <= self.folders)
+        self.client.join(timeout=PATIENCE)
         assert self.answers and self.answers[0]["living"] is False, self.answers
 
 
@@ -104,19 +104,12 @@ def scratch():
     return set(Path(tempfile.gettempdir()).glob("needle-server-*"))
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_them_and_all_below(machines, tmp_path, number, code):
     busy = Busy(machines, tmp_path)
     for service in (busy.server, busy.tracker):
         service.process.send_signal(number)
-        assert service.process.wait(timeout=30) == code
+        assert service.process.wait(timeout=PATIENCE) == code
         assert "Traceback" not in service.process.stderr.read()
     busy.check_gone()
 

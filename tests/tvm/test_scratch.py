@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import psutil
 import pytest
 
 from needle_tvm.scratch import scratch_folder
+
+from ..waiting import PATIENCE, until
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +81,9 @@ def test_it_goes_when_the_process_is_killed(temporary, how):
         reapers = [p for p in psutil.Process(program.pid).children() if p.pid != other.pid]
         assert len(reapers) == 1 and list(temporary.iterdir())
         program.send_signal(how)
-        program.wait(timeout=10)
-        deadline = time.monotonic() + 10
-        while list(temporary.iterdir()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not list(temporary.iterdir())
-        assert psutil.wait_procs(reapers, timeout=10)[1] == []
+        program.wait(timeout=PATIENCE)
+        assert until(lambda: not list(temporary.iterdir()))
+        assert psutil.wait_procs(reapers, timeout=PATIENCE)[1] == []
         assert other.is_running(), "the folder went while the process it started still ran"
     finally:
         os.killpg(program.pid, signal.SIGKILL)  # what it started is still in its group

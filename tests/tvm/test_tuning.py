@@ -27,6 +27,7 @@ from needle_tvm.tune import session, whole
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 
+from ..waiting import PATIENCE, until
 from .conftest import make_mlp, tensor
 
 
@@ -244,6 +245,14 @@ def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
     assert ("slower" in note["reason"]) == (kept == "rules")
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command line; of a process that ended meanwhile (a zombie too) there is none."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
     """Its process is killed after some trials: the session starts another that spends the rest."""
     killed = []
@@ -253,7 +262,7 @@ def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
             (tuner,) = [
                 child
                 for child in psutil.Process().children()
-                if any("needle_tvm.child" in part for part in child.cmdline())
+                if any("needle_tvm.child" in part for part in command_of(child))
             ]
             killed.append(tuner.pid)
             tuner.kill()
@@ -324,16 +333,13 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how, moment):
             children = psutil.Process(evaluation.pid).children(recursive=True)
         assert there()
         evaluation.send_signal(how)
-        code = evaluation.wait(timeout=30)
+        code = evaluation.wait(timeout=PATIENCE)
     finally:
         evaluation.kill()
     assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert not alive, f"orphans: {alive}"
-    deadline = time.monotonic() + 10
-    while list(scratch.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not list(scratch.iterdir()), "temporary files"
+    assert until(lambda: not list(scratch.iterdir())), "temporary files"
     assert not list((tmp_path / "cache").rglob(".*")), "a half-written artifact"
     assert not list((tmp_path / "cache").rglob("*.so"))
     assert not (tmp_path / "out").exists()

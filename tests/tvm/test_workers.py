@@ -20,6 +20,8 @@ from needle_tvm.errors import TuningError
 from needle_tvm.tune import workers
 from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Workers
 
+from ..waiting import PATIENCE, until
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
 SERVICE = "tests.tvm.faulty_services:serve"
@@ -89,13 +91,6 @@ def standing(pool):
 
 def answers(count, **more):
     return [{"do": "answer", "value": number, **more} for number in range(count)]
-
-
-def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 TIMES = [2, pytest.param(20, marks=pytest.mark.slow)]
@@ -351,11 +346,11 @@ def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):
             start_new_session=True,
         )
         try:
-            assert until(lambda: len(marked(mark)) >= expected, 30.0), marked(mark)
+            assert until(lambda: len(marked(mark)) >= expected), marked(mark)
             assert list(temporary.iterdir())
             time.sleep(0.05 * number)  # not at the same moment each time
             parent.send_signal(how)
-            parent.wait(timeout=10)
+            parent.wait(timeout=PATIENCE)
             assert until(lambda: not marked(mark)), marked(mark)
             assert until(lambda: not list(temporary.iterdir()))
         finally:
