@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-_NAME = "bfloat16"
+DTYPE = np.dtype(ml_dtypes.bfloat16)
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
 _CODE_OFFSET = 20  # of DLManagedTensor: data 8 bytes, device 8, ndim 4, then the type's code
 
@@ -37,13 +37,13 @@ class _Relabelled:
 
 def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
     """A tvm_ffi tensor over a NumPy array's memory."""
-    if array.dtype.name != _NAME:
+    if array.dtype != DTYPE:
         return ffi.from_dlpack(array)
     return ffi.from_dlpack(_Relabelled(array.view(np.uint16), _BFLOAT))
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
     """A NumPy array over the memory of anything with `__dlpack__`."""
-    if not str(getattr(value, "dtype", "")).endswith(_NAME):
+    if not str(getattr(value, "dtype", "")).endswith(DTYPE.name):
         return np.from_dlpack(value)
-    return np.from_dlpack(_Relabelled(value, _UINT)).view(ml_dtypes.bfloat16)
+    return np.from_dlpack(_Relabelled(value, _UINT)).view(DTYPE)

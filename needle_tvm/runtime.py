@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,12 @@ def read_arrays(
         raise ArtifactError(f"{folder / name}: cannot be read ({error})") from error
 
 
+class _Input(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class Program:
     """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread."""
 
@@ -96,6 +102,12 @@ class Program:
         self.path = path
         self.manifest = manifest
         self._main = manifest["functions"]["main"]
+        self._inputs = [
+            _Input(spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
+            for spec in self._main["inputs"]
+        ]
+        dtypes = {np.dtype(spec["dtype"]) for spec in self._main["outputs"]}
+        self._to_array = bfloat16.to_array if bfloat16.DTYPE in dtypes else np.from_dlpack
         self._ffi = load_ffi()
         configure_tvm_threads(manifest["target"].get("num-cores"))
         self._executable = _load_library(self._ffi, path, manifest)["vm_load_executable"]
@@ -188,17 +200,15 @@ class Program:
         """`main` on a flat list of arrays; a flat list of arrays back."""
         return self.to_arrays(self.call(self.convert(values)))
 
-    @staticmethod
-    def to_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    def to_arrays(self, tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """What `call` gave as NumPy arrays, over the same memory."""
-        return [bfloat16.to_array(tensor) for tensor in tensors]
+        return [self._to_array(tensor) for tensor in tensors]
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed."""
-        specs = self._main["inputs"]
-        if len(values) != len(specs):
-            raise InputError(f"takes {len(specs)} arrays, was given {len(values)}")
-        return [self._wrap(value, spec) for value, spec in zip(values, specs, strict=True)]
+        if len(values) != len(self._inputs):
+            raise InputError(f"takes {len(self._inputs)} arrays, was given {len(values)}")
+        return [self._wrap(value, spec) for value, spec in zip(values, self._inputs, strict=True)]
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
         """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time."""
@@ -219,17 +229,20 @@ class Program:
             return [result]
         return list(result)
 
-    def _wrap(self, value: Any, spec: Mapping[str, Any]) -> Any:
+    def _wrap(self, value: Any, spec: _Input) -> Any:
+        # Each name of a dtype takes NumPy some microseconds: they are compared as they are.
         array = _as_numpy(value)
-        if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
+        if array.shape != spec.shape or array.dtype != spec.dtype:
             raise InputError(
-                f"input {spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
-                f"the model was compiled for {describe(spec['shape'], spec['dtype'])}"
+                f"input {spec.name!r} is {describe(array.shape, str(array.dtype))}, "
+                f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
             )
-        usable = array.flags.c_contiguous and array.flags.writeable and array.size
-        if not usable or array.ctypes.data % ALIGNMENT:
-            array = aligned_copy(array)
-        return bfloat16.to_tensor(self._ffi, array)
+        flags = array.flags
+        if flags.c_contiguous and flags.writeable and array.size:
+            tensor = bfloat16.to_tensor(self._ffi, array)
+            if tensor.data_ptr() % ALIGNMENT == 0:
+                return tensor
+        return bfloat16.to_tensor(self._ffi, aligned_copy(array))
 
     def _machine(self) -> Any:
         """This thread's VM: its registers are not locked, the code below them is shared."""

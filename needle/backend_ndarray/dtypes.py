@@ -18,6 +18,7 @@ FLOATING = ("float32", "float64", *HALVES)
 INTEGER = ("int32", "int64")
 DTYPES = (*FLOATING, *INTEGER, "bool")
 ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
+_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to spell one
 
 # Non-float input to a float-valued function (exp, true division, mean) is computed in this type.
 FLOAT_OF_INTEGER = "float64"
@@ -30,6 +31,8 @@ def dtype_name(dtype: Any) -> str:
     """
     if type(dtype) is str and dtype in ITEMSIZE:
         return dtype
+    if isinstance(dtype, np.dtype) and dtype in _NAME_OF:
+        return _NAME_OF[dtype]
     try:
         name = np.dtype(dtype).name
     except TypeError:
