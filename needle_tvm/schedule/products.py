@@ -31,6 +31,7 @@ _REDUCTION_UNROLL = 4
 _VECTORS = (1, 2, 4, 8)  # a tile may be wide; LLVM splits other numbers badly
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, for the sake of fewer parts
+_SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
 _TASKS = 16  # for each core: so many even out any remainder
 
 
@@ -110,6 +111,8 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     *between, write_back = [
         block for block in blocks_of(sch) if sch.get(block).name_hint != sch.get(tiles).name_hint
     ]
+    accumulators = rows * columns // _lanes(sch, tiles, target)
+    shared = cores > 1 and _share_sum(sch, tiles, accumulators, cores, knobs)
     *batch, m, n = sch.get_loops(write_back)
     m_block, m_inner = sch.split(m, [None, rows])
     panel, n_inner = sch.split(n, [None, columns])
@@ -133,22 +136,60 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
         *_, row, column = sch.get_loops(block)
         sch.unroll(row)
         sch.vectorize(column)
-    partial = _partial_sums(sch, tiles, rows * columns // _lanes(sch, tiles, target))
-    sch.compute_at(tiles, m_block, preserve_unit_loops=True)
-    if partial is not None:
-        sch.compute_at(partial, m_block, preserve_unit_loops=True)
-        part, *_, i, j = sch.get_loops(tiles)[-5 - len(batch) :]
-        sum_in_registers(sch, tiles, part, [i], j)
-        sch.unroll(part)  # so that every partial sum is known by a register
-        part, *_, i, j, k = sch.get_loops(partial)[-6 - len(batch) :]
-        sum_in_registers(sch, partial, k, [part, i], j)
+    if shared:
+        _add_up(sch, tiles, m_block)
     else:
-        i, j, k = sch.get_loops(tiles)[-3:]
-        k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
-        sum_in_registers(sch, tiles, k_outer, [k_inner, i], j)
+        _accumulate(sch, tiles, m_block, accumulators, knobs)
     if not heavy:
         sch.unroll(m_inner)
     sch.vectorize(n_inner)
+
+
+def _share_sum(sch: Schedule, tiles: Any, accumulators: int, cores: int, knobs: DenseKnobs) -> bool:
+    """Have the cores share out the terms of long sums, where the results are too few to be shared
+    out themselves; whether that is so. `tiles` then adds up what each of them found."""
+    *counts, _, _, k = sch.get_loops(tiles)
+    results = math.prod(extent(sch, loop) for loop in counts)
+    if results > cores // 2 or block_work(sch, tiles) < _SHARED_SUM:
+        return False
+    shares = next((s for s in range(cores, 4 * cores + 1) if extent(sch, k) % s == 0), None)
+    if shares is None:
+        return False
+    share, _ = sch.split(k, [shares, None])
+    partial = sch.rfactor(share, factor_axis=0)
+    stored = sch.cache_write(partial, 0, "local")
+    share, *batch, block, panel, i, j = sch.get_loops(stored)
+    sch.reorder(share, *batch, panel, block, i, j)
+    sch.parallel(share)
+    _accumulate(sch, partial, block, accumulators, knobs)
+    sch.unroll(i)
+    sch.vectorize(j)
+    return True
+
+
+def _accumulate(sch: Schedule, tiles: Any, at: Any, accumulators: int, knobs: DenseKnobs) -> None:
+    """Compute the tiles one by one in loop `at`, in `accumulators` registers each."""
+    partial = _partial_sums(sch, tiles, accumulators)
+    if partial is None:
+        sch.compute_at(tiles, at, preserve_unit_loops=True)
+        i, j, k = sch.get_loops(tiles)[-3:]
+        k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
+        sum_in_registers(sch, tiles, k_outer, [k_inner, i], j)
+        return
+    _add_up(sch, tiles, at)
+    own = len(sch.get_loops(partial))
+    sch.compute_at(partial, at, preserve_unit_loops=True)
+    part, *_, i, j, k = sch.get_loops(partial)[-own:]
+    sum_in_registers(sch, partial, k, [part, i], j)
+
+
+def _add_up(sch: Schedule, tiles: Any, at: Any) -> None:
+    """Add up, tile by tile in loop `at`, the partial sums of `tiles` in registers."""
+    own = len(sch.get_loops(tiles))
+    sch.compute_at(tiles, at, preserve_unit_loops=True)
+    part, *_, i, j = sch.get_loops(tiles)[-own:]
+    sum_in_registers(sch, tiles, part, [i], j)
+    sch.unroll(part)  # so that every partial sum is known by a register
 
 
 def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:

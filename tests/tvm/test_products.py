@@ -10,7 +10,17 @@ from needle_tvm.schedule import products
 from needle_tvm.target import resolve
 
 # Tails of every kind: of rows, columns, the reduction, and tasks that are no multiple of the cores.
-SHAPES = [(1, 1, 1), (1, 4096, 10), (2, 3, 300), (7, 13, 33), (13, 64, 100), (66, 40, 129)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 4096, 10),
+    (1, 25088, 10),
+    (2, 25088, 10),
+    (1, 16385, 10),
+    (2, 3, 300),
+    (7, 13, 33),
+    (13, 64, 100),
+    (66, 40, 129),
+]
 
 
 def layer(m, k, n, dtype, target, batch=()):
@@ -83,3 +93,15 @@ def test_weights_are_read_by_one_core_where_that_costs_nothing():
         tile = products.dense_tile(m, n, "float32", target)
         panels, blocks = -(-n // tile.columns), -(-m // tile.rows)
         assert products.row_parts(panels, blocks, 2) == 1, (m, n, tile)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "shared"), [(1, 25088, True), (1, 4096, False), (64, 25088, False)]
+)
+def test_one_long_sum_is_shared_out_where_the_results_are_too_few(m, k, shared):
+    target = resolve("cpu", 2).to_tvm()
+    function, _ = layer(m, k, 10, "float32", target)
+    sch = Schedule(function)
+    products.dense(sch, sch.get_sblock("tiles"), target, products.DENSE_VARIANTS[0])
+    names = {sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))}
+    assert any("rf_local" in name for name in names) == shared, names
