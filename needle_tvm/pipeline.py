@@ -32,6 +32,7 @@ from needle_tvm.passes.share_norms import share_norms
 from needle_tvm.passes.sink_views import sink_permutes, sink_reshapes
 from needle_tvm.passes.trim_taps import trim_taps
 from needle_tvm.passes.view_reshapes import view_reshapes
+from needle_tvm.passes.winograd import winograd
 from needle_tvm.schedule import cpu
 
 Pass = Callable[[IRModule, Target], IRModule]
@@ -112,6 +113,7 @@ PIPELINES: dict[str, Pipeline] = {
             _DROP_DEAD,
             trim_taps,
             conv_as_matmul,
+            winograd,
             pack_conv,
             pack_weights,
             pack_recurrence,

@@ -22,6 +22,9 @@ from needle_tvm._tvm import (
 # waking the pool pays is known only later, of all the kernels it is woken for: `merge_kernels`.
 PARALLEL_WORK = 1 << 12
 
+# How many vectors wide a register tile may be. Of three LLVM makes scalars: an eighth of the speed.
+TILE_VECTORS = (1, 2, 4, 8)
+
 _FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
 
 # Loads in one inlined expression; more would only be spilled, and compile slowly.

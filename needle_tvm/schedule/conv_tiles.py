@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from needle_tvm._tvm import Target
-from needle_tvm.schedule.blocks import item_bytes, vector_registers
+from needle_tvm.schedule.blocks import TILE_VECTORS, item_bytes, vector_registers
 
 # What the choice of a tile counts with, in cycles of one multiply-add per cycle: how many of them
 # must be under way, what a load costs beside them, and what each accumulator, and each tile, costs
@@ -70,8 +70,8 @@ def conv_tile(
     registers, width = vector_registers(target)
     lanes = width // item_bytes(dtype)
     best, least = None, math.inf
-    for vectors in range(1, min(4, -(-n // lanes)) + 1):
-        if group is not None and group % (lanes * vectors):
+    for vectors in TILE_VECTORS:
+        if vectors > min(4, -(-n // lanes)) or (group or 0) % (lanes * vectors):
             continue
         most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
         panels = -(-n // (lanes * vectors))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target
-from needle_tvm.schedule import attention, conv, products
+from needle_tvm.schedule import attention, conv, products, winograd
 from needle_tvm.schedule.blocks import annotated
 from needle_tvm.schedule.loops import loops
 
@@ -38,6 +38,8 @@ RULES = (
     Rule(attention.ATTENTION, attention.schedule_attention),
     Rule(conv.CONV, conv.conv, conv.CONV_VARIANTS),
     Rule(conv.DEPTHWISE, conv.depthwise, conv.DEPTHWISE_VARIANTS),
+    Rule(winograd.INPUT, winograd.transform_input),
+    Rule(winograd.OUTPUT, winograd.transform_output),
 )
 
 

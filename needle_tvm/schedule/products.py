@@ -14,6 +14,7 @@ from typing import Any
 from needle_tvm._tvm import Schedule, Target, written_dtype
 from needle_tvm.schedule.blocks import (
     PARALLEL_WORK,
+    TILE_VECTORS,
     block_work,
     blocks_of,
     calls_functions,
@@ -28,7 +29,6 @@ from needle_tvm.schedule.blocks import (
 DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
 
 _REDUCTION_UNROLL = 4
-_VECTORS = (1, 2, 4, 8)  # a tile may be wide; LLVM splits other numbers badly
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, for the sake of fewer parts
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
@@ -69,7 +69,7 @@ def dense_tile(m: int, n: int, dtype: str, target: Target) -> Tile:
     lanes = width // item_bytes(dtype)
     tiles = [
         Tile(rows=-(-m // -(-m // rows)), columns=vectors * lanes)  # the last one is nearly full
-        for vectors in _VECTORS
+        for vectors in TILE_VECTORS
         for rows in range(1, max(1, (registers - vectors - 2) // vectors) + 1)
         if vectors == 1 or (vectors // 2) * lanes < n
     ]

@@ -61,3 +61,11 @@ def test_pixels_stay_whole_where_there_are_rows_for_all_cores():
 
 def test_a_tile_counts_what_covers_the_output():
     assert ConvTile(2, 3, 4, 16).counts(5, 7, 8) == (3, 3, 2)
+
+
+@pytest.mark.parametrize("n", range(16, 208, 16))
+def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512, n):
+    """Of a vector of 48 elements it makes scalars."""
+    for size, terms in itertools.product((7, 20, 56), (64, 864)):
+        tile = conv_tile((1, size, size, n), terms, "float32", avx512)
+        assert tile.channels // LANES in (1, 2, 4)
