@@ -25,6 +25,7 @@ from needle_tvm.passes.merge_kernels import merge_kernels
 from needle_tvm.passes.merge_products import merge_products
 from needle_tvm.passes.own_outputs import own_outputs
 from needle_tvm.passes.pack_conv import pack_conv
+from needle_tvm.passes.pack_pairs import pack_pairs
 from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.passes.reduce_as_stored import reduce_as_stored
@@ -115,6 +116,7 @@ PIPELINES: dict[str, Pipeline] = {
             conv_as_matmul,
             winograd,
             pack_conv,
+            pack_pairs,
             pack_weights,
             pack_recurrence,
             sink_reshapes,

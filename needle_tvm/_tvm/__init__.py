@@ -4,7 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
-from needle_tvm._tvm import regions, vector_math
+from needle_tvm._tvm import bf16, regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -102,6 +102,7 @@ __all__ = [
     "TensorIntrin",
     "TensorType",
     "about_server",
+    "bf16",
     "build_executable",
     "calls_of",
     "check_well_formed",

@@ -18,6 +18,7 @@ work on parameters is packed in each call, together with what views it was seen 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from needle_tvm._tvm import (
@@ -33,6 +34,8 @@ from needle_tvm._tvm import (
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.schedule.products import DENSE, Tile, dense_tile
+
+Layout = Callable[[te.Tensor, int], te.Tensor]
 
 _DTYPES = ("float32", "float64")
 _FEWEST_ROWS = 4  # of x for each matrix that is packed in every call
@@ -55,13 +58,14 @@ class Packer(Rewriter):
         self.target = target
         self._packed: dict[tuple[Any, int], Any] = {}
 
-    def panels(self, w: Any, columns: int) -> Any:
-        """`w` in panels; packed once however many layers share it."""
+    def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:
+        """`w` in panels, as `layout` or else `pack` lays them out; packed once however many
+        layers share it."""
         if (w, columns) not in self._packed:
             at_load = self.is_parameter_work(w)
             pattern = OP_PATTERN.opaque if at_load else OP_PATTERN.injective
             self._packed[w, columns] = self.builder_.emit_te(
-                lambda weight: pack(weight, columns),
+                lambda weight: (layout or pack)(weight, columns),
                 w,
                 primfunc_name_hint="pack_weight" if at_load else "pack",
                 primfunc_attrs={"op_pattern": pattern},

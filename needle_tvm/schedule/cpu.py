@@ -35,6 +35,7 @@ class Rule:
 
 RULES = (
     Rule(products.DENSE, products.dense, products.DENSE_VARIANTS),
+    Rule(products.PAIRS, products.pairs, products.DENSE_VARIANTS),
     Rule(attention.ATTENTION, attention.schedule_attention),
     Rule(conv.CONV, conv.conv, conv.CONV_VARIANTS),
     Rule(conv.DEPTHWISE, conv.depthwise, conv.DEPTHWISE_VARIANTS),

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from needle_tvm._tvm import Schedule, Target, written_dtype
+from needle_tvm._tvm import Schedule, Target, bf16, written_dtype
 from needle_tvm.schedule.blocks import (
     PARALLEL_WORK,
     TILE_VECTORS,
@@ -26,7 +26,8 @@ from needle_tvm.schedule.blocks import (
     vector_registers,
 )
 
-DENSE = "needle.dense"  # block annotation: [rows, columns] of the register tile
+DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
+PAIRS = "needle.pairs"  # the same of a product of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
@@ -105,17 +106,62 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     Threads share out the panels: each stays in its core's cache while all rows, or a part of them,
     walk along it.
     """
-    rows, columns = (int(size) for size in sch.get(tiles).annotations[DENSE])
+    tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = int(target.attrs["num-cores"])
-    inline_producers(sch, keep={sch.get(tiles).name_hint})
-    *between, write_back = [
-        block for block in blocks_of(sch) if sch.get(block).name_hint != sch.get(tiles).name_hint
-    ]
-    accumulators = rows * columns // _lanes(sch, tiles, target)
+    accumulators = tile.rows * tile.columns // _lanes(sch, tiles, target)
+    between, write_back = _around(sch, tiles)
     shared = cores > 1 and _share_sum(sch, tiles, accumulators, cores, knobs)
+    at = _write_back(sch, tiles, between, write_back, tile, target, knobs)
+    if shared:
+        _add_up(sch, tiles, at)
+    else:
+        _accumulate(sch, tiles, at, accumulators, knobs)
+
+
+def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
+    """Schedule a product of `passes.pack_pairs`: as `dense`, two terms to an instruction."""
+    tile = Tile(*(int(size) for size in sch.get(tiles).annotations[PAIRS]))
+    between, write_back = _around(sch, tiles)
+    at = _write_back(sch, tiles, between, write_back, tile, target, knobs)
+    sch.compute_at(tiles, at, preserve_unit_loops=True)
+    i, j, k, pair = sch.get_loops(tiles)[-4:]
+    vector, lane = sch.split(j, [None, bf16.LANES])
+    k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
+    sch.reorder(k_outer, k_inner, i, vector, lane, pair)
+    sch.set_scope(tiles, 0, "local")
+    for loop in (k_inner, i, vector):
+        sch.unroll(loop)
+    start = sch.decompose_reduction(tiles, k_outer)
+    *_, i, vector, start_lane = sch.get_loops(start)
+    sch.unroll(i)
+    sch.unroll(vector)
+    sch.vectorize(start_lane)
+    sch.tensorize(lane, bf16.multiply_add())
+    sch.annotate(at, bf16.PRAGMA, bf16.SOURCE)
+
+
+def _around(sch: Schedule, tiles: Any) -> tuple[list[Any], Any]:
+    """The blocks after `tiles`: those between it and the last one, and the last one."""
+    name = sch.get(tiles).name_hint
+    inline_producers(sch, keep={name})
+    *between, write_back = [each for each in blocks_of(sch) if sch.get(each).name_hint != name]
+    return between, write_back
+
+
+def _write_back(
+    sch: Schedule,
+    tiles: Any,
+    between: list[Any],
+    write_back: Any,
+    tile: Tile,
+    target: Target,
+    knobs: DenseKnobs,
+) -> Any:
+    """Tasks and tiles of the last block; the loop in which a tile of `tiles` is to be computed."""
+    cores = int(target.attrs["num-cores"])
     *batch, m, n = sch.get_loops(write_back)
-    m_block, m_inner = sch.split(m, [None, rows])
-    panel, n_inner = sch.split(n, [None, columns])
+    m_block, m_inner = sch.split(m, [None, tile.rows])
+    panel, n_inner = sch.split(n, [None, tile.columns])
     blocks = extent(sch, m_block)
     panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
     parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
@@ -136,13 +182,10 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
         *_, row, column = sch.get_loops(block)
         sch.unroll(row)
         sch.vectorize(column)
-    if shared:
-        _add_up(sch, tiles, m_block)
-    else:
-        _accumulate(sch, tiles, m_block, accumulators, knobs)
     if not heavy:
         sch.unroll(m_inner)
     sch.vectorize(n_inner)
+    return m_block
 
 
 def _share_sum(sch: Schedule, tiles: Any, accumulators: int, cores: int, knobs: DenseKnobs) -> bool:

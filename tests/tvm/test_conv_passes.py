@@ -194,7 +194,7 @@ def test_the_input_of_a_network_is_read_as_it_is(target):
 
 
 def test_a_large_layer_is_parallel_and_vectorised(target):
-    model = nn.Conv(64, 64, 3)
+    model = nn.Conv(64, 64, 5)
     model.eval()
     x = zeros(1, 64, 28, 28)
     module = build.lower(trace(model, x), target, "tuned")
