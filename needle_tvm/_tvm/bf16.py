@@ -32,11 +32,10 @@ def multiply_add() -> str:
     """The name of: sums[j] += x[0] * w[j, 0] + x[1] * w[j, 1] for 16 j, of one pair x."""
 
     @T.prim_func(s_tir=True)
-    def described(
-        A: T.Buffer((2,), "bfloat16", offset_factor=1),
-        B: T.Buffer((16, 2), "bfloat16", offset_factor=1),
-        C: T.Buffer((16,), "float32", offset_factor=1, scope="local"),
-    ) -> None:
+    def described(x: T.handle, w: T.handle, sums: T.handle) -> None:
+        A = T.match_buffer(x, (2,), "bfloat16", offset_factor=1)
+        B = T.match_buffer(w, (16, 2), "bfloat16", offset_factor=1)
+        C = T.match_buffer(sums, (16,), "float32", offset_factor=1, scope="local")
         with T.sblock("root"):
             T.reads(C[0:16], A[0:2], B[0:16, 0:2])
             T.writes(C[0:16])
@@ -46,11 +45,10 @@ def multiply_add() -> str:
                     C[vj] = C[vj] + T.Cast("float32", A[vp]) * T.Cast("float32", B[vj, vp])
 
     @T.prim_func(s_tir=True)
-    def done(
-        A: T.Buffer((2,), "bfloat16", offset_factor=1),
-        B: T.Buffer((16, 2), "bfloat16", offset_factor=1),
-        C: T.Buffer((16,), "float32", offset_factor=1, scope="local"),
-    ) -> None:
+    def done(x: T.handle, w: T.handle, sums: T.handle) -> None:
+        A = T.match_buffer(x, (2,), "bfloat16", offset_factor=1)
+        B = T.match_buffer(w, (16, 2), "bfloat16", offset_factor=1)
+        C = T.match_buffer(sums, (16,), "float32", offset_factor=1, scope="local")
         with T.sblock("root"):
             T.reads(C[0:16], A[0:2], B[0:16, 0:2])
             T.writes(C[0:16])

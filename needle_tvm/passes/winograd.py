@@ -114,11 +114,11 @@ class _Rewriter(Rewriter):
         item = item_bytes(dtype)
         if math.gcd(channels, n) % (vector_registers(self._target)[1] // item):
             return None
-        m = tile_size(output, channels, item)
+        batch, rows, columns, _ = output
+        m = tile_size((batch, rows, columns, n), channels, item)
         if m is None:
             return None
         top, left = (int(zeros) for zeros in attrs.padding[:2])
-        batch, rows, columns, _ = output
         return Tiling(m, batch, (rows, columns), (top, left))
 
     def _weight(self, w: Any, m: int) -> Any:
