@@ -28,14 +28,13 @@ from needle_tvm.passes.convolutions import conv_shapes
 from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.passes.winograd_te import WINDOW, Tiling
 from needle_tvm.schedule.blocks import item_bytes, vector_registers
+from needle_tvm.schedule.conv_tiles import fetching
 
 _DTYPES = ("float32", "float64")
 
-# Costs, in multiply-adds of a product: of each transformed number, which is computed, written and
-# read again; and of each weight that must be fetched from beyond a core's own cache.
+# What a transformed number costs, in multiply-adds of a product: it is computed, written, and read
+# again, by another core as often as not.
 _TRANSFORM = 40
-_FETCH = 8
-_KEPT = 512 << 10  # bytes
 
 _WORTH = 0.8  # of the time without: what is not clearly better stays as it was
 _EXACT = 0.85  # of the time with m = 2: less is worth the larger error
@@ -55,13 +54,12 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
     and elements of `item` bytes; None where the convolution is done sooner without."""
     batch, rows, columns, n = output
 
-    def cost(places: int, numbers: int) -> int:
+    def cost(places: int, numbers: int) -> float:
         """Of `places` rows of so many products each."""
         weights = numbers * channels * n
-        fetched = weights if weights * item > _KEPT else 0
-        return places * weights + fetched * _FETCH
+        return places * weights + fetching(weights, item)
 
-    def transformed(m: int) -> int:
+    def transformed(m: int) -> float:
         tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, (m + WINDOW - 1) ** 2
         return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM
 

@@ -126,6 +126,12 @@ def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[i
                 yield images, height, span
 
 
+def fetching(weights: float, item: int) -> float:
+    """What fetching so many weights of `item` bytes costs, in multiply-adds: nothing where they
+    stay in a core's cache."""
+    return weights * _FETCH if weights * item > _KEPT else 0
+
+
 @dataclass(frozen=True)
 class Copied:
     """The input that tasks copy for themselves: `rows` of output read `(rows - 1) * step + window`
@@ -174,8 +180,7 @@ def tasks(
             far = elements * copied.item > _CACHE
             each += elements * _COPY * (_FAR if far else 1)
         number, item = weights
-        if number * item > _KEPT * chunks:
-            each += number / chunks * _FETCH
+        each += fetching(number / chunks, item)
         return round(-(-count // cores) * each), count
 
     return min(itertools.product(chunks_of, _divisors(rows)), key=cost)
