@@ -127,6 +127,7 @@ def run_ablation(options: argparse.Namespace) -> int:
     report = _new_report(options)
     for case in cases.chosen(options.models, options.batches, options.all):
         report["cases"].append(ablation.run_case(case, options))
+        apps.report.write_json(report, options.out / "ablation.json")  # should a later one fail
     rows = ablation.table(report["cases"])
     tables.print_rows("time without / time with everything on; = compiles to the same", rows)
     tables.print_conditions(report)
@@ -139,7 +140,10 @@ def run_scaling(options: argparse.Namespace) -> int:
     cli.check_writable(options.out / "scaling.json")
     report = _new_report(options)
     names = tuple(cases.MODELS) if options.all else options.models
-    report["models"] = [scaling.run_model(name, options) for name in names]
+    report["models"] = []
+    for name in names:
+        report["models"].append(scaling.run_model(name, options))
+        apps.report.write_json(report, options.out / "scaling.json")  # should a later one fail
     tables.print_rows("seconds of a call", scaling.table(report["models"]))
     tables.print_conditions(report)
     _write(report, options, "scaling", tables.markdown_rows(scaling.table(report["models"])))
