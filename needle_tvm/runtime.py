@@ -23,7 +23,7 @@ import numpy as np
 from needle_tvm import artifact, bfloat16, golden, safetensors_reader, trees
 from needle_tvm.errors import ArtifactError, InputError, ParameterError
 from needle_tvm.ffi import load_ffi
-from needle_tvm.threads import configure_tvm_threads
+from needle_tvm.threads import available_cores, configure_tvm_threads
 
 ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
 
@@ -109,7 +109,9 @@ class Program:
         dtypes = {np.dtype(spec["dtype"]) for spec in self._main["outputs"]}
         self._to_array = bfloat16.to_array if bfloat16.DTYPE in dtypes else np.from_dlpack
         self._ffi = load_ffi()
-        configure_tvm_threads(manifest["target"].get("num-cores"))
+        cores = available_cores()
+        # A kernel may run on fewer threads than it was shared out for, here or where it was made.
+        configure_tvm_threads(min(manifest["target"].get("num-cores", cores), cores))
         self._executable = _load_library(self._ffi, path, manifest)["vm_load_executable"]
         self._local = threading.local()
         self._params: tuple[Any, ...] | None = None if self._main["params"] else ()
