@@ -5,7 +5,8 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone, and `x` does not,
 - all shapes are static and no extent is 0, both are float32 or float64, and the channels of input
   and of output fill vectors,
-- fewer multiplications are worth what the transforms and the larger weights cost (`tile_size`).
+- fewer multiplications are worth what the transforms and the larger weights cost, and the
+  transformed image is not very large (`tile_size`).
 
 After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
 a x a of numbers for each tile and channel, and `output` transforms what the a * a products gave
@@ -36,6 +37,9 @@ _DTYPES = ("float32", "float64")
 # again, by another core as often as not.
 _TRANSFORM = 40
 
+# Bytes of a transformed image: it and its products are in memory at once, beside the image.
+_LARGEST = 64 << 20
+
 _WORTH = 0.8  # of the time without: what is not clearly better stays as it was
 _EXACT = 0.85  # of the time with m = 2: less is worth the larger error
 
@@ -61,6 +65,8 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 
     def transformed(m: int) -> float:
         tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, (m + WINDOW - 1) ** 2
+        if tiles * numbers * max(channels, n) * item > _LARGEST:
+            return math.inf
         return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM
 
     small, large = transformed(2), transformed(4)

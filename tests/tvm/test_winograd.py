@@ -156,6 +156,8 @@ def test_weights_that_two_layers_share_are_transformed_once(target, always):
         ((8, 4, 4, 32), 32, None),  # the transforms take as long as the products
         ((1, 64, 64, 16), 16, None),
         ((64, 7, 7, 512), 512, 4),
+        ((1, 224, 224, 64), 64, 4),
+        ((64, 56, 56, 64), 64, None),  # 115 MB for what takes 51 by itself
     ],
 )
 def test_tiles_are_as_large_as_pays(output, channels, expected):
