@@ -13,6 +13,7 @@ makes 0. `pack_weights` would have widened the weights at load and multiplied in
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from needle_tvm._tvm import (
@@ -28,7 +29,7 @@ from needle_tvm._tvm import (
     tirx,
 )
 from needle_tvm.passes.dependence import is_op
-from needle_tvm.passes.pack_weights import Packer
+from needle_tvm.passes.pack_weights import Packer, filled_up, in_tiles
 from needle_tvm.passes.rewrite import rewrite
 from needle_tvm.schedule.products import PAIRS, Tile, dense_tile
 
@@ -62,9 +63,7 @@ class _PairPacker(Packer):
             return call
         *outer, k = x_shape
         n = w_shape[1]
-        rows = 1
-        for extent in outer:
-            rows *= extent
+        rows = math.prod(outer)
         tile = dense_tile(rows, n, "float32", self.target)
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),
@@ -86,39 +85,23 @@ class _PairPacker(Packer):
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
     """(K, N) -> (ceil(N / columns), K / 2, columns, 2), zeros where the last panel is wider."""
     k, n = (int(extent) for extent in weight.shape)
-
-    def element(panel: Any, pair: Any, lane: Any, term: Any) -> Any:
-        column = panel * columns + lane
-        value = weight(pair * 2 + term, column)
-        if n % columns == 0:
-            return value
-        return tirx.if_then_else(column < n, value, tirx.const(0, weight.dtype))
-
-    return te.compute((-(-n // columns), k // 2, columns, 2), element, name="pack")
+    value = filled_up(weight, columns)
+    return te.compute(
+        (-(-n // columns), k // 2, columns, 2),
+        lambda panel, pair, lane, term: value(pair * 2 + term, panel * columns + lane),
+        name="pack",
+    )
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
     """(M, K) bfloat16 by panels of a (K, n) weight -> (M, n) float32; see `pack_weights.dense`."""
     m, k = (int(extent) for extent in x.shape)
-    pair = te.reduce_axis((0, k // 2), name="k")
-    term = te.reduce_axis((0, 2), name="term")
+    axes = te.reduce_axis((0, k // 2), name="k"), te.reduce_axis((0, 2), name="term")
 
-    def product(block: Any, panel: Any, i: Any, j: Any) -> Any:
-        row = block * tile.rows + i
-        if m % tile.rows:
-            row = tirx.min(row, tirx.const(m - 1, "int64"))
+    def product(row: Any, panel: Any, j: Any) -> Any:
+        pair, term = axes
         factors = x(row, pair * 2 + term), panels(panel, pair, j, term)
         left, right = (tirx.Cast("float32", factor) for factor in factors)
-        return te.sum(left * right, axis=[pair, term])
+        return left * right
 
-    tiles = te.compute(
-        (-(-m // tile.rows), panels.shape[0], tile.rows, tile.columns),
-        product,
-        name="tiles",
-        attrs={PAIRS: [tile.rows, tile.columns]},
-    )
-    return te.compute(
-        (m, n),
-        lambda i, j: tiles(i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns),
-        name="dense",
-    )
+    return in_tiles((m, n), tile, product, axes, PAIRS)

@@ -18,7 +18,7 @@ work on parameters is packed in each call, together with what views it was seen 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle_tvm._tvm import (
@@ -111,16 +111,25 @@ class _DensePacker(Packer):
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
     """(..., N) -> (ceil(N / columns), ..., columns), zeros where the last panel is wider than N."""
     *inner, n = (int(extent) for extent in weight.shape)
+    value = filled_up(weight, columns)
+    return te.compute(
+        (-(-n // columns), *inner, columns),
+        lambda panel, *at: value(*at[:-1], panel * columns + at[-1]),
+        name="pack",
+    )
 
-    def element(panel: Any, *rest: Any) -> Any:
-        *index, lane = rest
-        column = panel * columns + lane
-        value = weight(*index, column)
+
+def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
+    """A function (..., column) -> element of (..., N), zero past the last column, which it may be
+    asked for where `columns` do not divide N."""
+    n = int(weight.shape[-1])
+
+    def value(*at: Any) -> Any:
         if n % columns == 0:
-            return value
-        return tirx.if_then_else(column < n, value, tirx.const(0, weight.dtype))
+            return weight(*at)
+        return tirx.if_then_else(at[-1] < n, weight(*at), tirx.const(0, weight.dtype))
 
-    return te.compute((-(-n // columns), *inner, columns), element, name="pack")
+    return value
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
@@ -132,18 +141,36 @@ def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
     *batch, m, k = (int(extent) for extent in x.shape)
     axis = te.reduce_axis((0, k), name="k")
 
+    def term(*at: Any) -> Any:
+        *b, row, panel, j = at
+        return x(*b, row, axis) * panels(panel, *b, axis, j)
+
+    return in_tiles((*batch, m, n), tile, term, [axis], DENSE)
+
+
+def in_tiles(
+    shape: Sequence[int],
+    tile: Tile,
+    term: Callable[..., Any],
+    axes: Sequence[Any],
+    annotation: str,
+) -> te.Tensor:
+    """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, for the rule
+    that `annotation` asks for."""
+    *batch, m, n = shape
+
     def product(*at: Any) -> Any:
         *b, block, panel, i, j = at
         row = block * tile.rows + i
         if m % tile.rows:
             row = tirx.min(row, tirx.const(m - 1, "int64"))
-        return te.sum(x(*b, row, axis) * panels(panel, *b, axis, j), axis=axis)
+        return te.sum(term(*b, row, panel, j), axis=axes)
 
     tiles = te.compute(
-        (*batch, -(-m // tile.rows), panels.shape[0], tile.rows, tile.columns),
+        (*batch, -(-m // tile.rows), -(-n // tile.columns), tile.rows, tile.columns),
         product,
         name="tiles",
-        attrs={DENSE: [tile.rows, tile.columns]},
+        attrs={annotation: [tile.rows, tile.columns]},
     )
 
     def element(*at: Any) -> Any:

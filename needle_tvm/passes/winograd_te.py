@@ -20,9 +20,9 @@ from needle_tvm.schedule.winograd import INPUT, OUTPUT
 
 WINDOW = 3
 
-# Where the polynomials are evaluated, besides at infinity. With 1/2 and -2 a result's error is half
-# of that with 2 and -2 (Barabasz et al., "Error analysis and improving the accuracy of Winograd
-# convolution for deep neural networks", ACM TOMS 2020, table 3).
+# Where the polynomials are evaluated, besides at infinity. The choice decides about the error
+# (Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution for deep
+# neural networks", ACM TOMS 2020): with 1/2 and -2 it was half of that with 2 and -2.
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 
 Matrix = tuple[tuple[Fraction, ...], ...]

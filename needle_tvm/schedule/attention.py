@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm import Schedule, Target, te, tirx
-from needle_tvm.schedule.blocks import (
-    PARALLEL_WORK,
-    block_work,
-    item_bytes,
-    sum_in_registers,
-    vector_registers,
-)
+from needle_tvm.schedule.blocks import item_bytes, share_out, sum_in_registers, vector_registers
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
@@ -145,18 +139,15 @@ def attention(
 def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
     """Schedule what `attention` computes."""
     queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])
-    cores = int(target.attrs["num-cores"])
     names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
     turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)
-    parallel = cores > 1 and block_work(sch, scores) >= PARALLEL_WORK
     b, t, h, c = sch.get_loops(result)
     n, i = sch.split(t, [None, queries])
     i, row = sch.split(i, [None, rows])
     c, column = sch.split(c, [None, columns])
     sch.reorder(b, h, n, i, c, row, column)
     task = sch.fuse(b, h, n)
-    if parallel:
-        sch.parallel(task)
+    share_out(sch, task, scores, target)
     sch.unroll(row)
     sch.vectorize(column)
 

@@ -16,6 +16,7 @@ from needle_tvm._tvm import (
     nodes_in,
     tirx,
     variables_of,
+    written_dtype,
 )
 
 # Below about this many scalar operations a kernel is one core's, whatever stands beside it. Whether
@@ -129,6 +130,56 @@ def sum_in_registers(
         sch.unroll(loop)
     sch.vectorize(vector)
     sch.decompose_reduction(block, outer)
+
+
+def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
+    """Have the cores share out a loop where there is work enough in `block`."""
+    enough = int(target.attrs["num-cores"]) > 1 and block_work(sch, block) >= PARALLEL_WORK
+    if enough and extent(sch, loop) > 1:
+        sch.parallel(loop)
+
+
+def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The blocks of a function besides `kept`, once what can be inlined is: the last one, and those
+    before it, which it needs."""
+    names = {sch.get(block).name_hint for block in kept}
+    inline_producers(sch, keep=names)
+    *between, last = [each for each in blocks_of(sch) if sch.get(each).name_hint not in names]
+    return between, last
+
+
+def write_back(
+    sch: Schedule, tiles: Any, between: list[Any], last: Any, at: Any, loops: Sequence[Any]
+) -> None:
+    """Schedule what comes after one tile of `tiles`, up to the last block, whose `loops` over the
+    tile lie in loop `at`.
+
+    An intermediate that is used more than once lives for one tile, in registers. So does what
+    functions are computed of, though on the stack: they take the tile vector by vector.
+    """
+    heavy = calls_functions(sch, last)
+    if heavy and not between:
+        between = [copied_before(sch, last, tiles)]
+    for block in reversed(between):
+        in_registers(sch, block, at, len(loops))
+    for loop in () if heavy else loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])
+
+
+def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
+    """Compute in loop `at` what is needed of a block there, a tile of so many axes."""
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    sch.set_scope(block, 0, "local")
+    *unrolled, vector = sch.get_loops(block)[-axes:]
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+
+def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
+    """Elements of what a block writes in a vector register."""
+    return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
 
 
 def item_bytes(dtype: str) -> int:

@@ -14,18 +14,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from needle_tvm._tvm import Schedule, Target, tirx, written_dtype
+from needle_tvm._tvm import Schedule, Target, tirx
 from needle_tvm.schedule.blocks import (
     PARALLEL_WORK,
+    after,
     block_work,
-    blocks_of,
-    calls_functions,
-    copied_before,
     extent,
-    inline_producers,
     item_bytes,
+    lanes_of,
+    share_out,
     sum_in_registers,
-    vector_registers,
+    write_back,
 )
 from needle_tvm.schedule.conv_tiles import ConvTile, Copied, tasks
 
@@ -89,14 +88,12 @@ def _around_tiles(
     copies = sch.get_producers(tiles)
     if channelwise:
         copies = [copy for copy in copies if not _inlined(sch, copy)]
-    kept = {sch.get(block).name_hint for block in (tiles, *copies)}
-    inline_producers(sch, keep=kept)
-    *between, write_back = [b for b in blocks_of(sch) if sch.get(b).name_hint not in kept]
+    between, last = after(sch, [tiles, *copies])
     work = block_work(sch, tiles)
     if work < PARALLEL_WORK:
         cores = 1
 
-    image, row, column, channel = sch.get_loops(write_back)
+    image, row, column, channel = sch.get_loops(last)
     image_tile, i = sch.split(image, [None, tile.images])
     row_tile, j = sch.split(row, [None, tile.rows])
     column_tile, k = sch.split(column, [None, tile.columns])
@@ -123,27 +120,12 @@ def _around_tiles(
         inner = [row_tile, column_tile, panel]
     sch.reorder(panel_chunk, image_tile, strip, *inner, i, j, k, lane)
     task = sch.fuse(panel_chunk, image_tile, strip)
-    if cores > 1 and extent(sch, task) > 1:
-        sch.parallel(task)
-    heavy = calls_functions(sch, write_back)
-    if heavy and not between:
-        between = [copied_before(sch, write_back, tiles)]
-    # An epilogue's intermediate that is used more than once lives for one tile, in registers. So
-    # does what functions are computed of, though on the stack: they take the tile pixel by pixel.
-    for block in reversed(between):
-        sch.compute_at(block, inner[-1], preserve_unit_loops=True)
-        sch.set_scope(block, 0, "local")
-        *pixel, vector = sch.get_loops(block)[-4:]
-        for loop in pixel:
-            sch.unroll(loop)
-        sch.vectorize(vector)
+    share_out(sch, task, tiles, target)
+    write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane])
     sch.compute_at(tiles, inner[-1], preserve_unit_loops=True)
     for block in copies:
         sch.compute_at(block, task, preserve_unit_loops=True)
         _vectorize_copy(sch, block, target)
-    for loop in () if heavy else (i, j, k):
-        sch.unroll(loop)
-    sch.vectorize(lane)
 
 
 def _inlined(sch: Schedule, copy: Any) -> bool:
@@ -182,8 +164,7 @@ def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:
 def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
     """Channels in vectors as wide as divide them; columns of planes stay scalar."""
     loop = sch.get_loops(block)[-1]
-    most = vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
-    lanes = math.gcd(int(sch.get(block).annotations[ALIKE]), most)
+    lanes = math.gcd(int(sch.get(block).annotations[ALIKE]), lanes_of(sch, block, target))
     if lanes > 1:
         _, vector = sch.split(loop, [None, lanes])
         sch.vectorize(vector)

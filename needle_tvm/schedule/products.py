@@ -11,19 +11,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from needle_tvm._tvm import Schedule, Target, bf16, written_dtype
+from needle_tvm._tvm import Schedule, Target, bf16
 from needle_tvm.schedule.blocks import (
-    PARALLEL_WORK,
     TILE_VECTORS,
+    after,
     block_work,
-    blocks_of,
-    calls_functions,
-    copied_before,
     extent,
-    inline_producers,
     item_bytes,
+    lanes_of,
+    share_out,
     sum_in_registers,
     vector_registers,
+    write_back,
 )
 
 DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
@@ -108,10 +107,10 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = int(target.attrs["num-cores"])
-    accumulators = tile.rows * tile.columns // _lanes(sch, tiles, target)
-    between, write_back = _around(sch, tiles)
+    accumulators = tile.rows * tile.columns // lanes_of(sch, tiles, target)
+    between, last = after(sch, [tiles])
     shared = cores > 1 and _share_sum(sch, tiles, accumulators, cores, knobs)
-    at = _write_back(sch, tiles, between, write_back, tile, target, knobs)
+    at = _tiled(sch, tiles, between, last, tile, target, knobs)
     if shared:
         _add_up(sch, tiles, at)
     else:
@@ -121,8 +120,8 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     """Schedule a product of `passes.pack_pairs`: as `dense`, two terms to an instruction."""
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[PAIRS]))
-    between, write_back = _around(sch, tiles)
-    at = _write_back(sch, tiles, between, write_back, tile, target, knobs)
+    between, last = after(sch, [tiles])
+    at = _tiled(sch, tiles, between, last, tile, target, knobs)
     sch.compute_at(tiles, at, preserve_unit_loops=True)
     i, j, k, pair = sch.get_loops(tiles)[-4:]
     vector, lane = sch.split(j, [None, bf16.LANES])
@@ -140,51 +139,28 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     sch.annotate(at, bf16.PRAGMA, bf16.SOURCE)
 
 
-def _around(sch: Schedule, tiles: Any) -> tuple[list[Any], Any]:
-    """The blocks after `tiles`: those between it and the last one, and the last one."""
-    name = sch.get(tiles).name_hint
-    inline_producers(sch, keep={name})
-    *between, write_back = [each for each in blocks_of(sch) if sch.get(each).name_hint != name]
-    return between, write_back
-
-
-def _write_back(
+def _tiled(
     sch: Schedule,
     tiles: Any,
     between: list[Any],
-    write_back: Any,
+    last: Any,
     tile: Tile,
     target: Target,
     knobs: DenseKnobs,
 ) -> Any:
     """Tasks and tiles of the last block; the loop in which a tile of `tiles` is to be computed."""
-    cores = int(target.attrs["num-cores"])
-    *batch, m, n = sch.get_loops(write_back)
+    *batch, m, n = sch.get_loops(last)
     m_block, m_inner = sch.split(m, [None, tile.rows])
     panel, n_inner = sch.split(n, [None, tile.columns])
     blocks = extent(sch, m_block)
     panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
+    cores = int(target.attrs["num-cores"])
     parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
     m_part, m_block = sch.split(m_block, [parts, None])
     sch.reorder(*batch, m_part, panel, m_block, m_inner, n_inner)
     # Fused with the loop over blocks as well, a task would compute its addresses anew in each.
-    task = sch.fuse(*batch, m_part, panel)
-    if cores > 1 and block_work(sch, tiles) >= PARALLEL_WORK and extent(sch, task) > 1:
-        sch.parallel(task)
-    heavy = calls_functions(sch, write_back)
-    if heavy and not between:
-        between = [copied_before(sch, write_back, tiles)]
-    # An epilogue's intermediate that is used more than once lives for one tile, in registers. So
-    # does what functions are computed of, though on the stack: they take the tile row by row.
-    for block in reversed(between):
-        sch.compute_at(block, m_block, preserve_unit_loops=True)
-        sch.set_scope(block, 0, "local")
-        *_, row, column = sch.get_loops(block)
-        sch.unroll(row)
-        sch.vectorize(column)
-    if not heavy:
-        sch.unroll(m_inner)
-    sch.vectorize(n_inner)
+    share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)
+    write_back(sch, tiles, between, last, m_block, [m_inner, n_inner])
     return m_block
 
 
@@ -244,10 +220,6 @@ def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
         return None
     _, part = sch.split(k, [None, parts])
     return sch.rfactor(part, factor_axis=0)
-
-
-def _lanes(sch: Schedule, block: Any, target: Target) -> int:
-    return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
 
 
 def _unroll(extent: int, most: int) -> int:
