@@ -21,6 +21,7 @@ from needle_tvm.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
 from needle_tvm.passes.fuse_attention import fuse_attention
+from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
 from needle_tvm.passes.merge_products import merge_products
 from needle_tvm.passes.own_outputs import own_outputs
@@ -113,6 +114,7 @@ PIPELINES: dict[str, Pipeline] = {
             fold_shift,
             _DROP_DEAD,
             trim_taps,
+            merge_groups,
             conv_as_matmul,
             winograd,
             pack_conv,

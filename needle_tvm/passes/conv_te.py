@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm import te, tirx
-from needle_tvm.schedule.conv import ALIKE, CONV, DEPTHWISE, ROWS
+from needle_tvm.schedule.conv import ALIKE, CONV, DEPTHWISE, GROUP, ROWS
 from needle_tvm.schedule.conv_tiles import ConvTile
 
 
@@ -61,37 +61,35 @@ def conv(
         (counts[2] * tile.columns - 1) * t + (int(dx.dom.extent) - 1) * e + 1,
         count * tile.channels if channels.depthwise else int(x.shape[1 if channels.planar else 3]),
     )
-    read = _padded(x, reach, geometry.before, channels.planar)
+    read = _padded(x, reach, geometry.before, channels)
     if channels.depthwise:
         axes.remove(c)
+    grouped = not channels.depthwise and channels.outputs < n
 
-    def source(panel: Any, lane: Any) -> Any:
+    def source(panel: Any, lane: Any) -> tuple[Any, Any]:
+        """The group and the channel in it that a tile's channel reads."""
         if channels.depthwise:
-            return panel * tile.channels + lane
-        if channels.outputs == n:
-            return c
-        return panel * tile.channels // channels.outputs * channels.inputs + c
+            return 0, panel * tile.channels + lane
+        return panel * tile.channels // channels.outputs if grouped else 0, c
 
     def product(a: Any, b: Any, z: Any, panel: Any, i: Any, j: Any, k: Any, lane: Any) -> Any:
         seen = read(
             a * tile.images + i,
             (b * tile.rows + j) * s + dy * d,
             (z * tile.columns + k) * t + dx * e,
-            source(panel, lane),
+            *source(panel, lane),
         )
         taps = [*axes, 0] if channels.depthwise else axes
         return te.sum(seen * panels(panel, *taps, lane), axis=axes)
 
     extents = tile.images, tile.rows, tile.columns, tile.channels
-    tiles = te.compute(
-        (*counts, count, *extents),
-        product,
-        name="tiles",
-        attrs={
-            DEPTHWISE if channels.depthwise else CONV: list(extents),
-            ROWS: [s, (int(dy.dom.extent) - 1) * d + 1],
-        },
-    )
+    details = {
+        DEPTHWISE if channels.depthwise else CONV: list(extents),
+        ROWS: [s, (int(dy.dom.extent) - 1) * d + 1],
+    }
+    if grouped:
+        details[GROUP] = [channels.outputs // tile.channels]
+    tiles = te.compute((*counts, count, *extents), product, name="tiles", attrs=details)
 
     def result(*at: Any) -> Any:
         outer = [index // extent for index, extent in zip(at, extents, strict=True)]
@@ -101,35 +99,50 @@ def conv(
 
 
 def _padded(
-    x: te.Tensor, reach: tuple[int, int, int, int], before: tuple[int, int], planar: bool
+    x: te.Tensor, reach: tuple[int, int, int, int], before: tuple[int, int], channels: Channels
 ) -> Callable[..., Any]:
-    """A function (image, row, column, channel) -> element of `x`, zero around the image.
+    """A function (image, row, column, group, channel) -> element of `x`, zero around the image.
 
-    `reach` is how far each of them is read; `x` itself is read where none of it lies outside.
+    `reach` is how far images, rows, columns and channels are read; `x` itself is read where none of
+    it lies outside and there is one group. What is copied of several lies group by group: pixels of
+    a few channels among hundreds would meet in the same sets of the cache.
     """
-
-    def position(b: Any, y: Any, z: Any, c: Any) -> tuple[Any, ...]:
-        return (b, c, y, z) if planar else (b, y, z, c)
-
-    order = (0, 2, 3, 1) if planar else (0, 1, 2, 3)
-    batch, height, width, channels = (int(x.shape[axis]) for axis in order)
+    order = (0, 2, 3, 1) if channels.planar else (0, 1, 2, 3)
+    batch, height, width, count = (int(x.shape[axis]) for axis in order)
+    each = count if channels.depthwise else channels.inputs
     top, left = before
-    if not (top or left) and all(
-        end <= extent for end, extent in zip(reach, (batch, height, width, channels), strict=True)
-    ):
-        return lambda *at: x(*position(*at))
+
+    def seen(b: Any, y: Any, z: Any, g: Any, c: Any) -> Any:
+        channel = c if each == count else g * each + c
+        return x(b, channel, y, z) if channels.planar else x(b, y, z, channel)
+
+    inside = all(end <= e for end, e in zip(reach, (batch, height, width, count), strict=True))
+    if inside and not (top or left) and each == count:
+        return seen
+
+    def position(b: Any, y: Any, z: Any, g: Any, c: Any) -> tuple[Any, ...]:
+        """Where the copy has it."""
+        if channels.planar:
+            return b, c, y, z
+        return (b, y, z, c) if each == count else (b, g, y, z, c)
 
     def element(*at: Any) -> Any:
-        b, y, z, c = (at[0], at[2], at[3], at[1]) if planar else at
-        inside = [y >= top, y < height + top, z >= left, z < width + left]
+        if channels.planar:
+            (b, c, y, z), g = at, 0
+        elif each == count:
+            (b, y, z, c), g = at, 0
+        else:
+            b, g, y, z, c = at
+        conditions = [y >= top, y < height + top, z >= left, z < width + left]
         if reach[0] > batch:
-            inside.append(b < batch)
-        if reach[3] > channels:
-            inside.append(c < channels)
+            conditions.append(b < batch)
+        if reach[3] > count:
+            conditions.append(c < count)
         return tirx.if_then_else(
-            tirx.all(*inside), x(*position(b, y - top, z - left, c)), tirx.const(0, x.dtype)
+            tirx.all(*conditions), seen(b, y - top, z - left, g, c), tirx.const(0, x.dtype)
         )
 
-    alike = 1 if planar or reach[3] > channels else channels
-    padded = te.compute(position(*reach), element, name="padded", attrs={ALIKE: alike})
+    alike = 1 if channels.planar or reach[3] > count else each
+    extents = position(*reach[:3], count // each, each if each < count else reach[3])
+    padded = te.compute(extents, element, name="padded", attrs={ALIKE: alike})
     return lambda *at: padded(*position(*at))

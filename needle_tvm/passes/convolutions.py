@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from needle_tvm._tvm import relax, static_shape
@@ -25,3 +26,21 @@ def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int,
     if x is None or w is None or y is None or 0 in (*x, *w, *y):
         return None
     return x, w, y
+
+
+def with_weights(
+    call: Any, w: Any, *, padding: Sequence[int] | None = None, groups: int | None = None
+) -> Any:
+    """The convolution `call` with other weights, and what goes with them."""
+    attrs = call.attrs
+    return relax.op.nn.conv2d(
+        call.args[0],
+        w,
+        strides=list(attrs.strides),
+        padding=list(attrs.padding if padding is None else padding),
+        dilation=list(attrs.dilation),
+        groups=int(attrs.groups if groups is None else groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+        out_dtype=attrs.out_dtype,
+    )

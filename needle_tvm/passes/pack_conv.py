@@ -5,7 +5,7 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `x` has a static shape (B, H, W, C), and does not depend on parameters alone,
 - both are float32 or float64 and no extent is 0,
 - a group has one channel of input and of output (a depthwise convolution), or its channels of
-  output fill vectors.
+  output fill vectors, if only short ones (`merge_groups` sees to that).
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][kh][kw][C][nt]`, which the kernel reads front to back for each of its register
@@ -32,8 +32,7 @@ from needle_tvm.passes.convolutions import conv_shapes
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.pack_weights import Packer
 from needle_tvm.passes.rewrite import rewrite
-from needle_tvm.schedule.blocks import item_bytes, vector_registers
-from needle_tvm.schedule.conv_tiles import ConvTile, conv_tile, depthwise_tile
+from needle_tvm.schedule.conv_tiles import ConvTile, conv_tile, depthwise_tile, group_lanes
 
 _DTYPES = ("float32", "float64")
 _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
@@ -102,8 +101,8 @@ class _ConvPacker(Packer):
         if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
             return False
         groups, (*_, inputs, n) = int(call.attrs.groups), shapes[1]
-        lanes = vector_registers(self.target)[1] // item_bytes(str(x.ty.dtype))
-        if groups > 1 and not (inputs == 1 and n == groups) and n // groups % lanes:
+        least = group_lanes(str(x.ty.dtype), self.target)[0]
+        if groups > 1 and not (inputs == 1 and n == groups) and n // groups % least:
             return False
         return self.is_parameter_work(w) and not self.is_parameter_work(x)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax
-from needle_tvm.passes.convolutions import conv_shapes
+from needle_tvm.passes.convolutions import conv_shapes, with_weights
 from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 
@@ -64,7 +64,7 @@ class _Trimmer(Rewriter):
         shapes = conv_shapes(call)
         if shapes is None or not self.is_parameter_work(call.args[1]):
             return call
-        (x, w), attrs, (before, weight, after) = call.args, call.attrs, shapes
+        w, attrs, (before, weight, after) = call.args[1], call.attrs, shapes
         padding = [int(p) for p in attrs.padding]
         axes = [
             trimmed(
@@ -81,14 +81,5 @@ class _Trimmer(Rewriter):
             return call
         begin, end = [axis.first for axis in axes], [axis.end for axis in axes]
         w = self.builder_.emit(relax.op.strided_slice(w, [0, 1], begin, end, assume_inbound=True))
-        return relax.op.nn.conv2d(
-            x,
-            w,
-            strides=list(attrs.strides),
-            padding=[axes[0].before, axes[1].before, axes[0].after, axes[1].after],
-            dilation=list(attrs.dilation),
-            groups=int(attrs.groups),
-            data_layout="NHWC",
-            kernel_layout="HWIO",
-            out_dtype=attrs.out_dtype,
-        )
+        (top, bottom), (left, right) = ((axis.before, axis.after) for axis in axes)
+        return with_weights(call, w, padding=[top, left, bottom, right])

@@ -31,6 +31,7 @@ from needle_tvm.schedule.conv_tiles import ConvTile, Copied, tasks
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
 DEPTHWISE = "needle.depthwise"  # the same of a depthwise convolution
 ROWS = "needle.rows"  # of the same block: rows of input from one of output to the next, in a window
+GROUP = "needle.group"  # of the same block, where channels form groups: [panels of one]
 ALIKE = "needle.alike"  # of the padded input: neighbours that are in or outside of the image alike
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
@@ -98,10 +99,13 @@ def _around_tiles(
     row_tile, j = sch.split(row, [None, tile.rows])
     column_tile, k = sch.split(column, [None, tile.columns])
     panel, lane = sch.split(channel, [None, tile.channels])
+    grouped = GROUP in details
+    # All panels of a group read the same inputs, which are copied for that group alone.
+    panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
     panels, images, rows = (extent(sch, loop) for loop in (panel, image_tile, row_tile))
-    copied = None
+    separate, copied = channelwise or grouped, None
     for copy in copies:  # one at most
-        copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=channelwise)
+        copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=separate)
     chunks, strips = tasks(
         (panels, images, rows),
         tile.rows,
@@ -109,13 +113,13 @@ def _around_tiles(
         _weights(sch, tiles),
         copied,
         cores,
-        whole_pixels=channelwise,
+        whole_pixels=separate,
     )
     if knobs.strips is not None and rows % knobs.strips == 0:
         strips = knobs.strips
     panel_chunk, panel = sch.split(panel, [chunks, None])
     strip, row_tile = sch.split(row_tile, [strips, None])
-    inner = [panel, row_tile, column_tile]
+    inner = [panel, *of_group, row_tile, column_tile]
     if channelwise:
         inner = [row_tile, column_tile, panel]
     sch.reorder(panel_chunk, image_tile, strip, *inner, i, j, k, lane)
@@ -124,7 +128,7 @@ def _around_tiles(
     write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane])
     sch.compute_at(tiles, inner[-1], preserve_unit_loops=True)
     for block in copies:
-        sch.compute_at(block, task, preserve_unit_loops=True)
+        sch.compute_at(block, panel if grouped else task, preserve_unit_loops=True)
         _vectorize_copy(sch, block, target)
 
 

@@ -19,6 +19,8 @@ _WEIGHT = 0.5  # a vector of weights, which come from further away than inputs t
 _STORE = 3
 _TILE = 20
 
+_SHORT = 16  # bytes of the shortest vectors
+
 # A strip's copy should stay in a core's own cache beside weights and results: half the smallest L2
 # that processors with vectors have had for ten years.
 _CACHE = 128 << 10
@@ -67,16 +69,15 @@ def conv_tile(
     half of them are left to it.
     """
     batch, rows, columns, n = output
-    registers, width = vector_registers(target)
-    lanes = width // item_bytes(dtype)
+    registers, _ = vector_registers(target)
+    lanes = group_lanes(dtype, target)[-1]
     best, least = None, math.inf
-    for vectors in TILE_VECTORS:
-        if vectors > min(4, -(-n // lanes)) or (group or 0) % (lanes * vectors):
-            continue
+    for channels in _widths(n, group, dtype, target):
+        vectors = -(-channels // lanes)
         most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
-        panels = -(-n // (lanes * vectors))
+        panels = -(-n // channels)
         for images, height, span in _patches(batch, rows, columns, most):
-            tile = ConvTile(images, height, span, lanes * vectors)
+            tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
             step = max(sums, _IN_FLIGHT) + _LOAD * tile.pixels + _WEIGHT * vectors
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
@@ -85,6 +86,23 @@ def conv_tile(
                 best, least = tile, cycles
     assert best is not None  # one pixel of one vector always fits
     return best
+
+
+def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
+    """Channels that a tile may have: whole vectors, or one short one that all of a group, or all
+    there are, fill as well. Processors that halve long vectors are faster with those."""
+    *short, lanes = group_lanes(dtype, target)
+    yield from (few for few in short if (n <= few if group is None else group % few == 0))
+    for vectors in TILE_VECTORS:
+        if vectors <= min(4, -(-n // lanes)) and (group or 0) % (lanes * vectors) == 0:
+            yield lanes * vectors
+
+
+def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
+    """How many channels of a group fill a vector of some length, the longest last."""
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    least = _SHORT // item_bytes(dtype)
+    return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
 
 
 def depthwise_tile(

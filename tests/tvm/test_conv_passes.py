@@ -146,7 +146,10 @@ SIZES = [(1, 1), (1, 3), (7, 13), (17, 31)]
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2, "padding": 2}])
 @pytest.mark.parametrize(
     "channels",
-    [(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2), (8, 96, 4)],
+    [
+        *[(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2)],
+        *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],  # each with a kernel of its own
+    ],
 )
 def test_odd_shapes(rng, channels, options):
     inputs, outputs, groups = channels
@@ -162,14 +165,17 @@ def test_odd_shapes(rng, channels, options):
 
 @pytest.mark.parametrize(
     ("channels", "name"),
-    [((8, 8, 8), "depthwise_conv"), ((8, 96, 4), None), ((32, 128, 2), "conv")],
+    [
+        ((8, 8, 8), "depthwise_conv"),
+        *[((8, 96, 4), "conv"), ((32, 128, 2), "conv"), ((12, 16, 4), "conv"), ((6, 9, 3), "conv")],
+    ],
 )
-def test_groups_that_fill_vectors_have_a_kernel(target, channels, name):
+def test_convolutions_in_groups_have_a_kernel(target, channels, name):
     inputs, outputs, groups = channels
     model = nn.Conv(inputs, outputs, 3, groups=groups, bias=False)
     model.eval()
     module = build.lower(trace(model, zeros(1, inputs, 9, 9)), target, "tuned")
-    assert (name in calls_of(module, "main")) == (name is not None)
+    assert name in calls_of(module, "main")
 
 
 @pytest.mark.parametrize(("channels", "copies"), [(32, 0), (33, 1)])
