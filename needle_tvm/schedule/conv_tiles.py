@@ -27,9 +27,10 @@ _CACHE = 128 << 10
 _COPY = 4  # cost of copying an element, in multiply-adds, while it stays in that cache
 _FAR = 3  # times that where it does not
 
-# Weights that are larger than what stays in a core's cache from one strip to the next are fetched
-# again for each, an element in the time of so many multiply-adds.
-_KEPT = 512 << 10
+# Weights that are larger than what stays in a core's cache of 1 MB, beside what is copied, from one
+# strip or image to the next are fetched again for each, an element in the time of so many
+# multiply-adds.
+_KEPT = 640 << 10
 _FETCH = 8
 
 
@@ -90,7 +91,7 @@ def conv_tile(
 
 def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
     """Channels that a tile may have: whole vectors, or one short one that all of a group, or all
-    there are, fill as well. Processors that halve long vectors are faster with those."""
+    there are, fill as well: processors that halve long vectors are faster with it."""
     *short, lanes = group_lanes(dtype, target)
     yield from (few for few in short if (n <= few if group is None else group % few == 0))
     for vectors in TILE_VECTORS:
