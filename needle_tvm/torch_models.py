@@ -102,29 +102,40 @@ def _reference(torch: Any, exported: Any, arguments: list[Any]) -> Callable[...,
 
 def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any]:
     """The Relax module and the exported program it was made from."""
-    from needle_tvm import _tvm
+    from needle_tvm import _tvm, torch_ops
 
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
             exported = torch.export.export(model, inputs)
-            return _tvm.from_exported_program(exported), exported
+            return _tvm.from_exported_program(exported, torch_ops.CONVERTERS), exported
     except Exception as error:  # both raise many types of their own for a model they cannot take
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
 
 
 def _lower(module: IRModule, target: Target, stage: str) -> IRModule:
-    """The stage's module: batch norm taken apart and convolutions made channels-last before, so
-    that the passes that fold scales and pack weights know them."""
+    """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build
     from needle_tvm._tvm import transform
+    from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
+    from needle_tvm.passes.conv_transpose import conv_transpose
+    from needle_tvm.passes.norm_as_scale import norm_as_scale
+    from needle_tvm.passes.plain_views import plain_views
+    from needle_tvm.passes.sink_views import sink_permutes, sink_units
 
     with target:
         if stage == "tuned":
-            channels_last = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+            for prepare in (norm_as_scale, plain_views):
+                module = prepare(module, target)
+            module = transform.DeadCodeElimination()(module)
             module = transform.DecomposeOpsForInference()(module)
-            module = transform.ConvertLayout(channels_last)(module)
+            # The front end views a layer's input once for each product of it.
+            module = transform.EliminateCommonSubexpr()(module)
+            module = transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(module)
+            for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):
+                module = prepare(module, target)
+            module = transform.DeadCodeElimination()(module)
         elif stage == "noopt":
             module = transform.LegalizeOps()(module)
     return build.lower_module(module, target, stage)

@@ -176,12 +176,26 @@ def pool_threads() -> int:
     return int(tvm.runtime.num_threads())
 
 
-def from_exported_program(program: Any) -> IRModule:
+def from_exported_program(
+    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]]
+) -> IRModule:
     """Relax module of a `torch.export` program, weights as parameters of `main`.
 
-    Attribute `num_input` of `main` says how many of its arguments are inputs. Imports PyTorch.
+    Attribute `num_input` of `main` says how many of its arguments are inputs. The operators of
+    `converters` are not taken apart, and translated by them. Imports PyTorch.
     """
+    import torch
     from tvm.relax.frontend.torch import from_exported_program as translate
 
-    module = translate(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
+    table = torch.export.default_decompositions()
+    for name in converters:
+        packet, overload = name.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    module = translate(
+        program.run_decompositions(table),
+        keep_params_as_input=True,
+        unwrap_unit_return_tuple=True,
+        custom_convert_map=dict(converters),
+        run_ep_decomposition=False,
+    )
     return relax.frontend.detach_params(module)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 from needle_tvm._tvm import relax, tvm
@@ -69,17 +69,25 @@ def is_parameter_work(expr: Any, parameters: set[Any], lookup: Callable[[Any], A
     `lookup` gives what a variable is bound to, None for an argument. Walks without recursion: a
     chain of any length may stand behind a weight.
     """
-    pending, seen, found = [expr], set(), False
+    found = False
+    for argument in arguments_behind(expr, lookup):
+        if argument not in parameters:
+            return False
+        found = True
+    return found
+
+
+def arguments_behind(expr: Any, lookup: Callable[[Any], Any | None]) -> Iterator[Any]:
+    """The function's arguments that `expr` depends on; of a constant, none."""
+    pending, seen = [expr], set()
     while pending:
         item = pending.pop()
-        if item in parameters:
-            found = True
-        elif not isinstance(item, relax.Var):
+        if not isinstance(item, relax.Var):
             pending.extend(operands(item))
         elif item not in seen:
             seen.add(item)
             value = lookup(item)
             if value is None:
-                return False  # an input
-            pending.append(value)
-    return found
+                yield item
+            else:
+                pending.append(value)

@@ -2,7 +2,7 @@
 
 Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a product and `b`,
-- `w`, `s` and `b` depend on parameters of the function alone,
+- `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
 - `s` and `b` vary along the last axis only, which is that of the output channels,
 - nothing else reads `y` or the product.
 
@@ -71,8 +71,6 @@ class _Folder(Rewriter):
         return shape is not None and len(shape) >= 2 and self.is_parameter_work(expr.args[1])
 
     def _is_channelwise(self, expr: Any) -> bool:
-        """Whether `expr` depends on parameters alone and varies along its last axis only."""
+        """Whether `expr` depends on no input and varies along its last axis only."""
         shape = static_shape(expr)
-        if shape is None or math.prod(shape[:-1]) != 1:
-            return False
-        return self.is_parameter_work(expr)
+        return shape is not None and math.prod(shape[:-1]) == 1 and self.is_known(expr)

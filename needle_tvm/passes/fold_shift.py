@@ -1,8 +1,8 @@
 """Two shifts in a row, as one.
 
 Before: `add(add(y, a), b)`, where
-- `a` and `b` depend on parameters of the function alone; together they are no larger than the
-  larger of them, and `y` is of the result's shape,
+- `a` and `b` depend on parameters of the function and constants alone; together they are no larger
+  than the larger of them, and `y` is of the result's shape,
 - nothing else reads `add(y, a)`.
 
 After: `add(y, add(a, b))`. The inner sum is work on parameters, which `LiftTransformParams` moves
@@ -34,10 +34,10 @@ class _Folder(Rewriter):
             return call
         for inner, b in (call.args, reversed(call.args)):
             value = self.only_use(inner)
-            if not is_op(value, "relax.add") or not self.is_parameter_work(b):
+            if not is_op(value, "relax.add") or not self.is_known(b):
                 continue
             for y, a in (value.args, reversed(value.args)):
-                if not self.is_parameter_work(y) and self.is_parameter_work(a):
+                if not self.is_known(y) and self.is_known(a):
                     return self._folded(call, y, a, b)
         return call
 

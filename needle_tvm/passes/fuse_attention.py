@@ -2,7 +2,8 @@
 
 Before: `matmul(softmax(s), v)`, where
 - `softmax` is over the last axis, and nothing else reads its result, nor that of what follows,
-- `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not,
+- `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not; a scalar constant that
+  q or kt itself is multiplied by, or any of them divided by, counts as well,
 - q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype, float32 or
   float64, no extent is 0, and T is not so small that most of a vector would stay empty;
 - a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
@@ -73,29 +74,38 @@ class _Fuser(Rewriter):
         softmax = self._only_use(weights, "relax.nn.softmax")
         if softmax is None or int(softmax.attrs.axis) not in (-1, 3):
             return None
-        scores, mask, scale = softmax.args[0], None, None
+        scores, mask = softmax.args[0], None
         plus = self._only_use(scores, "relax.add")
         if plus is not None:
             scores, mask = plus.args
             if not self._is_scores(scores):
                 scores, mask = mask, scores
-        times = self._only_use(scores, "relax.multiply")
-        if times is not None:
-            for one, other in (times.args, reversed(times.args)):
-                if isinstance(other, Constant) and static_shape(other) == ():
-                    scores, scale = one, float(other.value.numpy())
-                    break
+        scores, scale = self._unscaled(scores, self.only_use(scores))
         product = self._only_use(scores, "relax.matmul")
         if product is None:
             return None
-        q, kt = product.args
-        return self._checked(q, kt, values, scale, mask)
+        (q, of_q), (kt, of_kt) = (
+            self._unscaled(operand, self.lookup_binding(operand)) for operand in product.args
+        )
+        scale *= of_q * of_kt
+        return self._checked(q, kt, values, None if scale == 1 else scale, mask)
+
+    def _unscaled(self, expr: Any, value: Any) -> tuple[Any, float]:
+        """What `expr`, bound to `value`, is a multiple of, and the factor: a scalar constant."""
+        inverse = is_op(value, "relax.divide")
+        if not inverse and not is_op(value, "relax.multiply"):
+            return expr, 1.0
+        for one, other in (value.args, reversed(value.args))[: 1 if inverse else 2]:
+            if isinstance(other, Constant) and static_shape(other) == ():
+                factor = float(other.value.numpy())
+                if not inverse or factor != 0:
+                    return one, 1 / factor if inverse else factor
+        return expr, 1.0
 
     def _is_scores(self, expr: Any) -> bool:
         """Whether `expr` is a product, scaled or not."""
-        times = self._only_use(expr, "relax.multiply")
-        operands = [expr] if times is None else times.args
-        return any(self._only_use(o, "relax.matmul") is not None for o in operands)
+        inner, _ = self._unscaled(expr, self.only_use(expr))
+        return self._only_use(inner, "relax.matmul") is not None
 
     def _checked(self, q: Any, kt: Any, v: Any, scale: float | None, mask: Any) -> _Match | None:
         shapes = [static_shape(operand) or () for operand in (q, kt, v)]

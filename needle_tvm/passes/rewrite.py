@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from needle_tvm._tvm import IRModule, expr_functor, relax
-from needle_tvm.passes.dependence import is_parameter_work, parameters_of, readers_of
+from needle_tvm.passes.dependence import (
+    arguments_behind,
+    is_parameter_work,
+    parameters_of,
+    readers_of,
+)
 
 
 def rewrite(
@@ -45,6 +50,11 @@ class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
     def is_parameter_work(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters alone."""
         return is_parameter_work(expr, self._parameters, self.lookup_binding)
+
+    def is_known(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters and constants alone."""
+        behind = arguments_behind(expr, self.lookup_binding)
+        return all(argument in self._parameters for argument in behind)
 
     def only_use(self, expr: Any) -> Any:
         """What the variable `expr` is bound to, None where it is not read in just one place."""

@@ -2,23 +2,29 @@
 
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
-- for a permutation: a permutation in the same order of a tensor of the same shape;
-- for a reshape of rows (M, N) to (..., N): something that varies along the last axis alone, or any
-  tensor of the result's shape, which is reshaped to the rows.
+- for a permutation: a permutation in the same order; a tensor of which the permutation that undoes
+  it has been made before, for another reader; or something of the same rank that varies along one
+  axis at most, which is reshaped;
+- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): something that
+  varies along the last axis alone, or any tensor of the result's shape, which is reshaped to the
+  rows.
 All shapes are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
 a chain of convolutions that each go to channels last and back stays in channels last, and what
 follows a product works on the rows the product makes, activations and residual sums included.
+A permutation that moves axes of extent 1 alone becomes a reshape.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from needle_tvm._tvm import Constant, IRModule, Target, expr_functor, relax, static_shape, tvm
 from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.views import order_of
 
 
 def _operators(*names: str) -> tuple[Any, ...]:
@@ -28,13 +34,19 @@ def _operators(*names: str) -> tuple[Any, ...]:
 (_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
 _UNARY = _operators(
     *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
-    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu"),
+    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
 )
 _BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 
 
 class _View(Protocol):
     """What the pass must know of one kind of view."""
+
+    def note(self, variable: Any, call: Any) -> None:
+        """Keep in mind that `call` has been bound to `variable`."""
+
+    def forget(self) -> None:
+        """Forget what has been noted."""
 
     def is_view(self, call: Any) -> bool:
         """Whether a call is a view of this kind that is worth sinking."""
@@ -50,30 +62,53 @@ class _View(Protocol):
 
 
 class _Permutation:
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}  # (tensor, order) -> its permutation
+
+    def note(self, variable: Any, call: Any) -> None:
+        if self.is_view(call):
+            self._made.setdefault((call.args[0], tuple(order_of(call))), variable)
+
+    def forget(self) -> None:
+        self._made.clear()
+
     def is_view(self, call: Any) -> bool:
         return call.op == _PERMUTE and static_shape(call.args[0]) is not None
 
     def again(self, view: Any, x: Any) -> Any:
-        return relax.op.permute_dims(x, self._order(view))
+        return relax.op.permute_dims(x, order_of(view))
 
     def merged(self, outer: Any, inner: Any) -> Any:
-        first = self._order(inner)
-        order = [first[axis] for axis in self._order(outer)]
+        first = order_of(inner)
+        order = [first[axis] for axis in order_of(outer)]
         source = inner.args[0]
-        return source if order == sorted(order) else relax.op.permute_dims(source, order)
+        if order == sorted(order):
+            return source
+        shape = static_shape(source) or ()
+        moved = [axis for axis in order if shape[axis] != 1]
+        if moved == sorted(moved):
+            return relax.op.reshape(source, [shape[axis] for axis in order])
+        return relax.op.permute_dims(source, order)
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        if value is None or not self.is_view(value) or self._order(value) != self._order(view):
+        order, shape = order_of(view), static_shape(other)
+        if value is not None and self.is_view(value) and order_of(value) == order:
+            return value.args[0]
+        if shape is None or len(shape) != len(order):
             return None
-        same = static_shape(value.args[0]) == static_shape(view.args[0])
-        return value.args[0] if same else None
-
-    def _order(self, call: Any) -> list[int]:
-        count, axes = len(static_shape(call.args[0]) or ()), call.attrs.axes
-        return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
+        stored = [shape[order.index(axis)] for axis in range(len(order))]
+        if sum(extent != 1 for extent in shape) <= 1:
+            return other if stored == list(shape) else relax.op.reshape(other, stored)
+        return self._made.get((other, tuple(order.index(axis) for axis in range(len(order)))))
 
 
 class _Rows:
+    def note(self, variable: Any, call: Any) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
     def is_view(self, call: Any) -> bool:
         if call.op != _RESHAPE:
             return False
@@ -96,9 +131,19 @@ class _Rows:
             return value.args[0]
         if shape == static_shape(view):
             return relax.op.reshape(other, rows)
-        if shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[1]):
+        if shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1]):
             return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
         return None
+
+
+class _Units(_Rows):
+    def is_view(self, call: Any) -> bool:
+        if call.op != _RESHAPE:
+            return False
+        before, after = static_shape(call.args[0]), static_shape(call)
+        if before is None or after is None or len(before) != 4 or before[1] != 1:
+            return False
+        return after == (before[0], *before[2:])
 
 
 def _reshaped(x: Any, shape: Any) -> Any:
@@ -107,16 +152,21 @@ def _reshaped(x: Any, shape: Any) -> Any:
 
 def sink_permutes(module: IRModule, target: Target) -> IRModule:
     """Sink every permutation that meets the preconditions, in every Relax function."""
-    return _sink(module, _Permutation())
+    return _sink(module, _Permutation)
 
 
 def sink_reshapes(module: IRModule, target: Target) -> IRModule:
     """Sink every reshape of rows that meets the preconditions, in every Relax function."""
-    return _sink(module, _Rows())
+    return _sink(module, _Rows)
 
 
-def _sink(module: IRModule, view: _View) -> IRModule:
-    return rewrite(module, lambda module, _: _Sinker(module, view))
+def sink_units(module: IRModule, target: Target) -> IRModule:
+    """Sink every reshape that takes the rows' axis off images one row high."""
+    return _sink(module, _Units)
+
+
+def _sink(module: IRModule, view: Callable[[], _View]) -> IRModule:
+    return rewrite(module, lambda module, _: _Sinker(module, view()))
 
 
 @expr_functor.mutator
@@ -125,19 +175,42 @@ class _Sinker(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         super().__init__(module)
         self._view = view
 
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        variable = self.visit_expr(binding.var)
+        value = self._value(variable)
+        if value is not None:
+            self._view.note(variable, value)
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self._view.forget()  # what is bound in one block another does not see
+        block = super().visit_dataflow_block_(block)
+        self._view.forget()
+        return block
+
+    def visit_binding_block_(self, block: Any) -> Any:
+        self._view.forget()
+        block = super().visit_binding_block_(block)
+        self._view.forget()
+        return block
+
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op == _RESHAPE and static_shape(call) is not None:
             inner = self._value(call.args[0])
             if inner is not None and inner.op == _RESHAPE:
                 return _reshaped(inner.args[0], static_shape(call))
+        if call.op == _PERMUTE and static_shape(call) is not None:
+            if order_of(call) == sorted(order_of(call)):
+                return call.args[0]
         if call.op in (_PERMUTE, _RESHAPE):
             inner = self._viewed(call.args[0])
             merges = inner is not None and call.op == inner.op and static_shape(call) is not None
             return self._view.merged(call, inner) if merges else call
         if call.op in _UNARY:
             view = self._viewed(call.args[0])
-            return call if view is None else self._sunk(call, view, [view.args[0]])
+            operands = [] if view is None else [view.args[0], *call.args[1:]]
+            return call if view is None else self._sunk(call, view, operands)
         if call.op in _BINARY:
             return self._binary(call)
         return call
