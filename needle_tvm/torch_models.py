@@ -108,7 +108,7 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
             exported = torch.export.export(model, inputs)
-            return _tvm.from_exported_program(exported, torch_ops.CONVERTERS), exported
+            return _tvm.from_exported_program(exported, torch_ops.converters(exported)), exported
     except Exception as error:  # both raise many types of their own for a model they cannot take
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"{type(model).__name__}: {reason}") from error

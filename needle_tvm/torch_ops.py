@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from needle_tvm._tvm import Constant, relax, static_shape
+from needle_tvm._tvm import relax, static_shape
 
 _op = relax.op
 
 
-def attention(node: Any, importer: Any) -> Any:
-    """softmax(q k^T * scale + mask) v of (..., T, D), (..., S, D) and (..., S, E)."""
+def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
+    """softmax(q k^T * scale + mask) v of (..., T, D), (..., S, D) and (..., S, E).
+
+    `constant` gives the value of a node that depends on no input and no parameter, else None.
+    """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     if float(given.get("dropout_p") or 0.0) != 0.0:
@@ -39,11 +43,12 @@ def attention(node: Any, importer: Any) -> Any:
         seen = np.tril(np.ones((queries, keys), bool))
         mask = relax.const(np.where(seen, 0.0, -np.inf).astype(dtype))
     elif given.get("attn_mask") is not None:
-        mask = importer.env[given["attn_mask"]]
+        value = constant(given["attn_mask"])
+        mask = importer.env[given["attn_mask"]] if value is None else relax.const(value)
         if len(lead) > 2 and len(_static(mask)) > 3:
             mask = emit(_op.broadcast_to(mask, (*lead, *_static(mask)[-2:])))
             mask = emit(_op.reshape(mask, (-1, *_static(mask)[-3:])))
-        mask, empty = _mask(emit, mask, dtype)
+        mask, empty = _mask(emit, mask, value, dtype)
     if all(list(_static(operand)[:-2]) == lead for operand in (q, k, v)):
         # Heads of a batch: four axes, whatever there were.
         heads = lead[-1] if lead else 1
@@ -73,18 +78,18 @@ def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
     return emit(_op.reshape(wide, (*lead, heads, length, features)))
 
 
-def _mask(emit: Callable[[Any], Any], mask: Any, dtype: str) -> tuple[Any, Any]:
-    """What to add to the scores, and which rows see no key at all: None where there is none."""
+def _mask(emit: Callable[[Any], Any], mask: Any, value: Any, dtype: str) -> tuple[Any, Any]:
+    """What to add to the scores, and which rows see no key at all: None where there is none.
+
+    `value` is that of the mask where it is known.
+    """
     minus_infinity = relax.const(-np.inf, dtype)
-    if isinstance(mask, Constant):
-        values = mask.value.numpy()
-        if values.dtype == bool:
-            values = np.where(values, 0.0, -np.inf).astype(dtype)
-        mask = relax.const(values)
-        if not (values == -np.inf).all(-1).any():
-            return mask, None
     if str(mask.ty.dtype) == "bool":
         mask = emit(_op.where(mask, relax.const(0.0, dtype), minus_infinity))
+    if value is not None:
+        unseen = ~value if value.dtype == bool else value == -np.inf
+        if not unseen.all(-1).any():
+            return mask, None
     unseen = emit(_op.astype(emit(_op.equal(mask, minus_infinity)), "int8"))
     return mask, emit(_op.astype(emit(_op.min(unseen, axis=-1, keepdims=True)), "bool"))
 
@@ -144,11 +149,46 @@ def _static(expr: Any) -> tuple[int, ...]:
     return shape
 
 
-# By PyTorch's names, as the front end knows them: each takes a node and the front end's importer.
-CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
-    "scaled_dot_product_attention.default": attention,
-    "linear.default": linear,
-    "matmul.default": matmul,
-    "amax.default": _extreme(_op.max),
-    "amin.default": _extreme(_op.min),
-}
+def _constants(program: Any) -> Callable[[Any], Any]:
+    """A function that evaluates a node of the program, None where it depends on an argument."""
+    import torch
+
+    signature, values = program.graph_signature, {}
+    for name, source in signature.inputs_to_buffers.items():
+        values[name] = program.constants.get(source, program.state_dict.get(source))
+    for name, source in signature.inputs_to_lifted_tensor_constants.items():
+        values[name] = program.constants.get(source)
+
+    def evaluate(node: Any) -> Any:
+        if node.name not in values:
+            values[node.name] = compute(node)
+        return values[node.name]
+
+    def compute(node: Any) -> Any:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return None
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return None
+        known = {each: evaluate(each) for each in node.all_input_nodes}
+        if any(value is None for value in known.values()):
+            return None
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        result = node.target(*args, **kwargs)
+        return result if isinstance(result, torch.Tensor) else None
+
+    def constant(node: Any) -> Any:
+        value = evaluate(node)
+        return None if value is None else value.detach().cpu().numpy()
+
+    return constant
+
+
+def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    """By PyTorch's names, as the front end knows them: each takes a node and an importer."""
+    return {
+        "scaled_dot_product_attention.default": partial(attention, constant=_constants(program)),
+        "linear.default": linear,
+        "matmul.default": matmul,
+        "amax.default": _extreme(_op.max),
+        "amin.default": _extreme(_op.min),
+    }

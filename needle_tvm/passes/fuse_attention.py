@@ -33,7 +33,7 @@ from needle_tvm._tvm import (
 )
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.rewrite import Rewriter, rewrite
-from needle_tvm.passes.views import View, view_of
+from needle_tvm.passes.views import View, order_of, view_of
 from needle_tvm.schedule.attention import AttentionShape, attention, attention_tile
 
 _DTYPES = ("float32", "float64")
@@ -84,11 +84,19 @@ class _Fuser(Rewriter):
         product = self._only_use(scores, "relax.matmul")
         if product is None:
             return None
-        (q, of_q), (kt, of_kt) = (
-            self._unscaled(operand, self.lookup_binding(operand)) for operand in product.args
-        )
+        (q, of_q), (kt, of_kt) = (self._operand(operand) for operand in product.args)
         scale *= of_q * of_kt
         return self._checked(q, kt, values, None if scale == 1 else scale, mask)
+
+    def _operand(self, expr: Any) -> tuple[Any, float]:
+        """As `_unscaled`, of a permutation as well."""
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        if is_op(value, "relax.permute_dims") and isinstance(value.args[0], relax.Var):
+            (source,) = value.args
+            inner, factor = self._unscaled(source, self.lookup_binding(source))
+            if factor != 1:
+                return self.builder_.emit(relax.op.permute_dims(inner, order_of(value))), factor
+        return self._unscaled(expr, value)
 
     def _unscaled(self, expr: Any, value: Any) -> tuple[Any, float]:
         """What `expr`, bound to `value`, is a multiple of, and the factor: a scalar constant."""
