@@ -177,7 +177,7 @@ def pool_threads() -> int:
 
 
 def from_exported_program(
-    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]]
+    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
 ) -> IRModule:
     """Relax module of a `torch.export` program, weights as parameters of `main`.
 
@@ -188,14 +188,14 @@ def from_exported_program(
     from tvm.relax.frontend.torch import from_exported_program as translate
 
     table = torch.export.default_decompositions()
-    for name in converters:
+    for name in converters or ():
         packet, overload = name.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     module = translate(
         program.run_decompositions(table),
         keep_params_as_input=True,
         unwrap_unit_return_tuple=True,
-        custom_convert_map=dict(converters),
+        custom_convert_map=dict(converters or {}),
         run_ep_decomposition=False,
     )
     return relax.frontend.detach_params(module)[0]
