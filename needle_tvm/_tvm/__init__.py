@@ -4,7 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
-from needle_tvm._tvm import bf16, regions, vector_math
+from needle_tvm._tvm import bf16, nests, regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -131,6 +131,7 @@ __all__ = [
     "mma_fill",
     "module_of",
     "ms",
+    "nests",
     "nodes_in",
     "parameter_bytes",
     "pass_configuration",

@@ -68,6 +68,7 @@ NODES = SimpleNamespace(
     load=tvm.ir.expr.TensorLoad,
     store=tirx.BufferStore,
     sblock=s_tir.SBlock,
+    realize=s_tir.SBlockRealize,
     loop=tirx.For,
     call=tvm.ir.expr.Call,
     cast=tirx.Cast,
@@ -143,12 +144,15 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
     return sizes
 
 
-def lowered_loops(module: IRModule) -> IRModule:
+def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
 
     This is the beginning of TVM's own pipeline up to the flattening of buffers, so that staging,
     software pipelining, virtual threads and barriers are where the compiled kernel has them, but
     vectorised and unrolled loops are still loops.
+
+    `select_branches`: choices between values that are loaded become branches, as they do in the end
+    of what is not vectorised. In what is to be vectorised yet, branches take the vectors apart.
     """
     passes = s_tir.transform
     return sequential(
@@ -172,7 +176,7 @@ def lowered_loops(module: IRModule) -> IRModule:
             tirx.transform.FlattenBuffer(),
             passes.InjectVirtualThread(),
             passes.InjectDoubleBuffer(),
-            passes.RewriteUnsafeSelect(),
+            *([passes.RewriteUnsafeSelect()] if select_branches else []),
             passes.ThreadSync("shared"),
             passes.ThreadSync("shared.dyn"),
             tirx.transform.StmtSimplify(),

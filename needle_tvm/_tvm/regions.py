@@ -25,7 +25,8 @@ def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, li
     All its variables are new, so that it can stand beside another copy in one function.
     """
     with target:
-        lowered = lowered_loops(module_of(function.with_attr("global_symbol", "main")))["main"]
+        module = module_of(function.with_attr("global_symbol", "main"))
+        lowered = lowered_loops(module, select_branches=False)["main"]
     lowered = s_tir.renew_defs(lowered)
     body = lowered.body
     return lowered, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]

@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from needle_tvm._tvm.names import tirx, tvm
+from needle_tvm._tvm.names import Target, cpu_features, tirx, tvm
 
 _SHIFT = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer
+_TWICE_BIAS = 254
 _SIGN = 0x80000000
+_SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
+_SCALE_LANES = 16
+_AS_SET = 4  # the rounding that is in force
 
 
 class _Vector:
@@ -67,13 +71,31 @@ class _Vector:
             value = value * x + self.constant(coefficient)
         return value
 
+    def scaled(self, x: Any, n: Any) -> Any:
+        """x * 2^n of whole numbers n, rounded once; None where no instruction does that."""
+        target = Target.current()
+        whole = self._lanes % _SCALE_LANES == 0
+        if not whole or target is None or "avx512f" not in cpu_features(target):
+            return None
+        x, n, dtype = self.bind(x), self.bind(n), f"float32x{_SCALE_LANES}"
+        unread = tirx.Broadcast(tirx.const(0.0, "float32"), _SCALE_LANES)
+        every, rounding = tirx.const(-1, "int16"), tirx.const(_AS_SET, "int32")
+        parts = []
+        for first in range(0, self._lanes, _SCALE_LANES):
+            lanes = list(range(first, first + _SCALE_LANES))
+            one, other = (tirx.Shuffle([each], lanes) for each in (x, n))
+            parts.append(
+                tirx.call_llvm_pure_intrin(dtype, _SCALE, one, other, unread, every, rounding)
+            )
+        return tirx.Shuffle(parts, list(range(self._lanes)))
+
     def _of(self, dtype: str) -> str:
         return dtype if self._lanes == 1 else f"{dtype}x{self._lanes}"
 
 
 def _exp(v: _Vector, x: Any) -> Any:
-    """e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors for the sake of subnormal results."""
-    low, high, shift = (v.constant(c) for c in (-104.5, 89.0, _SHIFT))
+    """e^x = 2^n * e^r with |r| <= ln(2)/2."""
+    low, high, shift = (v.constant(c) for c in (-104.5, 89.0, _SHIFT + _TWICE_BIAS))
     x = v.bind(tirx.Select(x > high, high, x))  # NaN passes both
     x = v.bind(tirx.Select(x < low, low, x))
     shifted = v.bind(x * v.constant(1.44269504) + shift)
@@ -82,11 +104,15 @@ def _exp(v: _Vector, x: Any) -> Any:
     r = v.bind(n * v.constant(-1.42860677e-6) + r)
     p = v.polynomial(r, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5)
     p = p * (r * r) + r + v.constant(1.0)
-    # A shift of unsigned numbers by way of a bias, so that garbage from NaN stays defined.
-    e = v.bind(v.bits(shifted) - v.bits(shift) + v.integer(1024))
+    scaled = v.scaled(p, n)
+    if scaled is not None:
+        return v.bind(scaled)
+    # In two factors for the sake of subnormal results. The lowest bits of `shifted` are n and
+    # twice the bias of an exponent; the shift to the left drops all others.
+    e = v.bind(v.bits(shifted))
     half = v.bind(e >> v.integer(1))
     for part in (half, e - half):
-        p = p * v.float_of((part - v.integer(512 - 127)) << v.integer(23))
+        p = p * v.float_of(part << v.integer(23))
     return v.bind(p)
 
 
@@ -159,6 +185,8 @@ _LEVEL = 99  # above TVM's own lowerings
 
 def register() -> None:
     """Have TVM use the formulas in what this process builds for CPUs. To be called once."""
+    # A comparison to the code generator, but without this a loop of it is taken apart.
+    tvm.ir.register_op_attr("tirx.isnan", "TVectorizable", True)
     for name, formula in _FORMULAS.items():
         before = tvm.ir.Op.get(f"tirx.{name}").get_attr(_ATTRIBUTE)
         tirx.op.register_intrin_lowering(

@@ -26,6 +26,9 @@ PARALLEL_WORK = 1 << 12
 # How many vectors wide a register tile may be. Of three LLVM makes scalars: an eighth of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
+# Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
+PARTIAL = "needle.partial"
+
 _FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
 
 # Loads in one inlined expression; more would only be spilled, and compile slowly.
@@ -77,6 +80,27 @@ def annotated(sch: Schedule, key: str) -> Any:
     return None
 
 
+def is_partial(sch: Schedule, block: Any) -> bool:
+    """Whether `schedule.partial` made a block."""
+    return PARTIAL in sch.get(block).annotations
+
+
+def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
+    """The vectors of a block of `schedule.partial`, in registers, under loops that others share."""
+    axes = sch.get(block).iter_vars
+    own = sch.get_loops(block)[shared:]
+    kinds = [axis.iter_type for axis in axes][len(axes) - len(own) :]
+    summed = [loop for loop, kind in zip(own, kinds, strict=True) if kind != tirx.IterVar.DataPar]
+    lanes = [loop for loop in own if loop not in summed]
+    if not lanes or extent(sch, lanes[-1]) == 1:
+        return
+    sch.reorder(*lanes[:-1], *summed, lanes[-1])
+    sch.set_scope(block, 0, "local")
+    sch.vectorize(lanes[-1])
+    if summed:
+        sch.decompose_reduction(block, summed[0])
+
+
 def work(function: PrimFunc) -> int:
     """Scalar operations of a function, the largest of its blocks counted."""
     sch = Schedule(function)
@@ -90,7 +114,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
     exponentially often: past a certain size they keep loops of their own.
     """
     for block in blocks_of(sch):
-        if sch.get(block).name_hint in keep:
+        if sch.get(block).name_hint in keep or is_partial(sch, block):
             continue
         consumers = sch.get_consumers(block)
         if len(consumers) != 1:

@@ -14,6 +14,9 @@ from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.schedule import attention, conv, products, winograd
 from needle_tvm.schedule.blocks import annotated
 from needle_tvm.schedule.loops import loops
+from needle_tvm.schedule.partial import with_partial_results
+from needle_tvm.schedule.rows import keeps_few_partial_results
+from needle_tvm.schedule.whole_vectors import whole_vectors
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,14 @@ def schedule_function(
     function: PrimFunc, target: Target, rules: Sequence[Rule] = RULES
 ) -> PrimFunc:
     """One PrimFunc scheduled by the first rule that fits it."""
-    first = next(variants(Schedule(function), target, rules))
-    return mark_scheduled(first.mod["main"], function)
+    sch = Schedule(function)
+    if any(annotated(sch, rule.annotation) for rule in rules):
+        scheduled = next(variants(sch, target, rules)).mod["main"]
+    else:
+        sch = _with_partial_results(function, target)
+        loops(sch, target)
+        scheduled = whole_vectors(sch.mod["main"])
+    return mark_scheduled(scheduled, function)
 
 
 def variants(sch: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> Iterator[Schedule]:
@@ -73,6 +82,12 @@ def variants(sch: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> It
     variant = sch.copy()
     loops(variant, target)
     yield variant
+
+
+def _with_partial_results(function: PrimFunc, target: Target) -> Schedule:
+    """Its reductions in vectors of partial results, where these need not be kept for all rows."""
+    changed = Schedule(with_partial_results(function, target))
+    return changed if keeps_few_partial_results(changed) else Schedule(function)
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:

@@ -19,9 +19,11 @@ from needle_tvm.schedule.blocks import (
     blocks_of,
     extent,
     inline_producers,
+    is_partial,
     item_bytes,
     sums_along_rows,
     vector_registers,
+    vectors_of_partial,
 )
 from needle_tvm.schedule.rows import rows
 
@@ -36,6 +38,9 @@ def loops(sch: Schedule, target: Target) -> None:
     vector_bytes = vector_registers(target)[1]
     cores = int(target.attrs["num-cores"])
     for block in blocks_of(sch):
+        if is_partial(sch, block):
+            vectors_of_partial(sch, block, 0)
+            continue
         kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
         nest = sch.get_loops(block)
         if not nest or len(kinds) != len(nest):

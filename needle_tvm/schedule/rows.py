@@ -23,9 +23,12 @@ from needle_tvm.schedule.blocks import (
     block_work,
     blocks_of,
     extent,
+    inline_producers,
+    is_partial,
     item_bytes,
     sums_along_rows,
     vector_registers,
+    vectors_of_partial,
 )
 
 _FEW_LOADS = 3  # of an expression that is not worth a buffer
@@ -48,22 +51,36 @@ def rows(sch: Schedule, target: Target) -> bool:
     _inline_cheap(sch)
     partial = set()
     for block in blocks_of(sch)[:-1]:
+        if is_partial(sch, block):
+            continue
         lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
         partial.add(_partial_results(sch, block, lanes))
     names = [sch.get(block).name_hint for block in blocks_of(sch)]
     row = _computed_together(sch, depth)
+    # Before sums are taken apart: then no block would be a whole reduction.
+    if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
+        sch.parallel(row)
     for name in names:
         block = sch.get_sblock(name)
         lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
-        if name in partial:
+        if is_partial(sch, block):
+            vectors_of_partial(sch, block, 1)
+        elif name in partial:
             lane, *others = sch.get_loops(block)[1:]
             sch.reorder(*others, lane)
             sch.vectorize(lane)
         else:
             _vectors(sch, block, lanes)
-    if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
-        sch.parallel(row)
     return True
+
+
+def keeps_few_partial_results(sch: Schedule) -> bool:
+    """Whether the vectors that `schedule.partial` made are those of one row at a time."""
+    trial = sch.copy()
+    inline_producers(trial, keep=set())
+    partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
+    few = all(len(trial.get_loops(block)) <= 2 for block in partial)
+    return few or _shared_loops(trial) > 0
 
 
 def _work(sch: Schedule) -> int:
@@ -78,7 +95,9 @@ def _shared_loops(sch: Schedule) -> int:
     if any(axis.iter_type != tirx.IterVar.DataPar for axis in sch.get(blocks[-1]).iter_vars):
         return 0
     work = _work(sch)
-    for depth in range(len(sch.get_loops(blocks[-1])) - 1, 0, -1):
+    # A row of partial results is of use even where each row has one result.
+    most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
+    for depth in range(most, 0, -1):
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
@@ -110,6 +129,8 @@ def _inline_cheap(sch: Schedule) -> None:
     """Compute again what costs less than to keep it: differences from a mean, casts."""
     for block in blocks_of(sch)[:-1]:
         details = sch.get(block)
+        if is_partial(sch, block):
+            continue
         if nodes_in(details.body, NODES.call) or len(loads_in(details)) > _FEW_LOADS:
             continue
         try:
@@ -148,10 +169,11 @@ def _divisor(terms: int, lanes: int) -> int:
 def _vectors(sch: Schedule, block: Any, lanes: int) -> None:
     """The vectors of a block under the shared loop."""
     own = sch.get_loops(block)[1:]
-    kinds = [axis.iter_type for axis in sch.get(block).iter_vars][-len(own) :]
+    kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
+    kinds = kinds[len(kinds) - len(own) :]
     spatial = [loop for loop, kind in zip(own, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     summed = [loop for loop in own if loop not in spatial]
-    if summed and (not spatial or sums_along_rows(sch, block)):
+    if not spatial or (summed and sums_along_rows(sch, block)):
         return
     *_, last = spatial
     if extent(sch, last) < lanes or lanes == 1:
