@@ -60,7 +60,7 @@ def schedule_function(
 ) -> PrimFunc:
     """One PrimFunc scheduled by the first rule that fits it."""
     sch = Schedule(function)
-    if any(annotated(sch, rule.annotation) for rule in rules):
+    if any(annotated(sch, rule.annotation) is not None for rule in rules):
         scheduled = next(variants(sch, target, rules)).mod["main"]
     else:
         sch = _with_partial_results(function, target)
