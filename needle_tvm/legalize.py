@@ -9,7 +9,7 @@ from needle.op import Op
 from needle.ops.activation import Erf, Gelu, Silu
 from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
 from needle.ops.norm import Normalize
-from needle_tvm._tvm import TE_NAMESPACE, relax, te, topi
+from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
 
 
 def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
@@ -32,6 +32,19 @@ def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, x, *affine, primfunc_name_hint="layer_norm")
 
 
+def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Multiplied by the sum's inverse: TVM's divides every element, and a vector of divisions takes
+    as long as ten multiplications."""
+    axis = int(call.attrs.axis)
+
+    def rule(x: te.Tensor) -> te.Tensor:
+        e = topi.exp(topi.subtract(x, topi.max(x, axis, keepdims=True)))
+        total = topi.sum(e, axis, keepdims=True)
+        return topi.multiply(e, topi.divide(tirx.const(1, x.dtype), total))
+
+    return builder.call_te(rule, *call.args, primfunc_name_hint="softmax")
+
+
 def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
     """A rule by which an operator means what `op` says in tensor expressions."""
 
@@ -47,5 +60,6 @@ _ELEMENTWISE = (Exp(), Log(), Tanh(), Sigmoid(), Sqrt(), Rsqrt(), Erf(), Gelu(),
 
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.nn.layer_norm": layer_norm,
+    "relax.nn.softmax": softmax,
     **{f"relax.{op.relax}": _as_emit_te(op) for op in _ELEMENTWISE},
 }

@@ -23,6 +23,8 @@ from needle_tvm._tvm import (
 # waking the pool pays is known only later, of all the kernels it is woken for: `merge_kernels`.
 PARALLEL_WORK = 1 << 12
 
+TASKS = 16  # for each core, so that the last ones end at about the same time
+
 # How many vectors wide a register tile may be. Of three LLVM makes scalars: an eighth of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
@@ -154,6 +156,14 @@ def sum_in_registers(
         sch.unroll(loop)
     sch.vectorize(vector)
     sch.decompose_reduction(block, outer)
+
+
+def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
+    """A long loop as two, the outer one for the cores to share out: what iterations keep in a
+    buffer is allocated anew in each of the parallel loop."""
+    count = extent(sch, loop)
+    tasks = next(n for n in range(min(count, TASKS * cores), count + 1) if count % n == 0)
+    return [loop] if tasks == count else list(sch.split(loop, [tasks, None]))
 
 
 def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:

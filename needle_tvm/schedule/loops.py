@@ -15,6 +15,7 @@ from needle_tvm._tvm import (
 )
 from needle_tvm.schedule.blocks import (
     PARALLEL_WORK,
+    TASKS,
     block_work,
     blocks_of,
     extent,
@@ -26,8 +27,6 @@ from needle_tvm.schedule.blocks import (
     vectors_of_partial,
 )
 from needle_tvm.schedule.rows import rows
-
-_TASKS = 16  # for each core, so that the last ones end at about the same time
 
 
 def loops(sch: Schedule, target: Target) -> None:
@@ -73,7 +72,7 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     for loop in loops:
         chosen.append(loop)
         tasks *= extent(sch, loop)
-        if tasks >= _TASKS * cores:
+        if tasks >= TASKS * cores:
             break
     return chosen
 

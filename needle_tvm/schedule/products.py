@@ -13,6 +13,7 @@ from typing import Any
 
 from needle_tvm._tvm import Schedule, Target, bf16
 from needle_tvm.schedule.blocks import (
+    TASKS,
     TILE_VECTORS,
     after,
     block_work,
@@ -32,7 +33,6 @@ _REDUCTION_UNROLL = 4
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, for the sake of fewer parts
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
-_TASKS = 16  # for each core: so many even out any remainder
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def row_parts(panels: int, blocks: int, cores: int) -> int:
         tasks = panels * parts
         return 1 - tasks / (-(-tasks // cores) * cores)
 
-    some = range(1, min(blocks, _TASKS * cores) + 1)
+    some = range(1, min(blocks, TASKS * cores) + 1)
     divisors = [*(parts for parts in some if blocks % parts == 0), blocks]
     return next((parts for parts in divisors if idle(parts) <= _IDLE), min(divisors, key=idle))
 

@@ -23,6 +23,7 @@ from needle_tvm.schedule.blocks import (
     block_work,
     blocks_of,
     extent,
+    in_tasks,
     inline_producers,
     is_partial,
     item_bytes,
@@ -58,19 +59,22 @@ def rows(sch: Schedule, target: Target) -> bool:
     names = [sch.get(block).name_hint for block in blocks_of(sch)]
     row = _computed_together(sch, depth)
     # Before sums are taken apart: then no block would be a whole reduction.
+    shared = 1
     if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
-        sch.parallel(row)
+        tasks = in_tasks(sch, row, cores)
+        shared = len(tasks)
+        sch.parallel(tasks[0])
     for name in names:
         block = sch.get_sblock(name)
         lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
         if is_partial(sch, block):
-            vectors_of_partial(sch, block, 1)
+            vectors_of_partial(sch, block, shared)
         elif name in partial:
-            lane, *others = sch.get_loops(block)[1:]
+            lane, *others = sch.get_loops(block)[shared:]
             sch.reorder(*others, lane)
             sch.vectorize(lane)
         else:
-            _vectors(sch, block, lanes)
+            _vectors(sch, sch.get_loops(block)[shared:], block, lanes)
     return True
 
 
@@ -166,9 +170,8 @@ def _divisor(terms: int, lanes: int) -> int:
     return next((w for w in widths if w > 1 and terms % w == 0 and terms >= 2 * w), 1)
 
 
-def _vectors(sch: Schedule, block: Any, lanes: int) -> None:
+def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
     """The vectors of a block under the shared loop."""
-    own = sch.get_loops(block)[1:]
     kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
     kinds = kinds[len(kinds) - len(own) :]
     spatial = [loop for loop, kind in zip(own, kinds, strict=True) if kind == tirx.IterVar.DataPar]
