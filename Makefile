@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-all lint format sanitize guide bench bench-training bench-tuning peers gpu-test gpu-bench check clean help
+.PHONY: build run lab test test-all lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench check clean help
 
 build: $(STAMPS)/native
 
@@ -82,6 +82,9 @@ format: $(STAMPS)/lint
 bench: build peers
 	$(PY) -m benchmarks.cpu --out $(OUT)/bench $(ARGS)
 
+bench-layers: build peers
+	$(PY) -m benchmarks.layers --out $(OUT)/bench $(ARGS)
+
 bench-training: build peers
 	$(PY) -m benchmarks.training --out $(OUT)/bench $(ARGS)
 
@@ -108,6 +111,7 @@ help:
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
+	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  GPU ladders beside PyTorch"
 	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
