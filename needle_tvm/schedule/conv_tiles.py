@@ -27,10 +27,9 @@ _CACHE = 128 << 10
 _COPY = 4  # cost of copying an element, in multiply-adds, while it stays in that cache
 _FAR = 3  # times that where it does not
 
-# Weights that are larger than what stays in a core's cache of 1 MB, beside what is copied, from one
-# strip or image to the next are fetched again for each, an element in the time of so many
-# multiply-adds.
-_KEPT = 640 << 10
+# Weights that are larger than what stays in a core's cache from one strip to the next are fetched
+# again for each, an element in the time of so many multiply-adds.
+_KEPT = 512 << 10
 _FETCH = 8
 
 
