@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape
 from needle_tvm.passes.dependence import is_op
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 _LAYOUTS = {
     "relax.nn.conv1d_transpose": ("NCW", "IOW"),
@@ -29,7 +29,7 @@ _LAYOUTS = {
 
 def conv_transpose(module: IRModule, target: Target) -> IRModule:
     """Rewrite every transposed convolution that meets the preconditions."""
-    return rewrite(module, lambda module, _: _Rewriter(module))
+    return rewrite(module, _Rewriter)
 
 
 class _Axis(NamedTuple):
@@ -61,7 +61,7 @@ def _axis(size: int, taps: int, stride: int, padding: int, outputs: int) -> _Axi
 
 
 @expr_functor.mutator
-class _Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         layouts = next((_LAYOUTS[name] for name in _LAYOUTS if is_op(call, name)), None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from needle_tvm._tvm import Constant, IRModule, Target, expr_functor, relax, static_shape, tvm
 from needle_tvm.passes.dependence import is_op
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.passes.views import order_of
 
 _RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand_dims", "flatten"))
@@ -25,11 +25,11 @@ _RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand
 
 def plain_views(module: IRModule, target: Target) -> IRModule:
     """Rewrite every view that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, _: _Rewriter(module))
+    return rewrite(module, _Rewriter)
 
 
 @expr_functor.mutator
-class _Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         after = static_shape(call)

@@ -22,7 +22,8 @@ WINDOW = 3
 
 # Where the polynomials are evaluated, besides at infinity. The choice decides about the error
 # (Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution for deep
-# neural networks", ACM TOMS 2020): with 1/2 and -2 it was half of that with 2 and -2.
+# neural networks", ACM TOMS 2020): with 1/2 and -2 its mean was 0.56 of
+# that with 2 and -2, and the largest 0.18 (docs/results/2026-11-22-winograd-cpu.md).
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 
 Matrix = tuple[tuple[Fraction, ...], ...]

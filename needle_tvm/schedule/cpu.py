@@ -70,7 +70,11 @@ def schedule_function(
 
 
 def variants(sch: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> Iterator[Schedule]:
-    """Every way in which our rules schedule a function; the first is the one without a search."""
+    """Every way in which our rules schedule a function as a search can record it.
+
+    The first of a rule is the one without a search. Where none fits, what `schedule_function` does
+    besides `loops` is missing, since no trace of a schedule has it.
+    """
     for rule in rules:
         if annotated(sch, rule.annotation) is None:
             continue
