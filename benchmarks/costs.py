@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks import apps
 from needle_tvm.cache import CACHE_VARIABLE
-from needle_tvm.child import Child, load_function
+from needle_tvm.child import Child
 from needle_tvm.threads import thread_environment
 from needle_tvm.timing import Contestant
 
 _SECONDS = 600.0  # for a child to answer
-_CALLS = 3
 
 
 def measure(subject: Any, entries: list[Contestant], threads: int) -> dict[str, Any]:
@@ -39,24 +37,18 @@ def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
     environment = {**thread_environment(threads), **entry.env}
     start = time.perf_counter()
     with Child(
-        entry.name, f"{__name__}:first_result", setup, timeout=_SECONDS, environment=environment
+        entry.name,
+        "benchmarks.first_result:serve",
+        setup,
+        timeout=_SECONDS,
+        environment=environment,
     ) as child:
         child.receive("first result")
         seconds = time.perf_counter() - start
         return {"first": seconds, "bytes": child.receive("memory")["bytes"]}
 
 
-# The child's side.
-
-
-def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: answers once the first result is there, and then with its peak memory."""
-    call, _ = load_function(setup["factory"])(**setup["kwargs"])
-    call()
-    yield {}
-    for _ in range(_CALLS):
-        call()
-    yield {"bytes": peak_memory()}
+# The child's side of compiling; benchmarks/first_result.py is that of a first result.
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -70,12 +62,3 @@ def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[s
     start = time.perf_counter()
     needle_tvm.compile(model, *tensors, threads=setup["threads"], recompile=True)
     yield {"seconds": time.perf_counter() - start}
-
-
-def peak_memory() -> int:
-    """The most bytes of memory this process's program had resident. Not ru_maxrss, which begins
-    with what the parent had when it started us."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status: there is no VmHWM")

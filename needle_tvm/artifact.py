@@ -184,8 +184,7 @@ def check_files(path: StrPath, require_signature: StrPath | None = None) -> dict
 
 def check_versions(folder: Path, manifest: dict[str, Any]) -> None:
     """Raise ArtifactError when the artifact was built by another TVM than is installed here."""
-    for name in ("tvm", "tvm_ffi"):
-        mine = versions.stamp()[name]
+    for name, mine in versions.pair().items():  # not the stamp, which hashes the sources
         if manifest["versions"].get(name) != mine:
             raise ArtifactError(
                 f"{folder}: was built with {name} {manifest['versions'].get(name)}, here is {mine}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import needle
+from needle.backend_ndarray.threads import rest_threads
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.errors import ArtifactError, StageError, TargetError
@@ -70,7 +71,9 @@ class Executable:
 
         Raises InputError when an argument's structure, shape or dtype is not the compiled one's.
         """
-        outputs = self.program.run(self.program.flatten(args, kwargs))
+        arrays = self.program.flatten(args, kwargs)
+        rest_threads()  # needle's own, which TVM's would find on their cores
+        outputs = self.program.run(arrays)
         tensors = [needle.Tensor(output, requires_grad=False) for output in outputs]
         return self.program.unflatten(tensors)
 

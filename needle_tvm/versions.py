@@ -92,13 +92,20 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
+def pair() -> dict[str, str]:
+    """The versions of TVM and tvm-ffi that are installed: what an artifact needs to be loaded."""
+    return {
+        "tvm": installed("apache-tvm") or TVM,
+        "tvm_ffi": installed("apache-tvm-ffi") or "unknown",
+    }
+
+
 def stamp() -> dict[str, str]:
     """Versions that decide what is compiled: part of every cache key and of every manifest."""
     return {
         "needle": installed("needle-dl") or "source",
         "needle_tvm_sources": source_digest(),
-        "tvm": installed("apache-tvm") or TVM,
-        "tvm_ffi": installed("apache-tvm-ffi") or "unknown",
+        **pair(),
         "compiler": compiler_identity(),
     }
 

@@ -434,5 +434,9 @@ def get_num_threads() -> int:
     return 1
 
 
+def rest_threads() -> None:
+    """None are kept waiting here."""
+
+
 def synchronize() -> None:
     """Nothing runs asynchronously here."""

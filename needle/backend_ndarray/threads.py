@@ -20,3 +20,12 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """Threads one native CPU kernel call may use, the caller included."""
     return int(cpu().kernels.get_num_threads())
+
+
+def rest_threads() -> None:
+    """Let the kernels' threads sleep until the next kernel.
+
+    For 150 us after one they look out for another, on cores that other threads may be about to
+    need.
+    """
+    cpu().kernels.rest_threads()

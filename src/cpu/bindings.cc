@@ -486,6 +486,7 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("synchronize", [] {});
   m.def("set_num_threads", &set_num_threads);
   m.def("get_num_threads", &num_threads);
+  m.def("rest_threads", &rest_threads);
   m.def("isa", [] { return kernels().isa; });
   m.def("blas", &blas_status);
 

@@ -74,6 +74,11 @@ class Pool {
     return true;
   }
 
+  // Lets the workers sleep at once, until the next call.
+  void rest() {
+    rest_after_.store(posted_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+
  private:
   struct alignas(64) Range {
     std::atomic<uint64_t> ticket{0};
@@ -120,7 +125,8 @@ class Pool {
       auto deadline = std::chrono::steady_clock::now() + kSpin;
       for (int spins = 1; !posted(); ++spins) {
         pause();
-        if (spins % 64 == 0 && std::chrono::steady_clock::now() > deadline) {
+        if (rest_after_.load(std::memory_order_relaxed) == seen ||
+            (spins % 64 == 0 && std::chrono::steady_clock::now() > deadline)) {
           std::unique_lock<std::mutex> lock(mutex_);
           sleeping_.fetch_add(1, std::memory_order_seq_cst);
           while (!posted()) wake_.wait(lock);
@@ -140,6 +146,7 @@ class Pool {
   std::atomic<int> shares_{0};
   Range ranges_[kMaxThreads];
   alignas(64) std::atomic<uint64_t> posted_{0};
+  std::atomic<uint64_t> rest_after_{0};  // the call after which nobody need wait for another
   alignas(64) std::atomic<int64_t> finished_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::mutex mutex_;
@@ -185,6 +192,10 @@ int usable_cores() {
 }  // namespace
 
 int num_threads() { return g_threads.load(std::memory_order_relaxed); }
+
+void rest_threads() {
+  if (g_pool != nullptr) g_pool->rest();
+}
 
 void set_num_threads(int count) {
   g_threads.store(std::clamp(count, 1, kMaxThreads), std::memory_order_relaxed);

@@ -26,6 +26,10 @@ void parallel_for(int64_t n, int64_t grain, F&& fn) {
 int num_threads();
 void set_num_threads(int count);
 
+// The workers sleep until the next parallel_for instead of looking out for it: another library's
+// threads are about to need their cores.
+void rest_threads();
+
 // Reads NEEDLE_NUM_THREADS, else affinity and cgroup quota. std::invalid_argument for a bad value.
 void init_threads();
 

@@ -10,6 +10,7 @@ import pytest
 from drawing import same
 
 from needle import backend_ndarray as nd
+from needle.backend_ndarray.threads import rest_threads
 
 
 def work(seed):
@@ -37,6 +38,25 @@ def test_many_python_threads():
     for t in threads:
         t.join()
     assert not failures
+
+
+def test_threads_told_to_rest_come_back():
+    """Whenever they are told, between two kernels or in the middle of one, no kernel is lost."""
+    expected, stop = work(0), threading.Event()
+
+    def disturb():
+        while not stop.is_set():
+            rest_threads()
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(200):
+            for got, want in zip(work(0), expected, strict=True):
+                same(got, want)
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_one_array_from_many_threads():
