@@ -18,7 +18,7 @@ from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 def conv1d_as_conv2d(module: IRModule, target: Target) -> IRModule:
     """Rewrite every convolution that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Rewriter)
+    return rewrite(module, target, _Rewriter)
 
 
 @expr_functor.mutator

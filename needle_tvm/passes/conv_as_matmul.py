@@ -14,16 +14,16 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax
 from needle_tvm.passes.convolutions import conv_shapes
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 
 def conv_as_matmul(module: IRModule, target: Target) -> IRModule:
     """Rewrite every convolution that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, _: _Rewriter(module))
+    return rewrite(module, target, _Rewriter)
 
 
 @expr_functor.mutator
-class _Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         shapes = conv_shapes(call)

@@ -29,7 +29,7 @@ _LAYOUTS = {
 
 def conv_transpose(module: IRModule, target: Target) -> IRModule:
     """Rewrite every transposed convolution that meets the preconditions."""
-    return rewrite(module, _Rewriter)
+    return rewrite(module, target, _Rewriter)
 
 
 class _Axis(NamedTuple):

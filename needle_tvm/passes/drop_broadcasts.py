@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape, tvm
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 _OPERATORS = tuple(
     tvm.ir.Op.get(f"relax.{name}")
@@ -26,11 +26,11 @@ _BROADCAST = tvm.ir.Op.get("relax.broadcast_to")
 
 def drop_broadcasts(module: IRModule, target: Target) -> IRModule:
     """Drop every broadcast that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, _: _Dropper(module))
+    return rewrite(module, target, _Dropper)
 
 
 @expr_functor.mutator
-class _Dropper(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+class _Dropper(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op not in _OPERATORS:

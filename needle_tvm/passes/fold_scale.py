@@ -24,7 +24,7 @@ from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 def fold_scale(module: IRModule, target: Target) -> IRModule:
     """Fold every scale that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Folder, with_parameters=True)
+    return rewrite(module, target, _Folder, with_parameters=True)
 
 
 @expr_functor.mutator

@@ -23,7 +23,7 @@ from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 def fold_shift(module: IRModule, target: Target) -> IRModule:
     """Fold every pair of shifts that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Folder, with_parameters=True)
+    return rewrite(module, target, _Folder, with_parameters=True)
 
 
 @expr_functor.mutator

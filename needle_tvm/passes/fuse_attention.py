@@ -42,7 +42,7 @@ _FEWEST_QUERIES = 4  # below, vectors of queries are mostly empty
 
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
     """Rewrite every attention that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, function: _Fuser(module, function, target))
+    return rewrite(module, target, _Fuser)
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,6 @@ class _Match:
 
 @expr_functor.mutator
 class _Fuser(Rewriter):
-    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
-        super().__init__(module, function)
-        self._target = target
-
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if is_op(call, "relax.matmul"):
@@ -146,7 +142,7 @@ class _Fuser(Rewriter):
                 sources.append(view.source)
         if match.mask is not None:
             sources.append(self._transposed(match.mask))
-        shape, tile = match.shape, attention_tile(match.shape, match.dtype, self._target)
+        shape, tile = match.shape, attention_tile(match.shape, match.dtype, self.target)
         inputs = [
             te.placeholder(static_shape(source), str(source.ty.dtype), name=f"x{i}")
             for i, source in enumerate(sources)

@@ -25,19 +25,11 @@ from needle_tvm.schedule.conv_tiles import group_lanes
 def merge_groups(module: IRModule, target: Target) -> IRModule:
     """Merge the groups of every convolution that meets the preconditions, in every Relax
     function."""
-    return rewrite(
-        module,
-        lambda module, function: _Merger(module, function, target),
-        with_parameters=True,
-    )
+    return rewrite(module, target, _Merger, with_parameters=True)
 
 
 @expr_functor.mutator
 class _Merger(Rewriter):
-    def __init__(self, module: IRModule, function: Any, target: Target) -> None:
-        super().__init__(module, function)
-        self._target = target
-
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         shapes = conv_shapes(call)
@@ -47,7 +39,7 @@ class _Merger(Rewriter):
         outputs = n // groups
         if groups == 1 or inputs == outputs == 1:
             return call
-        lanes = group_lanes(str(call.args[1].ty.dtype), self._target)
+        lanes = group_lanes(str(call.args[1].ty.dtype), self.target)
         count = merged_at_best(groups, inputs, outputs, lanes)
         if count == 1:
             return call

@@ -28,7 +28,7 @@ from needle_tvm.passes.dependence import (
     parameters_of,
     readers_of,
 )
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 
 def merge_products(module: IRModule, target: Target) -> IRModule:
@@ -36,7 +36,7 @@ def merge_products(module: IRModule, target: Target) -> IRModule:
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and "num_input" in (function.attrs or {}):
             module.update_func(name, _parameter_work_first(function))
-    return rewrite(module, _Merger, with_parameters=True)
+    return rewrite(module, target, _Merger, with_parameters=True)
 
 
 def _parameter_work_first(function: relax.Function) -> relax.Function:
@@ -64,9 +64,9 @@ class _Product:
 
 
 @expr_functor.mutator
-class _Merger(expr_functor.PyExprMutator):  # type: ignore[name-defined]
-    def __init__(self, module: IRModule, function: relax.Function) -> None:
-        super().__init__(module)
+class _Merger(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
         self._groups = {p.result: group for group in _groups(function) for p in group}
         self._parts: dict[Any, Any] = {}
 

@@ -22,7 +22,7 @@ _DTYPES = ("float32", "float64")
 
 def norm_as_scale(module: IRModule, target: Target) -> IRModule:
     """Rewrite every batch norm that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Rewriter)
+    return rewrite(module, target, _Rewriter)
 
 
 @expr_functor.mutator

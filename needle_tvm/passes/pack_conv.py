@@ -40,11 +40,7 @@ _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
 
 def pack_conv(module: IRModule, target: Target) -> IRModule:
     """Rewrite every convolution that meets the preconditions, in every Relax function."""
-    return rewrite(
-        module,
-        lambda module, function: _ConvPacker(module, function, target),
-        with_parameters=True,
-    )
+    return rewrite(module, target, _ConvPacker, with_parameters=True)
 
 
 @expr_functor.mutator

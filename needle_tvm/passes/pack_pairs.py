@@ -38,11 +38,7 @@ def pack_pairs(module: IRModule, target: Target) -> IRModule:
     """Rewrite every product that meets the preconditions, in every Relax function."""
     if bf16.FEATURE not in cpu_features(target):
         return module
-    return rewrite(
-        module,
-        lambda module, function: _PairPacker(module, function, target),
-        with_parameters=True,
-    )
+    return rewrite(module, target, _PairPacker, with_parameters=True)
 
 
 @expr_functor.mutator

@@ -25,7 +25,7 @@ from needle_tvm._tvm import (
     static_shape,
 )
 from needle_tvm.passes.dependence import bindings_of, is_op, readers_of
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.schedule.recurrence import GATES, lstm_steps, lstm_tile, pack_gates
 
 _DTYPES = ("float32", "float64")
@@ -34,14 +34,14 @@ _SUMS = 2  # their place among the op's results
 
 def pack_recurrence(module: IRModule, target: Target) -> IRModule:
     """Rewrite every recurrence that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, function: _Packer(module, target, function))
+    return rewrite(module, target, _Packer)
 
 
 @expr_functor.mutator
-class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
-    def __init__(self, module: IRModule, target: Target, function: relax.Function) -> None:
-        super().__init__(module)
-        self._module, self._target = module, target
+class _Packer(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._module = module
         self._reads_sums = _calls_whose_sums_are_read(function)
 
     def visit_call_(self, call: Any) -> Any:
@@ -54,7 +54,7 @@ class _Packer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         if shape is None or dtype not in _DTYPES:
             return call
         _, batch, sums = shape
-        tile = lstm_tile(batch, sums // GATES, dtype, self._target)
+        tile = lstm_tile(batch, sums // GATES, dtype, self.target)
         panels = self.builder_.emit_te(
             lambda weight: pack_gates(weight, tile.units),
             w,

@@ -43,19 +43,14 @@ _FEWEST_ROWS = 4  # of x for each matrix that is packed in every call
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
     """Rewrite every product that meets the preconditions, in every Relax function."""
-    return rewrite(
-        module,
-        lambda module, function: _DensePacker(module, function, target),
-        with_parameters=True,
-    )
+    return rewrite(module, target, _DensePacker, with_parameters=True)
 
 
 class Packer(Rewriter):
     """The base of passes that put a layer's weights into panels."""
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
-        super().__init__(module, function)
-        self.target = target
+        super().__init__(module, function, target)
         self._packed: dict[tuple[Any, int], Any] = {}
 
     def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:

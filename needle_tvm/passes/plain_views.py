@@ -25,7 +25,7 @@ _RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand
 
 def plain_views(module: IRModule, target: Target) -> IRModule:
     """Rewrite every view that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Rewriter)
+    return rewrite(module, target, _Rewriter)
 
 
 @expr_functor.mutator

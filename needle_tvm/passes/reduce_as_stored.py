@@ -13,7 +13,7 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape, tvm
 from needle_tvm.passes.dependence import is_op
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 _REDUCTIONS = {
     tvm.ir.Op.get(f"relax.{name}"): getattr(relax.op, name)
@@ -23,11 +23,11 @@ _REDUCTIONS = {
 
 def reduce_as_stored(module: IRModule, target: Target) -> IRModule:
     """Rewrite every reduction that meets the preconditions, in every Relax function."""
-    return rewrite(module, lambda module, _: _Rewriter(module))
+    return rewrite(module, target, _Rewriter)
 
 
 @expr_functor.mutator
-class _Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op not in _REDUCTIONS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from needle_tvm._tvm import IRModule, expr_functor, relax
+from needle_tvm._tvm import IRModule, Target, expr_functor, relax
 from needle_tvm.passes.dependence import (
     arguments_behind,
     is_parameter_work,
@@ -16,7 +16,8 @@ from needle_tvm.passes.dependence import (
 
 def rewrite(
     module: IRModule,
-    mutator_of: Callable[[IRModule, relax.Function], Any],
+    target: Target,
+    mutator: Callable[[IRModule, relax.Function, Target], Any],
     *,
     with_parameters: bool = False,
 ) -> IRModule:
@@ -30,9 +31,9 @@ def rewrite(
             continue
         if with_parameters and "num_input" not in (function.attrs or {}):
             continue
-        mutator = mutator_of(module, function)
-        mutator.builder_.update_func(name, mutator.visit_expr(function))
-        module = mutator.builder_.get()
+        visitor = mutator(module, function, target)
+        visitor.builder_.update_func(name, visitor.visit_expr(function))
+        module = visitor.builder_.get()
     return module
 
 
@@ -42,8 +43,9 @@ class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
     `readers` are those of the function as it came: what the mutator itself has bound is not there.
     """
 
-    def __init__(self, module: IRModule, function: relax.Function) -> None:
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
+        self.target = target
         self.readers = readers_of(function)
         self._parameters = parameters_of(function)
 

@@ -26,18 +26,18 @@ from needle_tvm.passes.dependence import (
     parameters_of,
     readers_of,
 )
-from needle_tvm.passes.rewrite import rewrite
+from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 
 def share_norms(module: IRModule, target: Target) -> IRModule:
     """Share every group of norms that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Sharer, with_parameters=True)
+    return rewrite(module, target, _Sharer, with_parameters=True)
 
 
 @expr_functor.mutator
-class _Sharer(expr_functor.PyExprMutator):  # type: ignore[name-defined]
-    def __init__(self, module: IRModule, function: relax.Function) -> None:
-        super().__init__(module)
+class _Sharer(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
         self._norms = _norms_to_share(function)
         self._shared: dict[Any, Any] = {}
 

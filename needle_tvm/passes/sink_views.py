@@ -152,21 +152,21 @@ def _reshaped(x: Any, shape: Any) -> Any:
 
 def sink_permutes(module: IRModule, target: Target) -> IRModule:
     """Sink every permutation that meets the preconditions, in every Relax function."""
-    return _sink(module, _Permutation)
+    return _sink(module, target, _Permutation)
 
 
 def sink_reshapes(module: IRModule, target: Target) -> IRModule:
     """Sink every reshape of rows that meets the preconditions, in every Relax function."""
-    return _sink(module, _Rows)
+    return _sink(module, target, _Rows)
 
 
 def sink_units(module: IRModule, target: Target) -> IRModule:
     """Sink every reshape that takes the rows' axis off images one row high."""
-    return _sink(module, _Units)
+    return _sink(module, target, _Units)
 
 
-def _sink(module: IRModule, view: Callable[[], _View]) -> IRModule:
-    return rewrite(module, lambda module, _: _Sinker(module, view()))
+def _sink(module: IRModule, target: Target, view: Callable[[], _View]) -> IRModule:
+    return rewrite(module, target, lambda module, *_: _Sinker(module, view()))
 
 
 @expr_functor.mutator

@@ -20,7 +20,7 @@ from needle_tvm.passes.rewrite import Rewriter, rewrite
 
 def trim_taps(module: IRModule, target: Target) -> IRModule:
     """Trim every convolution that meets the preconditions, in every Relax function."""
-    return rewrite(module, _Trimmer, with_parameters=True)
+    return rewrite(module, target, _Trimmer, with_parameters=True)
 
 
 class Axis(NamedTuple):

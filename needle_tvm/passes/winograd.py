@@ -46,11 +46,7 @@ _EXACT = 0.85  # of the time with m = 2: less is worth the larger error
 
 def winograd(module: IRModule, target: Target) -> IRModule:
     """Rewrite every convolution that meets the preconditions, in every Relax function."""
-    return rewrite(
-        module,
-        lambda module, function: _Rewriter(module, function, target),
-        with_parameters=True,
-    )
+    return rewrite(module, target, _Rewriter, with_parameters=True)
 
 
 def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
@@ -77,8 +73,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 @expr_functor.mutator
 class _Rewriter(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
-        super().__init__(module, function)
-        self._target = target
+        super().__init__(module, function, target)
         self._weights: dict[tuple[Any, int], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:
@@ -116,7 +111,7 @@ class _Rewriter(Rewriter):
         if self.is_parameter_work(x) or not self.is_parameter_work(w):
             return None
         item = item_bytes(dtype)
-        if math.gcd(channels, n) % (vector_registers(self._target)[1] // item):
+        if math.gcd(channels, n) % (vector_registers(self.target)[1] // item):
             return None
         batch, rows, columns, _ = output
         m = tile_size((batch, rows, columns, n), channels, item)
