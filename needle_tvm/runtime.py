@@ -44,9 +44,8 @@ def load(
 
     def read() -> Program:
         folder = Path(path)
-        manifest = artifact.verify(folder, require_signature)
+        manifest, params = _verified(folder, require_signature)
         program = Program(folder, manifest)
-        params = read_arrays(folder, manifest, artifact.PARAMS)
         if params is not None:
             tensors = program.to_tensors(params)
             del params  # the file's bytes: packing needs as much again
@@ -63,14 +62,21 @@ def load_with_params(
 
     def read() -> tuple[Program, dict[str, np.ndarray[Any, Any]] | None]:
         folder = Path(path)
-        manifest = artifact.verify(folder, require_signature)
-        params = read_arrays(folder, manifest, artifact.PARAMS)
+        manifest, params = _verified(folder, require_signature)
         return Program(folder, manifest), params
 
     program, params = artifact.undisturbed(path, read)
     if params is not None:
         program.set_params(params)
     return program, params
+
+
+def _verified(
+    folder: Path, require_signature: str | os.PathLike[str] | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]] | None]:
+    """The manifest of a whole artifact, and its weights; none of its code is loaded yet."""
+    manifest = artifact.verify(folder, require_signature, unread=(artifact.PARAMS,))
+    return manifest, read_arrays(folder, manifest, artifact.PARAMS)
 
 
 def read_arrays(
