@@ -60,7 +60,7 @@ class _PairPacker(Packer):
         *outer, k = x_shape
         n = w_shape[1]
         rows = math.prod(outer)
-        tile = dense_tile(rows, n, "float32", self.target)
+        tile = dense_tile(rows, k // 2, n, "float32", self.target)  # pairs are as wide
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),
             x if len(x_shape) == 2 else self.builder_.emit(relax.op.reshape(x, (rows, k))),

@@ -88,7 +88,7 @@ class _DensePacker(Packer):
         count, rows = math.prod(batch), math.prod(x_shape[len(batch) : -1])
         if rows < _FEWEST_ROWS and not self.is_parameter_work(w):
             return call
-        tile = dense_tile(rows, n, str(x.ty.dtype), self.target)
+        tile = dense_tile(rows, k, n, str(x.ty.dtype), self.target)
         outer = (count,) if batch else ()
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),

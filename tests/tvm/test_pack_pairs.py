@@ -35,7 +35,7 @@ here = pytest.mark.skipif(
 
 def layer(m, k, n, target):
     """relu(x @ w + bias) with everything but sums in bfloat16, and a function that packs w."""
-    tile = products.dense_tile(m, n, "float32", target)
+    tile = products.dense_tile(m, k // 2, n, "float32", target)
     x, w, bias = (te.placeholder(shape, "bfloat16") for shape in ((m, k), (k, n), (1, n)))
     panels = te.placeholder((-(-n // tile.columns), k // 2, tile.columns, 2), "bfloat16")
     total = topi.add(dense(x, panels, n, tile), topi.cast(bias, "float32"))

@@ -269,18 +269,21 @@ def test_an_activation_belongs_to_the_convolution_before_it(groups, size, target
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v2", "haswell", "skylake-avx512", "znver5"])
 @pytest.mark.parametrize("m", [1, 2, 7, 8, 13, 64, 1000])
+@pytest.mark.parametrize("k", [100, 1024])
 @pytest.mark.parametrize("n", [1, 10, 16, 100, 512])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_tile_fits_the_registers(mcpu, m, n, dtype):
+def test_a_tile_fits_the_registers(mcpu, m, k, n, dtype):
     target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
     registers, width = vector_registers(target)
-    tile = products.dense_tile(m, n, dtype, target)
+    tile = products.dense_tile(m, k, n, dtype, target)
     lanes = width // np.dtype(dtype).itemsize
     assert tile.columns % lanes == 0
     vectors = tile.columns // lanes
     # Accumulators, a broadcast value, and the weights: a single row reads them from memory.
     weights = vectors if tile.rows > 1 else 0
     assert tile.rows * vectors + 1 + weights <= registers
+    # Rows a multiple of 4 kB apart meet in one set of the cache, which has 8 ways or more.
+    assert k != 1024 or tile.rows <= 8
     # The last row of tiles is not mostly empty.
     blocks = -(-m // tile.rows)
     assert blocks * tile.rows - m < blocks

@@ -25,7 +25,7 @@ SHAPES = [
 
 def layer(m, k, n, dtype, target, batch=()):
     """relu(x @ w + bias), or a batch of it, and a function that packs w."""
-    tile = products.dense_tile(m, n, dtype, target)
+    tile = products.dense_tile(m, k, n, dtype, target)
     shapes = (*batch, m, k), (*batch, k, n), (1, n)
     x, w, bias = (te.placeholder(shape, dtype) for shape in shapes)
     panels = te.placeholder((-(-n // tile.columns), *batch, k, tile.columns), dtype)
@@ -90,7 +90,7 @@ def test_parts_keep_the_cores_busy(panels, blocks, cores):
 def test_weights_are_read_by_one_core_where_that_costs_nothing():
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     for m, n in ((8, 300), (8, 512), (64, 1000), (80, 256)):
-        tile = products.dense_tile(m, n, "float32", target)
+        tile = products.dense_tile(m, 100, n, "float32", target)
         panels, blocks = -(-n // tile.columns), -(-m // tile.rows)
         assert products.row_parts(panels, blocks, 2) == 1, (m, n, tile)
 
