@@ -9,7 +9,7 @@ from needle_tvm import threads
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    for variable in (*threads.THREAD_VARIABLES, threads.BIND_VARIABLE):
+    for variable in (*threads.THREAD_VARIABLES, threads.BIND_VARIABLE, threads.SPIN_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -127,6 +127,14 @@ def test_tvm_is_not_pinned_where_the_process_shares_the_machine(monkeypatch):
     monkeypatch.setenv("TVM_BIND_THREADS", "1")
     threads.configure_tvm_threads(4)
     assert os.environ["TVM_BIND_THREADS"] == "1"
+
+
+def test_idle_workers_sleep_soon_unless_the_user_has_chosen(monkeypatch):
+    threads.configure_tvm_threads(2)
+    assert 1_000 <= int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 300_000
+    monkeypatch.setenv("TVM_THREAD_POOL_SPIN_COUNT", "7")
+    threads.configure_tvm_threads(2)
+    assert os.environ["TVM_THREAD_POOL_SPIN_COUNT"] == "7"
 
 
 def test_thread_environment_sets_every_library():
