@@ -10,6 +10,7 @@ from typing import Any
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
+    detect_linear_equation,
     relax,
     s_tir,
     sequential,
@@ -62,6 +63,15 @@ def variables_of(expr: Any) -> set[Any]:
     found: set[Any] = set()
     tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.add), order="post")
     return found
+
+
+def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
+    """The constant factors of `variables` in an index, and what is added; None where it is not
+    linear in them."""
+    *factors, added = detect_linear_equation(expr, list(variables)) or [None]
+    if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
+        return None
+    return [*map(int, factors), added]
 
 
 NODES = SimpleNamespace(

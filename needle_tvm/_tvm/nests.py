@@ -27,8 +27,8 @@ def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
     return tvm_ffi.structural_map(root, (kind, change))
 
 
-def buffer(name: str, shape: Sequence[int], dtype: str) -> Any:
-    return tirx.decl_buffer([tirx.const(n, "int64") for n in shape], dtype, name)
+def buffer(name: str, shape: Sequence[int], dtype: str, scope: str = "") -> Any:
+    return tirx.decl_buffer([tirx.const(n, "int64") for n in shape], dtype, name, scope=scope)
 
 
 def nest(
@@ -49,10 +49,14 @@ def nest(
     block = s_tir.SBlock(
         list(axes), reads, writes, name, store, start, annotations=dict(annotations or {})
     )
+    return _in_loops(axes, block)
+
+
+def _in_loops(axes: Sequence[Any], block: Any) -> Any:
     loops = [tirx.Var(f"i_{each.var.name}", str(each.var.ty)) for each in axes]
     body = s_tir.SBlockRealize(loops, True, block)
-    for loop, each in zip(reversed(loops), reversed(axes), strict=True):
-        body = tirx.For(loop, each.dom.min, each.dom.extent, tirx.ForKind.SERIAL, body)
+    for variable, each in zip(reversed(loops), reversed(axes), strict=True):
+        body = tirx.For(variable, each.dom.min, each.dom.extent, tirx.ForKind.SERIAL, body)
     return body
 
 
@@ -123,3 +127,43 @@ def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
     first, step = tirx.const(0, "int64"), tirx.const(1, "int64")
     at = [*where, tirx.Ramp(first, step, count)]
     return lanes[tuple(at)]
+
+
+def loop(
+    extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
+) -> Any:
+    """A loop around the statement that `body` gives for its variable, of a kind of TVM's `ForKind`
+    in small letters; that statement alone where it would run once."""
+    start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
+    if extent == 1:
+        return body(start)
+    variable = tirx.Var("i", dtype)
+    return tirx.For(variable, start, count, tirx.ForKind[kind.upper()], body(variable))
+
+
+def region(buffer: Any, start: Sequence[Any], extents: Sequence[int]) -> Any:
+    """What a block writes: so many elements of a buffer along each axis."""
+    parts = zip(start, extents, strict=True)
+    return buffer[tuple(slice(first, first + count) for first, count in parts)]
+
+
+def written(
+    axes: Sequence[Any],
+    name: str,
+    body: Any,
+    writes: Any,
+    kept: Sequence[Any],
+    annotations: Mapping[str, Any],
+) -> Any:
+    """A block of any statement, which writes one region and keeps what it needs in buffers `kept`,
+    with a loop for each axis."""
+    known = {
+        load.source: load.source
+        for load in nodes_in(body, tvm.ir.expr.TensorLoad)
+        if not any(load.source.same_as(own) for own in kept)
+    }
+    block = s_tir.SBlock(list(axes), [], [], name, body)
+    reads = s_tir.analysis.get_sblock_access_region(block, known)[0]
+    notes = dict(annotations)
+    block = s_tir.SBlock(list(axes), reads, [writes], name, body, None, list(kept), None, notes)
+    return _in_loops(axes, block)

@@ -31,6 +31,10 @@ TILE_VECTORS = (1, 2, 4, 8)
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"
 
+# Annotation of blocks that are written with their vectors and what they keep, as `columns` and
+# `windows` write them: scalar operations of one. Their loops go over what can be shared out.
+WRITTEN = "needle.written"
+
 _FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
 
 # Loads in one inlined expression; more would only be spilled, and compile slowly.
@@ -52,7 +56,7 @@ def extent(sch: Schedule, loop: Any) -> int:
 
 def block_work(sch: Schedule, block: Any) -> int:
     """Scalar operations of a block: the product of its loops' extents."""
-    work = 1
+    work = int(sch.get(block).annotations.get(WRITTEN, 1))
     for loop in sch.get_loops(block):
         extent = sch.get(loop).extent
         work *= int(extent) if isinstance(extent, tirx.IntImm) else 1 << 20
@@ -61,10 +65,12 @@ def block_work(sch: Schedule, block: Any) -> int:
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
     """Whether a block computes exponentials or the like: long code, where it is unrolled."""
-    return any(
-        getattr(call.op, "name", "") in _FUNCTIONS
-        for call in nodes_in(sch.get(block).body, NODES.call)
-    )
+    return has_functions(sch.get(block).body)
+
+
+def has_functions(root: Any) -> bool:
+    """The same of an expression or a statement."""
+    return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
 
 
 def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
@@ -80,6 +86,11 @@ def annotated(sch: Schedule, key: str) -> Any:
         if key in sch.get(block).annotations:
             return block
     return None
+
+
+def is_written(sch: Schedule, block: Any) -> bool:
+    """Whether a block has its vectors already."""
+    return WRITTEN in sch.get(block).annotations
 
 
 def is_partial(sch: Schedule, block: Any) -> bool:
@@ -116,7 +127,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
     exponentially often: past a certain size they keep loops of their own.
     """
     for block in blocks_of(sch):
-        if sch.get(block).name_hint in keep or is_partial(sch, block):
+        if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
             continue
         consumers = sch.get_consumers(block)
         if len(consumers) != 1:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.schedule import attention, conv, products, winograd
 from needle_tvm.schedule.blocks import annotated
+from needle_tvm.schedule.columns import columns
 from needle_tvm.schedule.loops import loops
-from needle_tvm.schedule.partial import with_partial_results
+from needle_tvm.schedule.partial import partial_results
+from needle_tvm.schedule.reductions import rewritten
 from needle_tvm.schedule.rows import keeps_few_partial_results
 from needle_tvm.schedule.whole_vectors import whole_vectors
+from needle_tvm.schedule.windows import windows
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def schedule_function(
     if any(annotated(sch, rule.annotation) is not None for rule in rules):
         scheduled = next(variants(sch, target, rules)).mod["main"]
     else:
-        sch = _with_partial_results(function, target)
+        sch = _with_reductions(function, target)
         loops(sch, target)
         scheduled = whole_vectors(sch.mod["main"])
     return mark_scheduled(scheduled, function)
@@ -88,10 +92,14 @@ def variants(sch: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> It
     yield variant
 
 
-def _with_partial_results(function: PrimFunc, target: Target) -> Schedule:
-    """Its reductions in vectors of partial results, where these need not be kept for all rows."""
-    changed = Schedule(with_partial_results(function, target))
-    return changed if keeps_few_partial_results(changed) else Schedule(function)
+def _with_reductions(function: PrimFunc, target: Target) -> Schedule:
+    """Its reductions written in vectors: of partial results only where these need not be kept for
+    all rows."""
+    along, *others = [partial(rule, target=target) for rule in (partial_results, windows, columns)]
+    changed = Schedule(rewritten(function, [along, *others]))
+    if keeps_few_partial_results(changed):
+        return changed
+    return Schedule(rewritten(function, others))
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:

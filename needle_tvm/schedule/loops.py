@@ -21,6 +21,7 @@ from needle_tvm.schedule.blocks import (
     extent,
     inline_producers,
     is_partial,
+    is_written,
     item_bytes,
     sums_along_rows,
     vector_registers,
@@ -50,7 +51,9 @@ def loops(sch: Schedule, target: Target) -> None:
             loop for loop, kind in zip(nest, kinds, strict=True) if kind == tirx.IterVar.DataPar
         ]
         reduced = [loop for loop in nest if loop not in spatial]
-        if not reduced:
+        if is_written(sch, block):
+            outer = spatial
+        elif not reduced:
             outer = _across(sch, block, spatial, lanes) or _vectors_last(sch, spatial, lanes)
         elif len(sch.get(block).writes) > 1:
             outer = spatial  # TVM vectorises a reduction of pairs (argmax) wrongly

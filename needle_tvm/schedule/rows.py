@@ -26,6 +26,7 @@ from needle_tvm.schedule.blocks import (
     in_tasks,
     inline_producers,
     is_partial,
+    is_written,
     item_bytes,
     sums_along_rows,
     vector_registers,
@@ -52,7 +53,7 @@ def rows(sch: Schedule, target: Target) -> bool:
     _inline_cheap(sch)
     partial = set()
     for block in blocks_of(sch)[:-1]:
-        if is_partial(sch, block):
+        if is_partial(sch, block) or is_written(sch, block):
             continue
         lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
         partial.add(_partial_results(sch, block, lanes))
@@ -67,6 +68,8 @@ def rows(sch: Schedule, target: Target) -> bool:
     for name in names:
         block = sch.get_sblock(name)
         lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        if is_written(sch, block):
+            continue
         if is_partial(sch, block):
             vectors_of_partial(sch, block, shared)
         elif name in partial:
@@ -133,7 +136,7 @@ def _inline_cheap(sch: Schedule) -> None:
     """Compute again what costs less than to keep it: differences from a mean, casts."""
     for block in blocks_of(sch)[:-1]:
         details = sch.get(block)
-        if is_partial(sch, block):
+        if is_partial(sch, block) or is_written(sch, block):
             continue
         if nodes_in(details.body, NODES.call) or len(loads_in(details)) > _FEW_LOADS:
             continue
