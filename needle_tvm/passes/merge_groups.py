@@ -3,8 +3,8 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO with groups, where
 - `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
 - it is not depthwise: a group has more than one channel of input or of output,
-- a group's channels of output fill no vectors, not even short ones, or such short ones that fewer
-  instructions multiply with zeros as well.
+- a group's channels of output fill so little of a vector that it is sooner done to multiply with
+  zeros as well.
 
 After: a convolution of fewer groups, or of one, whose weights are zero between channels that were
 in different groups before. What is infinite, or no number, in one channel of input makes NaN of the
@@ -13,13 +13,14 @@ merged groups' results.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, te, tirx
 from needle_tvm.passes.convolutions import conv_shapes, with_weights
 from needle_tvm.passes.rewrite import Rewriter, rewrite
-from needle_tvm.schedule.conv_tiles import group_lanes
+from needle_tvm.schedule.conv_tiles import conv_cycles
+
+_WORTH_IT = 0.9  # of the time without: weights become larger, and what is no number spreads
 
 
 def merge_groups(module: IRModule, target: Target) -> IRModule:
@@ -35,12 +36,12 @@ class _Merger(Rewriter):
         shapes = conv_shapes(call)
         if shapes is None or not self.is_parameter_work(call.args[1]):
             return call
-        groups, (*_, inputs, n) = int(call.attrs.groups), shapes[1]
+        groups, (rows, columns, inputs, n) = int(call.attrs.groups), shapes[1]
         outputs = n // groups
         if groups == 1 or inputs == outputs == 1:
             return call
-        lanes = group_lanes(str(call.args[1].ty.dtype), self.target)
-        count = merged_at_best(groups, inputs, outputs, lanes)
+        dtype, terms = str(call.args[1].ty.dtype), rows * columns * inputs
+        count = merged_at_best(groups, shapes[2], terms, dtype, self.target)
         if count == 1:
             return call
         w = self.builder_.emit_te(
@@ -51,17 +52,19 @@ class _Merger(Rewriter):
         return with_weights(call, w, groups=groups // count)
 
 
-def merged_at_best(groups: int, inputs: int, outputs: int, lanes: tuple[int, ...]) -> int:
-    """How many groups as one take the fewest instructions, of vectors of some of these `lanes`."""
+def merged_at_best(
+    groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target
+) -> int:
+    """How many groups as one take the least time by the tiles' own estimate, of an `output`
+    (B, rows, columns, N) each of whose elements sums up `terms` products before."""
+    batch, rows, columns, n = output
 
-    def instructions(count: int) -> float:
-        channels = count * outputs
-        if count == groups:
-            return -(-channels // lanes[-1]) * count * inputs
-        widths = [width for width in lanes if channels % width == 0]
-        return channels // widths[-1] * inputs * groups if widths else math.inf
+    def cycles(count: int) -> float:
+        group = None if count == groups else n // groups * count
+        return conv_cycles((batch, rows, columns, n), terms * count, dtype, target, group)
 
-    return min((m for m in range(1, groups + 1) if groups % m == 0), key=instructions)
+    best = min((m for m in range(1, groups + 1) if groups % m == 0), key=cycles)
+    return best if cycles(best) < _WORTH_IT * cycles(1) else 1
 
 
 def merged(w: te.Tensor, count: int, outputs: int) -> te.Tensor:

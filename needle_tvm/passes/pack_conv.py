@@ -3,9 +3,7 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
 - `x` has a static shape (B, H, W, C), and does not depend on parameters alone,
-- both are float32 or float64 and no extent is 0,
-- a group has one channel of input and of output (a depthwise convolution), or its channels of
-  output fill vectors, if only short ones (`merge_groups` sees to that).
+- both are float32 or float64 and no extent is 0.
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][kh][kw][C][nt]`, which the kernel reads front to back for each of its register
@@ -32,7 +30,7 @@ from needle_tvm.passes.convolutions import conv_shapes
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.pack_weights import Packer
 from needle_tvm.passes.rewrite import rewrite
-from needle_tvm.schedule.conv_tiles import ConvTile, conv_tile, depthwise_tile, group_lanes
+from needle_tvm.schedule.conv_tiles import ConvTile, conv_tile, depthwise_tile
 
 _DTYPES = ("float32", "float64")
 _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
@@ -90,15 +88,10 @@ class _ConvPacker(Packer):
         return conv_tile(output, terms, dtype, self.target, each, overlapping=overlapping)
 
     def _fits(self, call: Any) -> bool:
-        shapes = conv_shapes(call)
-        if shapes is None:
+        if conv_shapes(call) is None:
             return False
         x, w = call.args
         if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
-            return False
-        groups, (*_, inputs, n) = int(call.attrs.groups), shapes[1]
-        least = group_lanes(str(x.ty.dtype), self.target)[0]
-        if groups > 1 and not (inputs == 1 and n == groups) and n // groups % least:
             return False
         return self.is_parameter_work(w) and not self.is_parameter_work(x)
 

@@ -18,6 +18,8 @@ _LOAD = 0.1
 _WEIGHT = 0.5  # a vector of weights, which come from further away than inputs that tiles share
 _STORE = 3
 _TILE = 20
+_HALF = 0.6  # a multiply-add of half a vector or less, where a processor takes longer ones in two
+_IN_TWO = {"znver4"}
 
 _SHORT = 16  # bytes of the shortest vectors
 
@@ -68,38 +70,62 @@ def conv_tile(
     pixels meet the same inputs within one unrolled step: LLVM keeps those in registers, too, and
     half of them are left to it.
     """
+    return _best_tile(output, terms, dtype, target, group, overlapping)[1]
+
+
+def conv_cycles(
+    output: tuple[int, int, int, int], terms: int, dtype: str, target: Target, group: int | None
+) -> float:
+    """The estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
+    return _best_tile(output, terms, dtype, target, group, False)[0]
+
+
+def _best_tile(
+    output: tuple[int, int, int, int],
+    terms: int,
+    dtype: str,
+    target: Target,
+    group: int | None,
+    overlapping: bool,
+) -> tuple[float, ConvTile]:
     batch, rows, columns, n = output
     registers, _ = vector_registers(target)
     lanes = group_lanes(dtype, target)[-1]
+    halved = str(target.attrs.get("mcpu", "")) in _IN_TWO
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
         most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
+        each = _HALF if halved and channels <= lanes // 2 else 1
         panels = -(-n // channels)
         for images, height, span in _patches(batch, rows, columns, most):
             tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
-            step = max(sums, _IN_FLIGHT) + _LOAD * tile.pixels + _WEIGHT * vectors
+            step = max(sums * each, _IN_FLIGHT) + _LOAD * tile.pixels + _WEIGHT * vectors
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
             cycles = tiles * (terms * step + _STORE * sums + _TILE)
             if cycles < least:
                 best, least = tile, cycles
     assert best is not None  # one pixel of one vector always fits
-    return best
+    return least, best
 
 
 def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
-    """Channels that a tile may have: whole vectors, or one short one that all of a group, or all
-    there are, fill as well: processors that halve long vectors are faster with it."""
+    """Channels that a tile may have: whole vectors, or one short one that all there are fill as
+    well; of a group a part of a vector, since LLVM takes the vectors of any length up to that of a
+    register whole."""
     *short, lanes = group_lanes(dtype, target)
-    yield from (few for few in short if (n <= few if group is None else group % few == 0))
+    if group is None:
+        yield from (few for few in short if n <= few)
+    else:
+        yield from (few for few in range(1, lanes) if group % few == 0)
     for vectors in TILE_VECTORS:
         if vectors <= min(4, -(-n // lanes)) and (group or 0) % (lanes * vectors) == 0:
             yield lanes * vectors
 
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
-    """How many channels of a group fill a vector of some length, the longest last."""
+    """How many channels fill a vector of some length, the longest last."""
     lanes = vector_registers(target)[1] // item_bytes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)

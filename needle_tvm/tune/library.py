@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import IRModule, Target, cxx_compiler, tvm, write_object
+from needle_tvm._tvm import IRModule, Target, cxx_compiler, for_llvm, tvm, write_object
 from needle_tvm.errors import TuningError
 
 
@@ -15,6 +15,7 @@ def write(module: IRModule, target: Target, path: Path) -> None:
 
     Raises what TVM raises for a module it cannot compile, and TuningError when it cannot be linked.
     """
+    target = for_llvm(target)
     with target:
         built = tvm.tirx.build(module, target=target)
     # Beside the library: the folder is the caller's, who removes it also when this is killed.

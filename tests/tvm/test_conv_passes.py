@@ -149,6 +149,7 @@ SIZES = [(1, 1), (1, 3), (7, 13), (17, 31)]
     [
         *[(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2)],
         *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],  # each with a kernel of its own
+        *[(20, 20, 2), (30, 60, 3), (48, 48, 2), (28, 28, 4), (17, 34, 1), (6, 34, 2)],
     ],
 )
 def test_odd_shapes(rng, channels, options):
@@ -244,8 +245,9 @@ def test_every_rule_compiles_for_other_processors(fields, multiply_add):
         nn.Conv(3, 32, 7, stride=2),
         nn.ReLU(),
         nn.Conv(32, 32, 3, groups=32),
-        nn.Conv(32, 32, 3, groups=2, dilation=2),
-        nn.Conv(32, 21, 1),
+        nn.Conv(32, 40, 3, groups=2, dilation=2),
+        nn.Conv(40, 48, 3, groups=4),
+        nn.Conv(48, 21, 1),
     )
     module = build.lower(trace(model.eval(), zeros(3, 3, 29, 31)), target, "tuned")
     kernels = [f for name, f in prim_funcs(module).items() if "conv" in name]

@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from needle_tvm.schedule.conv_tiles import ConvTile, Copied, conv_tile, depthwise_tile, tasks
+from needle_tvm.schedule.conv_tiles import (
+    ConvTile,
+    Copied,
+    conv_tile,
+    depthwise_tile,
+    group_lanes,
+    tasks,
+)
 from needle_tvm.target import resolve
 
 LANES = 16
@@ -69,3 +76,20 @@ def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512, n):
     for size, terms in itertools.product((7, 20, 56), (64, 864)):
         tile = conv_tile((1, size, size, n), terms, "float32", avx512)
         assert tile.channels // LANES in (1, 2, 4)
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "skylake-avx512", "znver4"])
+@pytest.mark.parametrize("group", [1, 2, 7, 8, 10, 12, 20, 24, 40, 48])
+def test_a_tile_of_a_group_is_whole_vectors_or_part_of_one(mcpu, group):
+    target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
+    lanes = group_lanes("float32", target)[-1]
+    tile = conv_tile((1, 28, 28, 4 * group), 9 * group, "float32", target, group)
+    assert group % tile.channels == 0
+    assert tile.channels < lanes or tile.channels % lanes == 0
+
+
+def test_half_vectors_where_long_ones_take_twice_as_long(avx512):
+    """24 channels: two vectors of 12, or three of 8."""
+    halved = resolve({"kind": "llvm", "mcpu": "znver4"}, 2).to_tvm()
+    tiles = [conv_tile((1, 28, 28, 96), 216, "float32", each, 24) for each in (avx512, halved)]
+    assert [tile.channels for tile in tiles] == [12, 8]

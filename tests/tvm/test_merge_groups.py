@@ -1,4 +1,4 @@
-"""Groups of a convolution merged where they are too small to fill a vector."""
+"""Groups of a convolution merged where they fill too little of a vector."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from needle.trace import trace
 from needle_tvm._tvm import calls_of, relax, te, tvm
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.merge_groups import merge_groups, merged, merged_at_best
-from needle_tvm.schedule.conv_tiles import group_lanes
+from needle_tvm.schedule.conv_tiles import conv_cycles, group_lanes
 from needle_tvm.target import resolve
 from needle_tvm.translate import translate
 
@@ -46,36 +46,36 @@ def groups_of(module):
 @pytest.mark.parametrize(
     ("channels", "expected"),
     [
-        ((12, 8, 4), (2, (3, 3, 6, 8))),  # two outputs a group: pairs of groups fill four lanes
-        ((10, 30, 5), (1, (3, 3, 10, 30))),  # six: all five, in two vectors of sixteen
-        ((16, 16, 4), (4, (3, 3, 4, 16))),  # four outputs: a short vector, as it is
+        ((16, 16, 8), (1, (3, 3, 16, 16))),  # two outputs a group: eight fill a vector
+        ((12, 18, 6), (2, (3, 3, 6, 18))),
+        ((34, 34, 2), (1, (3, 3, 34, 34))),  # 17: no part of a vector divides it
+        ((60, 60, 3), (3, (3, 3, 20, 60))),  # 20: two vectors of ten
+        ((40, 40, 4), (4, (3, 3, 10, 40))),
+        ((16, 16, 4), (4, (3, 3, 4, 16))),
         ((64, 64, 2), (2, (3, 3, 32, 64))),
         ((8, 8, 8), (8, (3, 3, 1, 8))),  # depthwise
         ((8, 8, 1), (1, (3, 3, 8, 8))),
     ],
 )
-def test_groups_are_merged_until_they_fill_a_vector(avx512, channels, expected):
+def test_groups_of_a_few_channels_are_merged(avx512, channels, expected):
     module = after(avx512, *channels)
     assert groups_of(module) == [expected]
     before = channels[2], (3, 3, channels[0] // channels[2], channels[1])
     assert any("merge_groups" in name for name in calls_of(module, "main")) == (expected != before)
 
 
-def test_as_few_instructions_as_any_merger():
+def test_groups_are_merged_where_that_is_sooner_done(avx512):
     for groups, inputs, outputs in itertools.product((2, 3, 6, 32), (1, 3), range(1, 25)):
-        count = merged_at_best(groups, inputs, outputs, LANES)
+        output, terms = (1, 9, 9, groups * outputs), 9 * inputs
+        count = merged_at_best(groups, output, terms, "float32", avx512)
         assert groups % count == 0
 
-        def instructions(count, groups=groups, inputs=inputs, outputs=outputs):
-            """Vectors that hold whole groups' outputs, once for every input of theirs."""
-            channels, merged = count * outputs, groups // count
-            if merged == 1:
-                return -(-channels // max(LANES)) * count * inputs
-            fitting = [width for width in LANES if channels % width == 0]
-            return min((channels // w * merged * count * inputs for w in fitting), default=1e9)
+        def cycles(count, groups=groups, outputs=outputs, output=output, terms=terms):
+            group = None if count == groups else count * outputs
+            return conv_cycles(output, terms * count, "float32", avx512, group)
 
-        least = min(instructions(m) for m in range(1, groups + 1) if groups % m == 0)
-        assert instructions(count) == least < 1e9
+        fewest = min(cycles(m) for m in range(1, groups + 1) if groups % m == 0)
+        assert count == 1 or cycles(count) == fewest < cycles(1)
 
 
 def test_between_merged_groups_weights_are_zero(rng):
@@ -94,7 +94,7 @@ def test_between_merged_groups_weights_are_zero(rng):
 
 def test_merged_groups_are_right(rng):
     model = nn.Sequential(
-        nn.Conv(12, 18, 3, groups=6), nn.ReLU(), nn.Conv(18, 10, 3, groups=2, stride=2)
+        nn.Conv(12, 18, 3, groups=6), nn.ReLU(), nn.Conv(18, 34, 3, groups=2, stride=2)
     ).eval()
     x = tensor(rng.standard_normal((2, 12, 9, 7)).astype(np.float32))
     found = needle_tvm.compile(model, x)(x).numpy()

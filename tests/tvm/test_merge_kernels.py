@@ -1,5 +1,7 @@
 """Kernels merged into one parallel region, reshapes as views: what changes and what must not."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,17 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm import build, profile, runtime
-from needle_tvm._tvm import calls_of, check_well_formed, make_target, relax, te, tvm
+from needle_tvm._tvm import (
+    calls_of,
+    check_well_formed,
+    for_llvm,
+    generated_source,
+    make_target,
+    prim_funcs,
+    relax,
+    te,
+    tvm,
+)
 from needle_tvm.passes.merge_kernels import BY_KERNEL, merge_kernels
 from needle_tvm.passes.region import _place, _Value
 from needle_tvm.passes.view_reshapes import view_reshapes
@@ -181,6 +193,22 @@ def test_regions_compile_for_other_processors(mcpu):
     merged = merge_kernels(module, other)
     assert calls_of(merged, "main") == ["region"]
     needle_tvm._tvm.build_executable(merged, other)
+
+
+def test_sums_of_many_convolutions_stay_in_registers():
+    """LLVM stops looking for what may stay there in a function of many loops, unless told."""
+    target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
+    model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
+    x = tensor(np.zeros((1, 64, 28, 28), np.float32))
+    module = build.lower(trace(model, x), target, "tuned")
+    module = build.schedule(module, target, "tuned")
+    (name,) = calls_of(module, "main")
+    function = prim_funcs(module)[name].with_attr("global_symbol", "main")
+    library = tvm.tirx.build(function, target=for_llvm(target))
+    blocks = re.split(r"\n\S+:", generated_source(library, "ll"))
+    sums = [block for block in blocks if "@llvm.fmuladd.v16f32(" in block and " call " in block]
+    assert len(sums) >= 4
+    assert not any("store <16 x float>" in block for block in sums)
 
 
 def test_a_profile_shows_single_kernels(rng):
