@@ -13,13 +13,15 @@ from needle_tvm.schedule.blocks import TILE_VECTORS, item_bytes, vector_register
 # What the choice of a tile counts with, in cycles of one multiply-add per cycle: how many of them
 # must be under way, what a load costs beside them, and what each accumulator, and each tile, costs
 # before and after the reduction.
-_IN_FLIGHT = 8
+_IN_FLIGHT = 8  # with vectors that a processor takes in two, half as many
 _LOAD = 0.1
 _WEIGHT = 0.5  # a vector of weights, which come from further away than inputs that tiles share
 _STORE = 3
 _TILE = 20
-_HALF = 0.6  # a multiply-add of half a vector or less, where a processor takes longer ones in two
+
+# Processors that take a vector of 64 bytes in two halves, and what half of one or less costs then.
 _IN_TWO = {"znver4"}
+_HALF = 0.6
 
 _SHORT = 16  # bytes of the shortest vectors
 
@@ -92,6 +94,7 @@ def _best_tile(
     registers, _ = vector_registers(target)
     lanes = group_lanes(dtype, target)[-1]
     halved = str(target.attrs.get("mcpu", "")) in _IN_TWO
+    waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
@@ -101,7 +104,7 @@ def _best_tile(
         for images, height, span in _patches(batch, rows, columns, most):
             tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
-            step = max(sums * each, _IN_FLIGHT) + _LOAD * tile.pixels + _WEIGHT * vectors
+            step = max(sums * each, waiting) + _LOAD * tile.pixels + _WEIGHT * vectors
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
             cycles = tiles * (terms * step + _STORE * sums + _TILE)
             if cycles < least:

@@ -18,6 +18,7 @@ from needle_tvm.schedule.blocks import (
     TASKS,
     block_work,
     blocks_of,
+    calls_functions,
     extent,
     inline_producers,
     is_partial,
@@ -97,14 +98,26 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     left outside of the tiles; none where the block is no such transposition.
     """
     crossing = _crossing(sch, block, spatial)
-    if crossing is None or extent(sch, spatial[-1]) < lanes:
+    if crossing is None:
         return []
-    outer, inner = sch.split(crossing, [None, min(lanes, extent(sch, crossing))])
-    rest, vector = sch.split(spatial[-1], [None, lanes])
+    width = lanes if calls_functions(sch, block) else _side(extent(sch, spatial[-1]), lanes)
+    if not lanes // 4 <= width <= extent(sch, spatial[-1]):
+        return []
+    outer, inner = sch.split(crossing, [None, _side(extent(sch, crossing), lanes)])
+    rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
     sch.reorder(*around, rest, inner, vector)
     sch.vectorize(vector)
     return [*around, rest]
+
+
+def _side(length: int, lanes: int) -> int:
+    """How much of an axis is one side of a tile: what divides it, if more than half a vector, since
+    LLVM transposes in registers only what asks nowhere whether it is still inside."""
+    if length <= lanes:
+        return length
+    most = next(part for part in range(lanes, 0, -1) if length % part == 0)
+    return most if 2 * most > lanes else lanes
 
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> Any:

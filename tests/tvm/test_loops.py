@@ -7,7 +7,7 @@ import needle_tvm
 from needle import ops
 from needle.trace import trace
 from needle_tvm import build
-from needle_tvm._tvm import NODES, nodes_in, prim_funcs
+from needle_tvm._tvm import NODES, nodes_in, prim_funcs, tirx
 from needle_tvm.schedule import cpu
 from needle_tvm.target import resolve
 
@@ -35,3 +35,26 @@ def test_a_transposition_is_tiled():
     scheduled = cpu.schedule_function(function, target)
     inner = [int(loop.extent) for loop in nodes_in(scheduled, NODES.loop)][:2]
     assert inner == [16, 16]
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 2, 3, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 7, 24), (1, 14, 3, 60), (2, 28, 19, 41)], ids=str)
+def test_images_of_short_rows_are_permuted(rng, shape, order):
+    x = tensor(rng.standard_normal(shape).astype(np.float32))
+    compiled = needle_tvm.compile(lambda x: ops.permute(x, order) * 2, x)
+    np.testing.assert_array_equal(compiled(x).numpy(), x.numpy().transpose(order) * 2)
+
+
+@pytest.mark.parametrize("rows", [7, 14, 28, 56, 112])
+@pytest.mark.parametrize("channels", [16, 24, 40, 60, 512])
+def test_tiles_of_what_has_many_divisors_end_with_it(rows, channels):
+    """Nothing is asked inside of them, which LLVM would not transpose in registers."""
+    target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
+    x = tensor(np.zeros((1, rows, rows, channels), np.float32))
+    module = build.lower(trace(lambda x: ops.permute(x, (0, 3, 1, 2)), x), target, "tuned")
+    (function,) = prim_funcs(module).values()
+    scheduled = cpu.schedule_function(function, target)
+    assert "T.where" not in scheduled.script()
+    loops = list(nodes_in(scheduled, NODES.loop))
+    (vector,) = (each for each in loops if each.kind == tirx.ForKind.VECTORIZED)
+    assert 4 <= int(vector.extent) <= 16
