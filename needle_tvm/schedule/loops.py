@@ -97,7 +97,7 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     Each cache line that a tile touches is used up before the next tile's come. Returns the loops
     left outside of the tiles; none where the block is no such transposition.
     """
-    crossing = _crossing(sch, block, spatial)
+    crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
         return []
     width = lanes if calls_functions(sch, block) else _side(extent(sch, spatial[-1]), lanes)
@@ -106,33 +106,43 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     outer, inner = sch.split(crossing, [None, _side(extent(sch, crossing), lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
-    sch.reorder(*around, rest, inner, vector)
+    # What is read row by row is gone through in its own order: caches fetch ahead of it.
+    around.insert(len(around) - rows, rest)
+    sch.reorder(*around, inner, vector)
     sch.vectorize(vector)
-    return [*around, rest]
+    return around
 
 
 def _side(length: int, lanes: int) -> int:
-    """How much of an axis is one side of a tile: what divides it, if more than half a vector, since
-    LLVM transposes in registers only what asks nowhere whether it is still inside."""
+    """How much of an axis is one side of a tile: what divides it, if more than half a vector, so
+    that no tile has to ask where the axis ends."""
     if length <= lanes:
         return length
     most = next(part for part in range(lanes, 0, -1) if length % part == 0)
     return most if 2 * most > lanes else lanes
 
 
-def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> Any:
-    """The loop along which something lies in memory that is read across the last one."""
+def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
+    """The loop along which something lies in memory that is read across the last one; and how many
+    of the loops before the last are, in this order, what index it after that one's axis."""
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
     for load in loads_in(details):
         if not load.indices:
             continue
         *before, along = load.indices
-        across = any(last in variables_of(index) for index in before)
+        across = [last in variables_of(index) for index in before]
         for axis, loop in zip(others, spatial, strict=False):
-            if across and axis.same_as(along) and extent(sch, loop) > 1:
-                return loop
-    return None
+            if any(across) and axis.same_as(along) and extent(sch, loop) > 1:
+                after = load.indices[across.index(True) + 1 :]
+                neighbours = others[len(others) - len(after) :]
+                alike = len(neighbours) == len(after) and all(map(_same, after, neighbours))
+                return loop, len(after) if alike else 0
+    return None, 0
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.same_as(other))
 
 
 def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:

@@ -48,7 +48,7 @@ def test_images_of_short_rows_are_permuted(rng, shape, order):
 @pytest.mark.parametrize("rows", [7, 14, 28, 56, 112])
 @pytest.mark.parametrize("channels", [16, 24, 40, 60, 512])
 def test_tiles_of_what_has_many_divisors_end_with_it(rows, channels):
-    """Nothing is asked inside of them, which LLVM would not transpose in registers."""
+    """Nothing is asked inside of them."""
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     x = tensor(np.zeros((1, rows, rows, channels), np.float32))
     module = build.lower(trace(lambda x: ops.permute(x, (0, 3, 1, 2)), x), target, "tuned")
