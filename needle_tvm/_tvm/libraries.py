@@ -29,7 +29,7 @@ def _module(library: Any) -> Any:
 # LLVM keeps in registers what a loop adds up where the loop has few accesses to memory, 250 if not
 # told otherwise: four steps of a tile of 28 sums have 340. In a function of one kernel an earlier
 # pass removes most of them, but it gives up after so many in a function. A tile whose sums stay in
-# memory takes three times as long.
+# memory takes more than twice as long.
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion:uint=4000",)
 
 
