@@ -107,11 +107,16 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
     """(..., N) -> (ceil(N / columns), ..., columns), zeros where the last panel is wider than N."""
     *inner, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
-    return te.compute(
-        (-(-n // columns), *inner, columns),
-        lambda panel, *at: value(*at[:-1], panel * columns + at[-1]),
-        name="pack",
-    )
+
+    def element(panel: Any, *at: Any) -> Any:
+        place = (*at[:-1], panel * columns + at[-1])
+        if n % columns == 0:
+            return value(*place)
+        # Asked of the panel first: in whole ones no lane of a vector asks for itself.
+        whole = (panel + 1) * columns <= n
+        return tirx.if_then_else(whole, weight(*place), value(*place))
+
+    return te.compute((-(-n // columns), *inner, columns), element, name="pack")
 
 
 def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
