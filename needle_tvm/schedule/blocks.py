@@ -89,7 +89,8 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def is_written(sch: Schedule, block: Any) -> bool:
-    """Whether a block has its vectors already."""
+    """Whether a block has its vectors already. Nothing may be inlined into it: TVM would find what
+    it reads and writes anew, and what it keeps among that."""
     return WRITTEN in sch.get(block).annotations
 
 
@@ -130,7 +131,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
         if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
             continue
         consumers = sch.get_consumers(block)
-        if len(consumers) != 1:
+        if len(consumers) != 1 or is_written(sch, consumers[0]):
             continue
         result = sch.get(block).writes[0].source
         reads = loads_in(sch.get(consumers[0]))

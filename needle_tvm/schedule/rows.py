@@ -140,6 +140,8 @@ def _inline_cheap(sch: Schedule) -> None:
             continue
         if nodes_in(details.body, NODES.call) or len(loads_in(details)) > _FEW_LOADS:
             continue
+        if any(is_written(sch, consumer) for consumer in sch.get_consumers(block)):
+            continue
         try:
             sch.compute_inline(block)
         except SCHEDULE_ERROR:

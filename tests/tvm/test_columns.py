@@ -73,3 +73,20 @@ def test_what_has_functions_in_it_is_left_alone():
     total = Summation(1).emit_te(TE_NAMESPACE, exp)
     fn = cpu.schedule_function(te.create_prim_func([x, total]), resolve("cpu", 2).to_tvm())
     assert not any(WRITTEN in block.annotations for block in nodes_in(fn.body, NODES.sblock))
+
+
+def test_what_several_reductions_read_keeps_a_place_of_its_own(rng):
+    """Inlined into blocks that are written already it would have TVM refuse to share them out."""
+    x = te.placeholder((3, 5, 8), "int8", name="x")
+    wide = te.compute(x.shape, lambda *at: x(*at).astype("int32"), name="wide")
+    largest = Max(1, True).emit_te(TE_NAMESPACE, wide)
+    over = te.compute(x.shape, lambda i, j, f: wide[i, j, f] - largest[i, 0, f], name="over")
+    fn = te.create_prim_func([x, Summation(1).emit_te(TE_NAMESPACE, over)])
+    target = resolve("cpu", 2).to_tvm()
+    with target:
+        built = tvm.compile(module_of(cpu.schedule_function(fn, target)), target=target)
+    given = rng.integers(-100, 100, (3, 5, 8)).astype(np.int8)
+    exact = given.astype(np.int64)
+    result = tvm.runtime.tensor(np.zeros((3, 8), np.int64))
+    built["main"](tvm.runtime.tensor(given), result)
+    np.testing.assert_array_equal(result.numpy(), (exact - exact.max(1, keepdims=True)).sum(1))
