@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from needle.op import Op
+from needle.ops import _te
 from needle.ops.activation import Erf, Gelu, Silu
 from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
 from needle.ops.norm import Normalize
+from needle.ops.reduce import Max, Min
+from needle.ops.window import lowest
 from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
 
 
@@ -45,6 +48,74 @@ def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, *call.args, primfunc_name_hint="softmax")
 
 
+def clip(builder: relax.BlockBuilder, call: Any) -> Any:
+    """NaN where there is one: TVM's gives a limit."""
+    low, high = (float(limit.value) for limit in call.args[1:])
+    return _limited(low, high)(builder, call)
+
+
+def _limited(low: float, high: float | None) -> Callable[[relax.BlockBuilder, Any], Any]:
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        dtype = str(call.ty.dtype)
+
+        def element(value: Any) -> Any:
+            value = tirx.max(tirx.const(low, dtype), value)  # in this order NaN survives
+            return value if high is None else tirx.min(tirx.const(high, dtype), value)
+
+        return builder.call_te(
+            lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name="clip"),
+            call.args[0],
+            primfunc_name_hint="clip",
+        )
+
+    return rule
+
+
+def max_pool2d(builder: relax.BlockBuilder, call: Any) -> Any:
+    """NaN where there is one, and -inf where all is: TVM's forgets the one, and starts at the least
+    finite number."""
+    attrs, layout = call.attrs, str(call.attrs.layout)
+    shape = [int(extent) for extent in call.ty.shape.values]
+    axes = [layout.index("H"), layout.index("W")]
+    given = (attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding)
+    windows = [tuple(int(each[i]) for each in given) for i in range(2)]
+
+    def rule(x: te.Tensor) -> te.Tensor:
+        dtype = str(x.dtype)
+        start = tirx.const(lowest(dtype), dtype)
+        largest = te.comm_reducer(
+            lambda a, b: _te.greater_or_nan(TE_NAMESPACE, a, b, dtype), lambda _: start, name="max"
+        )
+        taps = [te.reduce_axis((0, window[0])) for window in windows]
+
+        def seen(*at: Any) -> Any:
+            places, inside = list(at), []
+            for axis, tap, (kernel, stride, dilation, before) in zip(
+                axes, taps, windows, strict=True
+            ):
+                places[axis] = at[axis] * stride + tap * dilation - before
+                if before:
+                    inside.append(tirx.LE(0, places[axis]))
+                extent = int(x.shape[axis])
+                if (shape[axis] - 1) * stride + (kernel - 1) * dilation - before >= extent:
+                    inside.append(tirx.LT(places[axis], extent))
+            return tirx.if_then_else(tirx.all(*inside), x(*places), start) if inside else x(*places)
+
+        return te.compute(shape, lambda *at: largest(seen(*at), axis=taps), name="max_pool")
+
+    return builder.call_te(rule, *call.args, primfunc_name_hint="max_pool")
+
+
+def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """NaN where there is one: TVM's forgets it."""
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        axes = call.attrs.axis and tuple(int(axis) for axis in call.attrs.axis)
+        return _as_emit_te(op(axes, bool(call.attrs.keepdims)))(builder, call)
+
+    return rule
+
+
 def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
     """A rule by which an operator means what `op` says in tensor expressions."""
 
@@ -61,5 +132,11 @@ _ELEMENTWISE = (Exp(), Log(), Tanh(), Sigmoid(), Sqrt(), Rsqrt(), Erf(), Gelu(),
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.nn.layer_norm": layer_norm,
     "relax.nn.softmax": softmax,
+    "relax.nn.relu": _limited(0, None),
+    "relax.nn.relu6": _limited(0, 6),
+    "relax.clip": clip,
+    "relax.nn.max_pool2d": max_pool2d,
+    "relax.max": _extreme(Max),
+    "relax.min": _extreme(Min),
     **{f"relax.{op.relax}": _as_emit_te(op) for op in _ELEMENTWISE},
 }

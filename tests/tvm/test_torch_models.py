@@ -77,6 +77,45 @@ def test_equals_pytorch(make, shape, stage):
     np.testing.assert_allclose(result, exact(model, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.MaxPool2d(3, 2, 1),
+        torch.nn.MaxPool2d((2, 3), (1, 2), (0, 1), dilation=(2, 1)),
+        torch.nn.MaxPool2d(3, 2, ceil_mode=True),
+        torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1), torch.nn.MaxPool2d(2)),
+        torch.nn.ReLU(),
+        torch.nn.ReLU6(),
+        torch.nn.Hardtanh(-1.5, 2.5),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_goes_through(layer, stage):
+    """Through a window that has one, and no other; -inf stays what it is."""
+    x = torch.randn(2, 4, 12, 14)
+    x[0, 1, 5, 6] = float("nan")
+    x[0, 2] = float("-inf")
+    x[1, 0, 3] = float("inf")
+    found = needle_tvm.compile_torch(layer.eval(), x, stage=stage)(x.numpy()).numpy()
+    np.testing.assert_allclose(found, layer(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    assert np.isnan(found).any() and not np.isnan(found).all()
+
+
+@pytest.mark.parametrize("axes", [(1,), (0, 2), (2,), ()], ids=str)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_what_is_no_number_goes_through_reductions(reduce, axes):
+    class Reduction(torch.nn.Module):
+        def forward(self, x):
+            return getattr(x, reduce)(axes, keepdim=True) * 2
+
+    x = torch.randn(5, 33, 20)
+    x[1, 7, 3] = float("nan")
+    x[2] = float("inf")
+    found = needle_tvm.compile_torch(Reduction().eval(), x)(x.numpy()).numpy()
+    np.testing.assert_array_equal(found, Reduction()(x).numpy())
+
+
 def test_weights_are_packed_ahead_and_can_be_replaced():
     model, other, x = mlp(), mlp(), torch.randn(5, 16)
     executable = needle_tvm.compile_torch(model, x)
