@@ -56,16 +56,16 @@ def clip(builder: relax.BlockBuilder, call: Any) -> Any:
 
 def _limited(low: float, high: float | None) -> Callable[[relax.BlockBuilder, Any], Any]:
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
-        dtype = str(call.ty.dtype)
+        dtype, name = str(call.ty.dtype), str(call.op.name).rpartition(".")[2]
 
         def element(value: Any) -> Any:
             value = tirx.max(tirx.const(low, dtype), value)  # in this order NaN survives
             return value if high is None else tirx.min(tirx.const(high, dtype), value)
 
         return builder.call_te(
-            lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name="clip"),
+            lambda x: te.compute(x.shape, lambda *at: element(x(*at)), name=name),
             call.args[0],
-            primfunc_name_hint="clip",
+            primfunc_name_hint=name,
         )
 
     return rule
