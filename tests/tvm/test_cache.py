@@ -94,10 +94,10 @@ def variant(name, x, monkeypatch):
     elif name == "host":
         monkeypatch.setattr(needle_tvm.target.host, "identity", lambda: "another")
     else:
-        stamp = versions.stamp()
-        assert name in stamp
-        changed = {**stamp, name: "another"}
-        monkeypatch.setattr(versions, "stamp", lambda: changed)
+        source = "pair" if name in versions.pair() else "stamp"
+        found = getattr(versions, source)()
+        assert name in found
+        monkeypatch.setattr(versions, source, lambda: {**found, name: "another"})
     return model, inputs, options
 
 
