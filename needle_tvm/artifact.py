@@ -205,8 +205,8 @@ def missing_features(manifest: dict[str, Any]) -> list[str]:
 def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     """A file of an artifact: the very bytes whose hash the manifest records.
 
-    Checked again although `verify` has done so, because the file may have changed since. Raises
-    ArtifactError when it has, or cannot be read.
+    Checked also where `verify` has done so, because the file may have changed since. Raises
+    ArtifactError when it is not what was recorded, or cannot be read.
     """
     try:
         data = (folder / name).read_bytes()

@@ -11,7 +11,6 @@ from needle.ops.activation import Erf, Gelu, Silu
 from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
 from needle.ops.norm import Normalize
 from needle.ops.reduce import Max, Min
-from needle.ops.window import lowest
 from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
 
 
@@ -81,11 +80,7 @@ def max_pool2d(builder: relax.BlockBuilder, call: Any) -> Any:
     windows = [tuple(int(each[i]) for each in given) for i in range(2)]
 
     def rule(x: te.Tensor) -> te.Tensor:
-        dtype = str(x.dtype)
-        start = tirx.const(lowest(dtype), dtype)
-        largest = te.comm_reducer(
-            lambda a, b: _te.greater_or_nan(TE_NAMESPACE, a, b, dtype), lambda _: start, name="max"
-        )
+        largest, start = _te.largest(TE_NAMESPACE, str(x.dtype))
         taps = [te.reduce_axis((0, window[0])) for window in windows]
 
         def seen(*at: Any) -> Any:

@@ -66,7 +66,7 @@ def configure_tvm_threads(n: int | None = None) -> int:
     same ones, without looking at the affinity the process was given. Where the process does not
     have the whole machine, that would take it out of its own processors and put several TVM
     processes on the same ones, so `TVM_BIND_THREADS=0` is set unless the user has chosen. So is a
-    `TVM_THREAD_POOL_SPIN_COUNT` that has idle workers sleep after about 20 ms.
+    `TVM_THREAD_POOL_SPIN_COUNT` that has idle workers sleep after a tenth of the time.
 
     Raises ValueError when `n` or a variable is not a positive integer.
     """

@@ -82,24 +82,26 @@ def less_or_nan(k: Any, a: Any, b: Any, dtype: str) -> Any:
 
 def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     """NaN-propagating maximum over `axes` (normalized)."""
-    dtype = dtype_of(x)
-    lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
-    return _extreme(k, "max", greater_or_nan, lowest, x, axes, keepdims)
+    reducer, lowest = largest(k, dtype_of(x))
+    return reduce_over(k, reducer, x, axes, keepdims, lowest)
 
 
 def minimum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     """NaN-propagating minimum over `axes` (normalized)."""
     dtype = dtype_of(x)
     highest = k.tirx.const(float("inf"), dtype) if is_floating(dtype) else k.tirx.max_value(dtype)
-    return _extreme(k, "min", less_or_nan, highest, x, axes, keepdims)
+    reducer = _reducer(k, "min", less_or_nan, highest, dtype)
+    return reduce_over(k, reducer, x, axes, keepdims, highest)
 
 
-def _extreme(
-    k: Any, name: str, pick: Any, start: Any, x: Any, axes: Sequence[int], keepdims: bool
-) -> Any:
-    dtype = dtype_of(x)
-    reducer = k.te.comm_reducer(lambda a, b: pick(k, a, b, dtype), lambda _: start, name=name)
-    return reduce_over(k, reducer, x, axes, keepdims, start)
+def largest(k: Any, dtype: str) -> tuple[Any, Any]:
+    """The reducer of maxima through which NaN goes, and what it starts with."""
+    lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
+    return _reducer(k, "max", greater_or_nan, lowest, dtype), lowest
+
+
+def _reducer(k: Any, name: str, pick: Any, start: Any, dtype: str) -> Any:
+    return k.te.comm_reducer(lambda a, b: pick(k, a, b, dtype), lambda _: start, name=name)
 
 
 def reduce_over(

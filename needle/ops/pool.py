@@ -148,12 +148,7 @@ class MaxPool(_Pool):
         return fold(reshape(share, shape), (h, w), *window[1:])
 
     def emit_te(self, k: Any, x: Any) -> Any:
-        dtype = _te.dtype_of(x)
-        start = k.tirx.const(lowest(dtype), dtype)
-        reducer = k.te.comm_reducer(
-            lambda a, b: _te.greater_or_nan(k, a, b, dtype), lambda _: start, name="max"
-        )
-        return self.reduced(k, x, reducer, start)
+        return self.reduced(k, x, *_te.largest(k, _te.dtype_of(x)))
 
 
 @register

@@ -9,6 +9,7 @@ from needle_tvm._tvm import (
     Schedule,
     Target,
     loads_in,
+    nests,
     tirx,
     variables_of,
     written_dtype,
@@ -136,13 +137,9 @@ def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
             if any(across) and axis.same_as(along) and extent(sch, loop) > 1:
                 after = load.indices[across.index(True) + 1 :]
                 neighbours = others[len(others) - len(after) :]
-                alike = len(neighbours) == len(after) and all(map(_same, after, neighbours))
+                alike = len(neighbours) == len(after) and all(map(nests.same, after, neighbours))
                 return loop, len(after) if alike else 0
     return None, 0
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.same_as(other))
 
 
 def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:

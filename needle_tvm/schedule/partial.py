@@ -17,13 +17,12 @@ lost when that is computed at another (TVM 0.27).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
-from needle_tvm._tvm import NODES, PrimFunc, Target, nests, nodes_in, tirx, variables_of
+from needle_tvm._tvm import NODES, Target, nests, nodes_in, tirx, variables_of
 from needle_tvm.schedule.blocks import PARTIAL, item_bytes, vector_registers
-from needle_tvm.schedule.reductions import Nests, Reduction, reduction, rewritten, steps_by_one
+from needle_tvm.schedule.reductions import Nests, Reduction, reduction, steps_by_one
 
 _CHAINS = (4, 2)  # vectors side by side in long rows, so that no sum waits for the one before
 _LONG = 4  # iterations of the loop that a row is worth to be long
@@ -191,11 +190,3 @@ def _is_stretch(load: Any, axes: list[Any]) -> bool:
         for index, axis, extent in others
     )
     return whole and steps_by_one(first[0], first[1].var, variables)
-
-
-def with_partial_results(function: PrimFunc, target: Target) -> PrimFunc:
-    """The function with what can be inlined inlined, and its reductions along memory rewritten.
-
-    The function itself where there are none.
-    """
-    return rewritten(function, [partial(partial_results, target=target)])

@@ -8,7 +8,8 @@ from needle.ops.reduce import Max, Mean, Min, Summation
 from needle.ops.softmax import LogSumExp
 from needle_tvm._tvm import NODES, TE_NAMESPACE, module_of, nodes_in, te, tirx, tvm
 from needle_tvm.schedule import cpu
-from needle_tvm.schedule.partial import with_partial_results
+from needle_tvm.schedule.partial import partial_results
+from needle_tvm.schedule.reductions import rewritten
 from needle_tvm.target import resolve
 
 TARGETS = [{"kind": "llvm", "mcpu": cpu} for cpu in ("x86-64-v2", "haswell")] + ["cpu"]
@@ -86,7 +87,8 @@ def test_a_row_of_minus_infinity_has_that_maximum():
 @pytest.mark.parametrize("shape", [(3, 7), (40, 100), (5,)], ids=str)
 def test_what_is_no_long_reduction_along_memory_is_left_alone(shape):
     plain = function(Summation(0), shape)
-    assert with_partial_results(plain, resolve("cpu", 2).to_tvm()).same_as(plain)
+    target = resolve("cpu", 2).to_tvm()
+    assert rewritten(plain, [lambda block: partial_results(block, target)]).same_as(plain)
 
 
 @pytest.mark.parametrize("shape", [(1001,), (16,), (17,), (3, 5, 37), (8, 9)], ids=str)
