@@ -147,7 +147,7 @@ def switches(stage: str) -> tuple[str, ...]:
     """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
     pipeline = PIPELINES[stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
-    rules = [rule.name for rule in cpu.RULES] if cpu.schedule in pipeline.schedule else []
+    rules = cpu.NAMES if cpu.schedule in pipeline.schedule else ()
     return tuple(dict.fromkeys([*passes, *rules]))
 
 
@@ -166,12 +166,11 @@ def without(stage: str, names: Collection[str]) -> Pipeline:
     for name in names:
         if name not in known:
             raise StageError(f"disable: {name!r}: stage {stage!r} has only {', '.join(known)}")
-    rules = tuple(rule for rule in cpu.RULES if rule.name not in names)
     return replace(
         pipeline,
         graph=tuple(apply for apply in pipeline.graph if _name(apply) not in names),
         schedule=tuple(
-            partial(cpu.schedule, rules=rules) if apply is cpu.schedule else apply
+            partial(cpu.schedule, without=names) if apply is cpu.schedule else apply
             for apply in pipeline.schedule
             if _name(apply) not in names
         ),

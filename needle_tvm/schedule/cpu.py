@@ -6,7 +6,7 @@ for, and what in it is a matter of choice. Whatever carries no annotation gets `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from needle_tvm.schedule.blocks import annotated
 from needle_tvm.schedule.columns import columns
 from needle_tvm.schedule.loops import loops
 from needle_tvm.schedule.partial import partial_results
-from needle_tvm.schedule.reductions import rewritten
+from needle_tvm.schedule.reductions import Nests, rewritten
 from needle_tvm.schedule.rows import keeps_few_partial_results
 from needle_tvm.schedule.whole_vectors import whole_vectors
 from needle_tvm.schedule.windows import windows
@@ -51,55 +51,78 @@ RULES = (
 )
 
 
-def schedule(module: IRModule, target: Target, rules: Sequence[Rule] = RULES) -> IRModule:
-    """The module with every PrimFunc scheduled that is not marked as scheduled already."""
+REDUCTIONS = (partial_results, windows, columns)  # the first that fits a reduction writes it anew
+
+NAMES = (
+    *(rule.name for rule in RULES),
+    *(write.__name__ for write in REDUCTIONS),
+    whole_vectors.__name__,
+)
+
+
+def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
+    """The module with every PrimFunc scheduled that is not marked as scheduled already.
+
+    `without` names those of `NAMES` that are left out.
+    """
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and not _is_scheduled(function):
-            module.update_func(name, schedule_function(function, target, rules))
+            module.update_func(name, schedule_function(function, target, without))
     return module
 
 
 def schedule_function(
-    function: PrimFunc, target: Target, rules: Sequence[Rule] = RULES
+    function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
-    """One PrimFunc scheduled by the first rule that fits it."""
+    """One PrimFunc scheduled by the first rule that fits it, `without` those of `NAMES`."""
     sch = Schedule(function)
-    if any(annotated(sch, rule.annotation) is not None for rule in rules):
-        scheduled = next(variants(sch, target, rules)).mod["main"]
-    else:
-        sch = _with_reductions(function, target)
-        loops(sch, target)
-        scheduled = whole_vectors(sch.mod["main"])
+    rule = _rule_of(sch, without)
+    if rule is not None:
+        _apply(rule, sch, target, rule.knobs[0])
+        return mark_scheduled(sch.mod["main"], function)
+    writes = [
+        partial(write, target=target) for write in REDUCTIONS if write.__name__ not in without
+    ]
+    sch = _with_reductions(function, writes)
+    loops(sch, target)
+    scheduled = sch.mod["main"]
+    if whole_vectors.__name__ not in without:
+        scheduled = whole_vectors(scheduled)
     return mark_scheduled(scheduled, function)
 
 
-def variants(sch: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> Iterator[Schedule]:
+def variants(sch: Schedule, target: Target) -> Iterator[Schedule]:
     """Every way in which our rules schedule a function as a search can record it.
 
     The first of a rule is the one without a search. Where none fits, what `schedule_function` does
     besides `loops` is missing, since no trace of a schedule has it.
     """
-    for rule in rules:
-        if annotated(sch, rule.annotation) is None:
-            continue
-        for knobs in rule.knobs:
-            variant = sch.copy()
-            rule.apply(variant, annotated(variant, rule.annotation), target, knobs)
-            yield variant
-        return
-    variant = sch.copy()
-    loops(variant, target)
-    yield variant
+    rule = _rule_of(sch)
+    for knobs in (None,) if rule is None else rule.knobs:
+        variant = sch.copy()
+        if rule is None:
+            loops(variant, target)
+        else:
+            _apply(rule, variant, target, knobs)
+        yield variant
 
 
-def _with_reductions(function: PrimFunc, target: Target) -> Schedule:
+def _rule_of(sch: Schedule, without: Collection[str] = ()) -> Rule | None:
+    rules = (rule for rule in RULES if rule.name not in without)
+    return next((rule for rule in rules if annotated(sch, rule.annotation) is not None), None)
+
+
+def _apply(rule: Rule, sch: Schedule, target: Target, knobs: Any) -> None:
+    rule.apply(sch, annotated(sch, rule.annotation), target, knobs)
+
+
+def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:
     """Its reductions written in vectors: of partial results only where these need not be kept for
     all rows."""
-    along, *others = [partial(rule, target=target) for rule in (partial_results, windows, columns)]
-    changed = Schedule(rewritten(function, [along, *others]))
+    changed = Schedule(rewritten(function, writes))
     if keeps_few_partial_results(changed):
         return changed
-    return Schedule(rewritten(function, others))
+    return Schedule(rewritten(function, [w for w in writes if w.func is not partial_results]))
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:

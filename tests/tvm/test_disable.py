@@ -9,10 +9,12 @@ from needle.testing import assert_close
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
 from needle_tvm import cache, pipeline
+from needle_tvm._tvm import te, topi
 from needle_tvm.compiler import compile
 from needle_tvm.errors import StageError
 from needle_tvm.schedule import cpu
 from needle_tvm.stages import STAGES
+from needle_tvm.target import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +37,7 @@ def test_every_pass_and_rule_of_a_stage_has_a_switch():
     for stage in STAGES:
         names = pipeline.switches(stage)
         assert len(set(names)) == len(names) and all(name.isidentifier() for name in names)
-    assert {rule.name for rule in cpu.RULES} | {"fold_scale", "FuseOps", "schedule"} <= set(
-        pipeline.switches("tuned")
-    )
+    assert {*cpu.NAMES, "fold_scale", "FuseOps", "schedule"} <= set(pipeline.switches("tuned"))
     assert "schedule" not in pipeline.switches("fused")
 
 
@@ -56,13 +56,36 @@ def test_a_pass_goes_wherever_it_stands(stage):
 
 @pytest.mark.parametrize(
     "name",
-    ["schedule", "fold_scale", "pack_weights", "FuseOps", *(rule.name for rule in cpu.RULES)],
+    ["schedule", "fold_scale", "pack_weights", "FuseOps", *cpu.NAMES],
 )
 def test_what_is_left_computes_the_same(model, x, name):
     whole, found = compile(model, x), compile(model, x, disable=[name])
     expected = model(x).numpy()
     assert_close(found(x).numpy(), expected, 125 * 27, scale=float(np.abs(expected).max()))
     assert whole.manifest["key"]["disable"] == [] and found.manifest["key"]["disable"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "result"),
+    [
+        ("partial_results", (8, 512), lambda x: topi.sum(x, 1)),
+        ("columns", (512, 64), lambda x: topi.sum(x, 0)),
+        (
+            "windows",
+            (1, 8, 56, 56),
+            lambda x: topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max"),
+        ),
+        ("whole_vectors", (8, 509), lambda x: topi.add(x, x)),
+    ],
+)
+def test_the_default_rule_has_switches_for_its_parts(name, shape, result):
+    x = te.placeholder(shape, "float32", "x")
+    function = te.create_prim_func([x, result(x)])
+    target = resolve("cpu", 2).to_tvm()
+    whole = cpu.schedule_function(function, target)
+    for other in cpu.NAMES:
+        left = cpu.schedule_function(function, target, without=[other])
+        assert (whole.script() == left.script()) == (other != name), other
 
 
 def test_what_is_left_out_is_part_of_the_key(model, x):
