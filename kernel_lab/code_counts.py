@@ -149,33 +149,3 @@ def ptx_counts(lines: list[str]) -> PtxCounts:
         counts["barriers"] += name.startswith(("bar.", "barrier."))
         counts["asynchronous"] += name.startswith("cp.async")
     return PtxCounts(len(found), accesses, **counts)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What ptxas says a kernel takes: registers of a thread, shared bytes, spilled bytes."""
-
-    kernel: str
-    registers: int
-    shared: int
-    spill_stores: int
-    spill_loads: int
-
-
-def resources(text: str) -> list[Resources]:
-    """The kernels in the output of `ptxas -v`."""
-    found = []
-    for part in re.split(r"Compiling entry function '", text)[1:]:
-        spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
-        registers = re.search(r"Used (\d+) registers", part)
-        shared = re.search(r"(\d+) bytes smem", part)
-        found.append(
-            Resources(
-                part.partition("'")[0],
-                int(registers[1]) if registers else 0,
-                int(shared[1]) if shared else 0,
-                int(spills[1]) if spills else 0,
-                int(spills[2]) if spills else 0,
-            )
-        )
-    return found

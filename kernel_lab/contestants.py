@@ -24,7 +24,7 @@ def load_inputs(path: str) -> list[Array]:
 def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
     """A rung's compiled library, run without TVM's compiler."""
     from needle_tvm.ffi import load_ffi
-    from needle_tvm.runtime import aligned_copy
+    from needle_tvm.memory import aligned_copy
 
     ffi = load_ffi()
     function = ffi.load_module(path)["main"]

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernel_lab import build
-from kernel_lab.code_counts import Resources, resources
 from kernel_lab.errors import LabError
+from needle_tvm.nvcc import Resources, resources
 
 _KERNEL = re.compile(
     r'^extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', re.MULTILINE

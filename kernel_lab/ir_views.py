@@ -18,14 +18,13 @@ from kernel_lab import build
 from kernel_lab.code_counts import (
     HotPart,
     PtxCounts,
-    Resources,
     X86Counts,
     hot_part,
     ptx_counts,
-    resources,
     x86_counts,
 )
 from kernel_lab.errors import LabError
+from needle_tvm.nvcc import Resources, resources
 from needle_tvm.words import counted
 
 if TYPE_CHECKING:
@@ -207,10 +206,9 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
 def cuda_source(module: IRModule, arch: str) -> str:
     """The CUDA that TVM generates for that architecture. Takes no nvcc."""
-    from needle_tvm._tvm import cuda_left_as_source, device_source
+    from needle_tvm._tvm import device_source
 
-    with cuda_left_as_source():
-        return device_source(build.compile_module(module, build.make_target("cuda", arch)))
+    return device_source(build.compile_module(module, build.make_target("cuda", arch)))
 
 
 def kernels_of(source: str) -> str:

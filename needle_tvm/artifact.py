@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from needle_tvm import atomic, host, signature, trees, versions
+from needle_tvm import atomic, gpu, host, signature, trees, versions
 from needle_tvm.errors import ArtifactError, SignatureError, TargetError
 
 FORMAT = 2
@@ -142,18 +142,15 @@ def verify(
     as well would double the time that large weights take.
 
     Raises ArtifactError when a file is missing, unexpected or differs from its recorded size or
-    SHA-256, or was built by another TVM, TargetError when this machine's processor lacks a feature
-    the code was compiled for, and with `require_signature` what `read_manifest` raises.
+    SHA-256, or was built by another TVM, TargetError when this machine has no processor or no GPU
+    that runs the code, and with `require_signature` what `read_manifest` raises.
     """
     folder = Path(path)
     manifest = check_files(folder, require_signature, unread)
     check_versions(folder, manifest)
-    lacking = missing_features(manifest)
-    if lacking:
-        raise TargetError(
-            f"{folder}: is compiled for {manifest['target'].get('mcpu', 'another processor')}; "
-            f"this one lacks {', '.join(lacking)}"
-        )
+    why_not = refusal(folder, manifest)
+    if why_not is not None:
+        raise TargetError(why_not)
     return manifest
 
 
@@ -197,7 +194,26 @@ def check_versions(folder: Path, manifest: dict[str, Any]) -> None:
             )
 
 
-def missing_features(manifest: dict[str, Any]) -> list[str]:
+def refusal(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Why this machine cannot run an artifact's code, in one line; None where it can."""
+    target = manifest["target"]
+    if target.get("kind") == "cuda":
+        found = gpu.gpus()
+        if any(gpu.runs(target["arch"], each) for each in found):
+            return None
+        here = ", ".join(f"{each.name} ({each.arch})" for each in found)
+        why = f"this machine has {here}" if here else gpu.why_none()
+        return f"{folder}: is compiled for a CUDA GPU ({target['arch']}); {why}"
+    lacking = missing_features(manifest)
+    if not lacking:
+        return None
+    return (
+        f"{folder}: is compiled for {target.get('mcpu', 'another processor')}; "
+        f"this one lacks {', '.join(lacking)}"
+    )
+
+
+def missing_features(manifest: Mapping[str, Any]) -> list[str]:
     """The processor features the code was compiled for that this machine lacks."""
     return host.missing_features(manifest["target"].get("features", []))
 
@@ -281,6 +297,8 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     cores = manifest["target"].get("num-cores")
     _expect(all(isinstance(feature, str) for feature in features), "features")
     _expect(cores is None or (isinstance(cores, int) and cores > 0), "num-cores")
+    if manifest["target"].get("kind") == "cuda":
+        _expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
     _expect(isinstance(manifest["versions"], dict), "versions")
     main = manifest["functions"]["main"]
     for kind in ("inputs", "params", "outputs"):

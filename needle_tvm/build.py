@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from needle.graph import positional_names
-from needle_tvm import artifact, host, pipeline, trees, versions
+from needle_tvm import artifact, host, nvcc, pipeline, trees, versions
 from needle_tvm._tvm import (
     IRModule,
     Target,
     build_executable,
     check_well_formed,
     cpu_features,
+    export_library,
     llvm_version,
     script,
 )
@@ -32,7 +34,7 @@ TRANSFORM = f"{MAIN}_transform_params"
 
 def lower(graph: Graph, target: Target, stage: str, disable: Collection[str] = ()) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
-    module = translate(graph, prefer_emit=pipeline.PIPELINES[stage].prefer_emit)
+    module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
     return lower_module(module, target, stage, disable)
 
 
@@ -45,30 +47,42 @@ def lower_module(
     names what to leave out (`pipeline.without`).
     """
     check_well_formed(module)
-    module = pipeline.run(pipeline.without(stage, disable).graph, module, target)
+    module = pipeline.run(pipeline.without(target, stage, disable).graph, module, target)
     check_well_formed(module)
     return module
 
 
-def write_library(module: IRModule, target: Target, folder: Path) -> None:
-    """Compile a scheduled module into `folder`: the library and the script it was made from."""
+def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:
+    """Compile a scheduled module into `folder`: the library and the script it was made from.
+
+    What the manifest is to say of it is returned: `kernels`, of a GPU's code what ptxas says that
+    each takes.
+    """
     (folder / artifact.SCRIPT).write_text(script(module) + "\n")
+    kernels: list[nvcc.Resources] = []
+
+    def compile_cuda(source: str) -> bytes:
+        code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
+        kernels.extend(found)
+        return code
+
     executable = build_executable(module, target)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
-        executable.export_library(str(linked))
+        export_library(executable, linked, compile_cuda)
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / artifact.LIBRARY).write_bytes(code)
+    return {"kernels": [asdict(kernel) for kernel in kernels]} if kernels else {}
 
 
 def schedule(
     module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
 ) -> IRModule:
     """The module with its loops scheduled as the stage says, but for what `disable` names."""
-    return pipeline.run(pipeline.without(stage, disable).schedule, module, target)
+    return pipeline.run(pipeline.without(target, stage, disable).schedule, module, target)
 
 
 def signature(graph: Graph) -> dict[str, Any]:
@@ -103,14 +117,17 @@ def describe(
     by_kernel = BY_KERNEL if BY_KERNEL in names else None
     return {
         "functions": {MAIN: {**signature, "transform": transform, "by_kernel": by_kernel}},
-        "target": {
-            **spec.fields,
-            "mcpu": str(target.attrs["mcpu"]),
-            "features": host.checkable(cpu_features(target)),
-        },
+        "target": _target(spec, target),
         "versions": {**versions.provenance(), "llvm": llvm_version()},
         **notes,
     }
+
+
+def _target(spec: TargetSpec, target: Target) -> dict[str, Any]:
+    if spec.device == "cuda":
+        return {**spec.fields, "nvcc": nvcc.version()}
+    features = host.checkable(cpu_features(target))
+    return {**spec.fields, "mcpu": str(target.attrs["mcpu"]), "features": features}
 
 
 def _leaf(leaf: Leaf) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import needle
 from needle.backend_ndarray.threads import rest_threads
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
-from needle_tvm.errors import ArtifactError, StageError, TargetError
+from needle_tvm.errors import ArtifactError, StageError
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 
@@ -42,7 +42,7 @@ class Executable:
         self._source = source
         self._params = params
         self._loaded_params = params if source is None else None
-        if source is not None and params is not None:
+        if source is not None and params is not None and program.refusal is None:
             program.set_params(params)
 
     @property
@@ -63,7 +63,10 @@ class Executable:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use other weights (as a `state_dict`) from now on; see `runtime.Program.set_params`."""
         arrays = {name: to_numpy(value) for name, value in params.items()}
-        self.program.set_params(arrays)
+        if self.program.refusal is None:
+            self.program.set_params(arrays)
+        else:  # for an export: they are checked, and there is nowhere to put them
+            self.program.in_order(arrays)
         self._params = {name: np.array(array) for name, array in arrays.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -217,14 +220,12 @@ def compile_source(
         disable=disable,
     )
     folder = cache.entry(key)
-    program = None if recompile else _cached(folder)
+    program = None if recompile else _cached(folder, spec)
     from_cache = program is not None
     if program is None:
         _say(progress, f"{stage}: compiling")
         _build(source, spec, stage, options, folder, key, progress, disable)
-        program = artifact.undisturbed(
-            folder, lambda: runtime.Program(folder, artifact.verify(folder))
-        )
+        program = _open(folder, spec)
     return Executable(program, from_cache=from_cache, source=source, params=source.params)
 
 
@@ -236,17 +237,27 @@ def load(
     return Executable(program, from_cache=True, params=params)
 
 
-def _cached(folder: Path) -> runtime.Program | None:
+def _cached(folder: Path, spec: TargetSpec) -> runtime.Program | None:
     """The cache entry in `folder`, None where there is none that can be trusted."""
     if not folder.exists():
         return None
     try:
-        return artifact.undisturbed(
-            folder, lambda: runtime.Program(folder, artifact.verify(folder))
-        )
-    except (ArtifactError, TargetError) as error:
+        return _open(folder, spec)
+    except ArtifactError as error:
         warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
         return None
+
+
+def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
+    """What was compiled into a folder of the cache; for another machine, not loaded here."""
+
+    def read() -> runtime.Program:
+        manifest = artifact.check_files(folder)
+        artifact.check_versions(folder, manifest)
+        refusal = artifact.refusal(folder, manifest)
+        return runtime.Program(folder, manifest, refusal=refusal, device=spec.index)
+
+    return artifact.undisturbed(folder, read)
 
 
 def _lower(
@@ -278,7 +289,7 @@ def _build(
     else:
         module = build.schedule(module, target, stage, disable)
     with artifact.writing(folder) as temporary:
-        build.write_library(module, target, temporary)
+        notes |= build.write_library(module, target, temporary)
         manifest = build.describe(signature, module, spec, target, notes)
         artifact.write_manifest(temporary, manifest)
 

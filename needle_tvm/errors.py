@@ -27,6 +27,10 @@ class TranslationError(NeedleTVMError):
     """A model that cannot be turned into a Relax module."""
 
 
+class CudaCompilerError(NeedleTVMError):
+    """CUDA code that nvcc does not compile."""
+
+
 class InputError(NeedleTVMError, ValueError):
     """Arguments of a compiled function that do not fit its signature."""
 

@@ -15,6 +15,8 @@ from needle_tvm.errors import InstallError
 # Registered by TVM's runtime library, so also where the compiler has been imported.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
+_CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
+
 _load_lock = threading.Lock()
 
 
@@ -34,6 +36,24 @@ def load_ffi() -> Any:
                 raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
             ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
         return tvm_ffi
+
+
+def load_cuda_runtime() -> Any:
+    """As `load_ffi`, with TVM's functions for CUDA too; InstallError where they do not load."""
+    ffi = load_ffi()
+    with _load_lock:
+        if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
+            folder = versions.tvm_library_folder()
+            if folder is None:
+                raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
+            try:
+                ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
+            except OSError as error:  # it is linked to the toolkit's libcudart and the driver
+                raise InstallError(
+                    f"TVM's runtime for CUDA cannot be loaded ({error}): it takes the NVIDIA "
+                    "driver and CUDA 13's libcudart, as in pip install nvidia-cuda-runtime"
+                ) from None
+    return ffi
 
 
 @contextlib.contextmanager

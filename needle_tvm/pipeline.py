@@ -5,6 +5,9 @@
 | noopt  | emit_te       | none that changes the computation: unfused, unscheduled |
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
 | tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
+
+A GPU cannot run what is not scheduled: there `noopt` gives each result a thread of its own, the
+plainest schedule that is one, and `fused` has the default schedules of TVM's dlight.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from typing import Any
 
 from needle_tvm import legalize
 from needle_tvm._tvm import IRModule, Target, transform
@@ -35,7 +40,7 @@ from needle_tvm.passes.sink_views import sink_permutes, sink_reshapes
 from needle_tvm.passes.trim_taps import trim_taps
 from needle_tvm.passes.view_reshapes import view_reshapes
 from needle_tvm.passes.winograd import winograd
-from needle_tvm.schedule import cpu
+from needle_tvm.schedule import cpu, gpu
 
 Pass = Callable[[IRModule, Target], IRModule]
 
@@ -91,48 +96,89 @@ class Pipeline:
     schedule: tuple[Pass, ...] = ()
 
 
-PIPELINES: dict[str, Pipeline] = {
-    "noopt": Pipeline(prefer_emit=False, graph=(_CLEAN, own_outputs)),
-    "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs)),
-    "tuned": Pipeline(
-        prefer_emit=True,
-        graph=(
-            _CLEAN,
-            own_outputs,
-            drop_broadcasts,
-            share_norms,
-            _DROP_DEAD,
-            merge_products,
-            _DROP_DEAD,
-            fuse_attention,
-            _DROP_DEAD,
-            sink_permutes,
-            _CLEAN,
-            reduce_as_stored,
-            _DROP_DEAD,
-            fold_scale,
-            fold_shift,
-            _DROP_DEAD,
-            trim_taps,
-            merge_groups,
-            conv_as_matmul,
-            winograd,
-            pack_conv,
-            pack_pairs,
-            pack_weights,
-            pack_recurrence,
-            sink_reshapes,
-            _CLEAN,
-            _DROP_DEAD,
-            _lift_parameter_work,
-            *_FUSE,
-            view_reshapes,
-            _DROP_DEAD,
-            own_outputs,
+# By what generates the code, as TVM's targets name it, and the stage.
+PIPELINES: dict[str, dict[str, Pipeline]] = {
+    "llvm": {
+        "noopt": Pipeline(prefer_emit=False, graph=(_CLEAN, own_outputs)),
+        "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs)),
+        "tuned": Pipeline(
+            prefer_emit=True,
+            graph=(
+                _CLEAN,
+                own_outputs,
+                drop_broadcasts,
+                share_norms,
+                _DROP_DEAD,
+                merge_products,
+                _DROP_DEAD,
+                fuse_attention,
+                _DROP_DEAD,
+                sink_permutes,
+                _CLEAN,
+                reduce_as_stored,
+                _DROP_DEAD,
+                fold_scale,
+                fold_shift,
+                _DROP_DEAD,
+                trim_taps,
+                merge_groups,
+                conv_as_matmul,
+                winograd,
+                pack_conv,
+                pack_pairs,
+                pack_weights,
+                pack_recurrence,
+                sink_reshapes,
+                _CLEAN,
+                _DROP_DEAD,
+                _lift_parameter_work,
+                *_FUSE,
+                view_reshapes,
+                _DROP_DEAD,
+                own_outputs,
+            ),
+            schedule=(cpu.schedule, merge_kernels),
         ),
-        schedule=(cpu.schedule, merge_kernels),
-    ),
+    },
+    "cuda": {
+        "noopt": Pipeline(
+            prefer_emit=False, graph=(_CLEAN, own_outputs), schedule=(gpu.one_thread_each,)
+        ),
+        "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs), schedule=(gpu.by_dlight,)),
+        "tuned": Pipeline(
+            prefer_emit=True,
+            graph=(
+                _CLEAN,
+                own_outputs,
+                drop_broadcasts,
+                share_norms,
+                _DROP_DEAD,
+                merge_products,
+                _DROP_DEAD,
+                sink_permutes,
+                _CLEAN,
+                fold_scale,
+                fold_shift,
+                _DROP_DEAD,
+                trim_taps,
+                sink_reshapes,
+                _CLEAN,
+                _DROP_DEAD,
+                _lift_parameter_work,
+                *_FUSE,
+                view_reshapes,
+                _DROP_DEAD,
+                own_outputs,
+            ),
+            schedule=(gpu.schedule,),
+        ),
+    },
 }
+
+
+def of(target: Target, stage: str) -> Pipeline:
+    """The pipeline of a stage for what generates code for the target."""
+    return PIPELINES[str(target.kind)][stage]
 
 
 def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
@@ -143,26 +189,26 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
     return module
 
 
-def switches(stage: str) -> tuple[str, ...]:
+def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
     """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
-    pipeline = PIPELINES[stage]
+    pipeline = PIPELINES[kind][stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
-    rules = cpu.NAMES if cpu.schedule in pipeline.schedule else ()
-    return tuple(dict.fromkeys([*passes, *rules]))
+    rules = [names for apply, names in _RULES.items() if apply in pipeline.schedule]
+    return tuple(dict.fromkeys([*passes, *chain(*rules)]))
 
 
-def without(stage: str, names: Collection[str]) -> Pipeline:
+def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
     """The stage's pipeline with some of `switches` left out, to see what each is worth.
 
     A pass is left out wherever it stands. What a left-out rule would have scheduled goes to the
-    next one that fits, in the end to `loops`; without `schedule` loops stay as they are written.
-    Some passes cannot be done without, and the module then fails to compile or computes something
-    else: nothing but `names` being there is checked, with a StageError.
+    next one that fits, in the end to the default; without `schedule` loops stay as they are
+    written. Some passes cannot be done without, and the module then fails to compile or computes
+    something else: nothing but `names` being there is checked, with a StageError.
     """
-    pipeline = PIPELINES[stage]
+    pipeline = of(target, stage)
     if not names:
         return pipeline
-    known = switches(stage)
+    known = switches(stage, str(target.kind))
     for name in names:
         if name not in known:
             raise StageError(f"disable: {name!r}: stage {stage!r} has only {', '.join(known)}")
@@ -170,11 +216,19 @@ def without(stage: str, names: Collection[str]) -> Pipeline:
         pipeline,
         graph=tuple(apply for apply in pipeline.graph if _name(apply) not in names),
         schedule=tuple(
-            partial(cpu.schedule, without=names) if apply is cpu.schedule else apply
+            _leaving_out(apply, names) if apply in _RULES else apply
             for apply in pipeline.schedule
             if _name(apply) not in names
         ),
     )
+
+
+# Passes that schedule by rules, with the names of these.
+_RULES: dict[Any, tuple[str, ...]] = {cpu.schedule: cpu.NAMES, gpu.schedule: gpu.NAMES}
+
+
+def _leaving_out(schedule: Any, names: Collection[str]) -> Pass:
+    return partial(schedule, without=names)
 
 
 def _name(apply: Pass) -> str:

@@ -9,7 +9,6 @@ Only TVM's runtime library (3 MB) and tvm-ffi are loaded; `tvm` itself is never 
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import threading
@@ -20,14 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from needle_tvm import artifact, bfloat16, golden, safetensors_reader, trees
-from needle_tvm.errors import ArtifactError, InputError, ParameterError
+from needle_tvm import artifact, bfloat16, golden, memory, safetensors_reader, trees
+from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError
 from needle_tvm.ffi import load_ffi
 from needle_tvm.threads import available_cores, configure_tvm_threads
-
-ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
-
-_CPU, _POOLED_ALLOCATOR = 1, 2  # DLPack's device type, and the VM's allocator
 
 
 def load(
@@ -102,25 +97,39 @@ class _Input(NamedTuple):
 
 
 class Program:
-    """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread."""
+    """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread.
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    `refusal` is why this machine cannot run it, as `artifact.refusal` says: nothing is loaded then,
+    and whatever would take the code raises a TargetError with these words. `device` is the index
+    of the GPU that a program for one runs on.
+    """
+
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], *, refusal: str | None = None, device: int = 0
+    ) -> None:
         self.path = path
         self.manifest = manifest
+        self.refusal = refusal
         self._main = manifest["functions"]["main"]
         self._inputs = [
             _Input(spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
             for spec in self._main["inputs"]
         ]
-        dtypes = {np.dtype(spec["dtype"]) for spec in self._main["outputs"]}
-        self._to_array = bfloat16.to_array if bfloat16.DTYPE in dtypes else np.from_dlpack
-        self._ffi = load_ffi()
+        self._local = threading.local()
+        self._params: tuple[Any, ...] | None = None if self._main["params"] else ()
+        if refusal is not None:
+            return
         cores = available_cores()
         # A kernel may run on fewer threads than it was shared out for, here or where it was made.
         configure_tvm_threads(min(manifest["target"].get("num-cores", cores), cores))
-        self._executable = _load_library(self._ffi, path, manifest)["vm_load_executable"]
-        self._local = threading.local()
-        self._params: tuple[Any, ...] | None = None if self._main["params"] else ()
+        self._memory_here = memory.of(manifest["target"], device)
+        self._executable = _load_library(load_ffi(), path, manifest)["vm_load_executable"]
+
+    @property
+    def _memory(self) -> memory.Memory:
+        if self.refusal is not None:
+            raise TargetError(self.refusal)
+        return self._memory_here
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
@@ -147,6 +156,11 @@ class Program:
 
     def to_tensors(self, params: Mapping[str, Any]) -> list[Any]:
         """Copies of the weights in the code's order, for `use`; raises as `set_params` does."""
+        here = self._memory
+        return [here.copied(array) for array in self.in_order(params)]
+
+    def in_order(self, params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        """The weights as NumPy arrays in the code's order; raises as `set_params` does."""
         problems = [f"unexpected {name!r}" for name in sorted(set(params) - self._param_names())]
         arrays = []
         for spec in self._main["params"]:
@@ -162,7 +176,7 @@ class Program:
             arrays.append(array)
         if problems:
             raise ParameterError("weights do not fit: " + "; ".join(problems))
-        return [bfloat16.to_tensor(self._ffi, aligned_copy(array)) for array in arrays]
+        return arrays
 
     def use(self, tensors: Sequence[Any]) -> None:
         """Use the weights that `to_tensors` made, packed here as the code wants them."""
@@ -209,8 +223,8 @@ class Program:
         return self.to_arrays(self.call(self.convert(values)))
 
     def to_arrays(self, tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """What `call` gave as NumPy arrays, over the same memory."""
-        return [self._to_array(tensor) for tensor in tensors]
+        """What `call` gave as NumPy arrays: of a GPU copies, else over the same memory."""
+        return [self._memory.to_numpy(tensor) for tensor in tensors]
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed."""
@@ -238,19 +252,18 @@ class Program:
         return list(result)
 
     def _wrap(self, value: Any, spec: _Input) -> Any:
+        here = self._memory
+        if isinstance(here, memory.CudaMemory) and here.holds(value):
+            tensor = here.imported(value)
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype)
+            if shape != spec.shape or dtype != str(spec.dtype):
+                raise _mismatch(spec, shape, dtype)
+            return tensor
         # Each name of a dtype takes NumPy some microseconds: they are compared as they are.
         array = _as_numpy(value)
         if array.shape != spec.shape or array.dtype != spec.dtype:
-            raise InputError(
-                f"input {spec.name!r} is {describe(array.shape, str(array.dtype))}, "
-                f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
-            )
-        flags = array.flags
-        if flags.c_contiguous and flags.writeable and array.size:
-            tensor = bfloat16.to_tensor(self._ffi, array)
-            if tensor.data_ptr() % ALIGNMENT == 0:
-                return tensor
-        return bfloat16.to_tensor(self._ffi, aligned_copy(array))
+            raise _mismatch(spec, array.shape, str(array.dtype))
+        return here.shared(array)
 
     def _machine(self) -> Any:
         """This thread's VM: its registers are not locked, the code below them is shared."""
@@ -261,8 +274,9 @@ class Program:
 
     def new_machine(self) -> Any:
         """A virtual machine of its own for this program; one thread at a time may use it."""
+        arguments = self._memory.machine_arguments
         machine = self._executable()
-        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        machine["vm_initialization"](*arguments)
         return machine
 
 
@@ -312,18 +326,11 @@ def self_test(program: Program) -> SelfTest:
     return SelfTest(tuple(differences), tuple(recorded["tolerances"]), str(recorded["source"]))
 
 
-def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT bytes."""
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    # Not a slice: NumPy leaves the pointer of an empty one where it was.
-    copy = np.ndarray(array.shape, array.dtype, memory, start)
-    copy[...] = array
-    if not copy.size:
-        # TVM calls an empty array contiguous only if each stride is the product of what follows.
-        strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
-        return np.lib.stride_tricks.as_strided(copy, strides=strides)
-    return copy
+def _mismatch(spec: _Input, shape: Sequence[int], dtype: str) -> InputError:
+    return InputError(
+        f"input {spec.name!r} is {describe(shape, dtype)}, "
+        f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
+    )
 
 
 def _as_numpy(value: Any) -> np.ndarray[Any, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import host
+from needle_tvm import gpu, host, nvcc
 from needle_tvm.errors import TargetError
 from needle_tvm.threads import available_cores
 
@@ -18,13 +17,23 @@ HOST = "host"  # mcpu of a target that means this very machine
 KINDS = ("cpu", "cuda")
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
 
+# What can be compiled for where no device can be asked: CUDA 13 knows nothing older. What a block
+# has of these without asking is the same for all: CUDA C++ Programming Guide, table "Technical
+# specifications per compute capability".
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+_SHARED, _THREADS, _REGISTERS, _WARP = 48 << 10, 1024, 65536, 32
+
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A resolved target: `device` ("cpu"), and TVM's description of it as canonical JSON."""
+    """A resolved target: `device` ("cpu" or "cuda"), and TVM's description as canonical JSON.
+
+    `index` is the GPU it was asked of, which the code does not depend on.
+    """
 
     device: str
     description: str
+    index: int = 0
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -33,14 +42,16 @@ class TargetSpec:
 
     @property
     def threads(self) -> int:
-        """Threads the compiled code is scheduled for."""
-        return int(self.fields["num-cores"])
+        """CPU threads the compiled code is scheduled for: 1 of what runs on a GPU."""
+        return int(self.fields.get("num-cores", 1))
 
     def key(self) -> dict[str, Any]:
         """What of this target decides which code is generated, for the cache key."""
         fields = self.fields
         if fields.get("mcpu") == HOST:
             fields["host"] = host.identity()
+        if self.device == "cuda":
+            fields["nvcc"] = nvcc.version()
         return fields
 
     def to_tvm(self) -> Target:
@@ -50,8 +61,9 @@ class TargetSpec:
         fields = self.fields
         if fields.get("mcpu") == HOST:
             fields["mcpu"] = _tvm.host_cpu()
-        elif "mtriple" not in fields and not _tvm.is_known_cpu(fields["mcpu"]):
-            raise TargetError(f"target: LLVM knows no processor named {fields['mcpu']!r} here")
+        elif fields["kind"] == "llvm" and "mtriple" not in fields:
+            if not _tvm.is_known_cpu(fields["mcpu"]):
+                raise TargetError(f"target: LLVM knows no processor named {fields['mcpu']!r} here")
         try:
             return _tvm.make_target(fields)
         except ValueError as error:
@@ -59,11 +71,12 @@ class TargetSpec:
 
 
 def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
-    """A TargetSpec from "cpu", or from TVM's own description of an llvm target.
+    """A TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
 
-    `threads` is how many threads the code is scheduled for: by default as many cores as this
-    process may use. Raises TargetError on an unknown target, on "cuda" where there is no GPU, and
-    on a number of threads below 1.
+    "cuda" is this machine's first GPU, "cuda:1" its second; "cuda:sm_90" is any GPU of that
+    architecture, whether there is one here or not. `threads` is how many threads code for a CPU is
+    scheduled for: by default as many cores as this process may use. Raises TargetError on an
+    unknown target, on "cuda" where there is no such GPU, and on a number of threads below 1.
     """
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise TargetError(f"threads={threads!r}: must be an integer of at least 1")
@@ -72,9 +85,16 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
         return _from_description(target, cores)
     if target == "cpu":
         return _spec({"kind": "llvm", "mcpu": HOST, "num-cores": cores})
-    if target == "cuda" or str(target).startswith("cuda:"):
-        raise TargetError(f"target {target!r}: {_why_no_cuda()}")
-    raise TargetError(f"target {target!r}: must be {' or '.join(KINDS)}, or an llvm description")
+    name, _, which = str(target).partition(":")
+    if name == "cuda":
+        if which.startswith("sm_"):
+            return _architecture(target, which)
+        if which.isdecimal() or target == "cuda":
+            return _present(target, int(which or 0))
+    raise TargetError(
+        f"target {target!r}: must be {' or '.join(KINDS)}, cuda:INDEX, cuda:ARCHITECTURE as in "
+        "cuda:sm_90, or an llvm description"
+    )
 
 
 def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
@@ -92,7 +112,40 @@ def _spec(fields: dict[str, Any]) -> TargetSpec:
     return TargetSpec("cpu", json.dumps(fields, sort_keys=True))
 
 
-def _why_no_cuda() -> str:
-    if not Path("/proc/driver/nvidia").exists():
-        return "no CUDA device was found on this machine"
-    return "compiling for CUDA is not built yet"
+def _present(target: str, index: int) -> TargetSpec:
+    """The GPU of that index, described by what its driver says."""
+    found = gpu.gpus()
+    if not found:
+        raise TargetError(f"target {target!r}: {gpu.why_none()}")
+    if index >= len(found):
+        raise TargetError(f"target {target!r}: this machine has {len(found)} CUDA devices")
+    device = found[index]
+    return _cuda(
+        device.arch,
+        index,
+        max_threads_per_block=device.threads_per_block,
+        max_shared_memory_per_block=device.shared_bytes,
+        registers_per_block=device.registers,
+        thread_warp_size=device.warp,
+    )
+
+
+def _architecture(target: str, arch: str) -> TargetSpec:
+    if arch not in ARCHITECTURES:
+        raise TargetError(
+            f"target {target!r}: the architecture must be one of {', '.join(ARCHITECTURES)}"
+        )
+    return _cuda(
+        arch,
+        0,
+        max_threads_per_block=_THREADS,
+        max_shared_memory_per_block=_SHARED,
+        registers_per_block=_REGISTERS,
+        thread_warp_size=_WARP,
+    )
+
+
+def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
+    # The host's part launches kernels and does no arithmetic: code for any processor of its kind.
+    fields = {"kind": "cuda", "arch": arch, "host": {"kind": "llvm"}, **limits}
+    return TargetSpec("cuda", json.dumps(fields, sort_keys=True), index)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from needle_tvm._tvm.gpu_code import module_of_library
 from needle_tvm._tvm.names import (
     IRModule,
     Target,
@@ -19,12 +19,6 @@ from needle_tvm._tvm.names import (
     tvm,
     tvm_ffi,
 )
-
-
-def _module(library: Any) -> Any:
-    """What a build gave, without its wrapping. Asking a module for a name compiles all of it."""
-    return library.mod if isinstance(library, tvm.runtime.Executable) else library
-
 
 # LLVM keeps in registers what a loop adds up where the loop has few accesses to memory, 250 if not
 # told otherwise: four steps of a tile of 28 sums have 340. In a function of one kernel an earlier
@@ -47,23 +41,37 @@ def build_executable(module: IRModule, target: Target) -> Any:
     Views apart, which are `reshape`: TVM's own pipeline begins with its legalisation and fusion,
     which would make kernels of them again.
     """
-    from tvm.relax.backend import cpu_generic
+    from tvm.relax.backend import cpu_generic, cuda
 
+    backend = cuda if str(target.kind) == "cuda" else cpu_generic
     lowering = [
-        *cpu_generic.library_dispatch_passes(target),
+        *backend.library_dispatch_passes(target),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
-        *cpu_generic.finalize_passes(target),
+        *backend.finalize_passes(target),
     ]
     target = for_llvm(target)
-    with target:
+    options = {"relax.backend.use_cuda_graph": True} if backend is cuda else {}
+    with target, tvm.transform.PassContext(config=options):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
+
+
+def by_dlight(module: IRModule, target: Target) -> IRModule:
+    """Every PrimFunc that has no schedule by the first of TVM's default rules for GPUs that fits.
+
+    dlight: R. Feng et al., "TensorIR" (ASPLOS 2023) has the schedules that its rules write.
+    """
+    from tvm.s_tir.dlight import ApplyDefaultSchedule, gpu
+
+    rules = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
+    with target:
+        return ApplyDefaultSchedule(*(rule() for rule in rules))(module)
 
 
 def write_object(library: Any, path: str) -> None:
     """Write a built module's machine code for the CPU to an object file."""
-    _module(library).write_to_file(path, "o")
+    module_of_library(library).write_to_file(path, "o")
 
 
 def cxx_compiler() -> str | None:
@@ -75,13 +83,7 @@ def cxx_compiler() -> str | None:
 
 def generated_source(library: Any, form: str) -> str:
     """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
-    return str(_module(library).inspect_source(form))
-
-
-def device_source(library: Any) -> str:
-    """CUDA source of the kernels of a built module; empty where it has none."""
-    modules = _module(library).imports
-    return "\n".join(str(module.inspect_source()) for module in modules if module.kind == "cuda")
+    return str(module_of_library(library).inspect_source(form))
 
 
 SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
@@ -121,17 +123,3 @@ def about_server(session: Any) -> str:
         return str(session.get_function(_ABOUT)())
     except AttributeError:  # TVM's own server has no such function
         return ""
-
-
-_CUDA_COMPILER = "tvm_callback_cuda_compile"
-
-
-@contextmanager
-def cuda_left_as_source() -> Iterator[None]:
-    """Inside, a build for CUDA ends with the source: no compiler is called, nothing can run."""
-    before = tvm_ffi.get_global_func(_CUDA_COMPILER)
-    tvm_ffi.register_global_func(_CUDA_COMPILER, lambda code: b"not compiled", override=True)
-    try:
-        yield
-    finally:
-        tvm_ffi.register_global_func(_CUDA_COMPILER, before, override=True)

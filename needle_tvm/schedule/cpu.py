@@ -16,6 +16,7 @@ from needle_tvm.schedule import attention, conv, products, winograd
 from needle_tvm.schedule.blocks import annotated
 from needle_tvm.schedule.columns import columns
 from needle_tvm.schedule.loops import loops
+from needle_tvm.schedule.mark import mark_scheduled, schedule_each
 from needle_tvm.schedule.partial import partial_results
 from needle_tvm.schedule.reductions import Nests, rewritten
 from needle_tvm.schedule.rows import keeps_few_partial_results
@@ -65,10 +66,7 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 
     `without` names those of `NAMES` that are left out.
     """
-    for name, function in list(module.functions_items()):
-        if isinstance(function, PrimFunc) and not _is_scheduled(function):
-            module.update_func(name, schedule_function(function, target, without))
-    return module
+    return schedule_each(module, lambda function: schedule_function(function, target, without))
 
 
 def schedule_function(
@@ -123,17 +121,3 @@ def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) ->
     if keeps_few_partial_results(changed):
         return changed
     return Schedule(rewritten(function, [w for w in writes if w.func is not partial_results]))
-
-
-def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """`scheduled` with the attributes of `original`, marked so that no later rule touches it.
-
-    A function that was scheduled alone is called "main", and must not be in a module that has one.
-    """
-    if "global_symbol" not in (original.attrs or {}):
-        scheduled = scheduled.without_attr("global_symbol")
-    return scheduled.with_attrs({**dict(original.attrs or {}), "tirx.is_scheduled": True})
-
-
-def _is_scheduled(function: PrimFunc) -> bool:
-    return "tirx.is_scheduled" in (function.attrs or {})

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from needle_tvm.runtime import aligned_copy
+from needle_tvm.memory import aligned_copy
 from needle_tvm.tune.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"

@@ -19,7 +19,7 @@ import numpy as np
 
 from needle_tvm import atomic
 from needle_tvm.errors import TuningError
-from needle_tvm.runtime import ALIGNMENT, aligned_copy
+from needle_tvm.memory import ALIGNMENT, aligned_copy
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[list[Array], list[Array]], object]  # inputs, and outputs to write into

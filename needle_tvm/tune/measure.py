@@ -16,7 +16,7 @@ from typing import Any
 from needle_tvm import bfloat16
 from needle_tvm._tvm import load_module, make_target, tvm
 from needle_tvm.ffi import load_ffi
-from needle_tvm.runtime import aligned_copy
+from needle_tvm.memory import aligned_copy
 from needle_tvm.tune import library, reference
 from needle_tvm.tune.gate import ORDINARY, Array, Gate, Guarded
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from needle_tvm import bfloat16
 from needle_tvm._tvm import about_server, remote_view, tvm
-from needle_tvm.runtime import aligned_copy
+from needle_tvm.memory import aligned_copy
 from needle_tvm.tune.gate import ORDINARY, Array, Gate
 
 _GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and what each is

@@ -212,7 +212,7 @@ def _compiled(probe: Probe, target: Any) -> Callable[[], object]:
     import numpy as np
 
     from needle_tvm._tvm import tvm
-    from needle_tvm.runtime import aligned_copy
+    from needle_tvm.memory import aligned_copy
 
     function = tvm.tirx.build(probe.module, target=target)["main"]
     arrays = [aligned_copy(np.zeros(shape, np.float32)) for shape in probe.shapes]

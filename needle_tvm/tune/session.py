@@ -18,6 +18,7 @@ from needle_tvm.errors import TuningError
 from needle_tvm.records.store import default_path
 from needle_tvm.schedule import cpu
 from needle_tvm.schedule.blocks import work
+from needle_tvm.schedule.mark import mark_scheduled
 from needle_tvm.target import TargetSpec
 from needle_tvm.threads import thread_environment
 from needle_tvm.tune.options import Options
@@ -61,7 +62,7 @@ def tune(
         if note["chosen"] == SEARCH:
             variable = module.get_global_var(name)
             found = tvm.ir.load_json(candidate)["main"]
-            module.update_func(variable, cpu.mark_scheduled(found, module[variable]))
+            module.update_func(variable, mark_scheduled(found, module[variable]))
     return module, list(notes.values())
 
 

@@ -7,7 +7,7 @@ from kernel_lab import build, registry
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import KINDS
 from kernel_lab.workload import Case, describe
-from needle_tvm.runtime import aligned_copy
+from needle_tvm.memory import aligned_copy
 from needle_tvm.tolerance import relative_tolerance
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")

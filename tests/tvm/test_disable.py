@@ -1,5 +1,7 @@
 """Passes and schedule rules left out by name: what is left computes the same, or says why not."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from needle_tvm.errors import StageError
 from needle_tvm.schedule import cpu
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
+
+TARGET = resolve("cpu", 2).to_tvm()
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +38,8 @@ def x():
 
 
 def test_every_pass_and_rule_of_a_stage_has_a_switch():
-    for stage in STAGES:
-        names = pipeline.switches(stage)
+    for stage, kind in product(STAGES, pipeline.PIPELINES):
+        names = pipeline.switches(stage, kind)
         assert len(set(names)) == len(names) and all(name.isidentifier() for name in names)
     assert {*cpu.NAMES, "fold_scale", "FuseOps", "schedule"} <= set(pipeline.switches("tuned"))
     assert "schedule" not in pipeline.switches("fused")
@@ -43,14 +47,14 @@ def test_every_pass_and_rule_of_a_stage_has_a_switch():
 
 def test_nothing_left_out_is_the_pipeline_itself():
     for stage in STAGES:
-        assert pipeline.without(stage, ()) is pipeline.PIPELINES[stage]
+        assert pipeline.without(TARGET, stage, ()) is pipeline.of(TARGET, stage)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_pass_goes_wherever_it_stands(stage):
-    left = pipeline.without(stage, ["CanonicalizeBindings"]).graph
+    left = pipeline.without(TARGET, stage, ["CanonicalizeBindings"]).graph
     assert {apply.__name__ for apply in left} == {
-        apply.__name__ for apply in pipeline.PIPELINES[stage].graph
+        apply.__name__ for apply in pipeline.of(TARGET, stage).graph
     } - {"CanonicalizeBindings"}
 
 
@@ -81,10 +85,9 @@ def test_what_is_left_computes_the_same(model, x, name):
 def test_the_default_rule_has_switches_for_its_parts(name, shape, result):
     x = te.placeholder(shape, "float32", "x")
     function = te.create_prim_func([x, result(x)])
-    target = resolve("cpu", 2).to_tvm()
-    whole = cpu.schedule_function(function, target)
+    whole = cpu.schedule_function(function, TARGET)
     for other in cpu.NAMES:
-        left = cpu.schedule_function(function, target, without=[other])
+        left = cpu.schedule_function(function, TARGET, without=[other])
         assert (whole.script() == left.script()) == (other != name), other
 
 

@@ -10,6 +10,7 @@ from needle.trace import trace
 from needle_tvm import build
 from needle_tvm._tvm import IRModule, prim_funcs, tvm
 from needle_tvm.schedule import cpu
+from needle_tvm.schedule.mark import mark_scheduled
 from needle_tvm.target import resolve
 from needle_tvm.tune import session
 
@@ -31,7 +32,7 @@ def test_every_task_can_be_replaced_by_a_candidate(tmp_path):
         assert candidate.attrs["global_symbol"] == "main"
         variable = module.get_global_var(name)
         before = dict(module[variable].attrs)
-        module.update_func(variable, cpu.mark_scheduled(candidate, module[variable]))
+        module.update_func(variable, mark_scheduled(candidate, module[variable]))
         after = dict(module[variable].attrs)
         assert after.pop("tirx.is_scheduled")
         assert after == before

@@ -13,7 +13,7 @@ from needle.testing import OpCheckError, check_op
 from needle.trace import trace
 from needle_tvm import bfloat16, build
 from needle_tvm._tvm import relax, tvm
-from needle_tvm.runtime import aligned_copy
+from needle_tvm.memory import aligned_copy
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 

@@ -89,7 +89,7 @@ class TestCompiled:
 
     def run(self, probe, *inputs):
         from needle_tvm._tvm import tvm
-        from needle_tvm.runtime import aligned_copy
+        from needle_tvm.memory import aligned_copy
         from needle_tvm.target import resolve
 
         target = resolve("cpu", 2).to_tvm()

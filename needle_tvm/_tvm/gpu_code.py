@@ -1,0 +1,118 @@
+"""Machine code for GPUs put into libraries when they are made.
+
+TVM 0.27 exports a GPU's kernels as CUDA source, and calls a compiler when the library is loaded:
+`tvm_callback_cuda_compile`, which is in TVM's own compiler. Its runtime also takes machine code in
+the source's place, and that is what is put there. The place: a library's symbol
+`__tvm_ffi__library_bin` holds its modules' bytes, those of a CUDA module being its format, its
+kernels' parameters and its code (`CUDAModuleNode::SaveToBytes`). Strings are a 64-bit little-endian
+length and as many bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm.names import tvm
+
+_SYMBOL = "__tvm_ffi__library_bin"
+_KIND, _SOURCE, _MACHINE_CODE = b"cuda", b"cuda", b"cubin"
+
+# TVM takes CUDA's approximations of these float32 functions (those of --use_fast_math): __logf has
+# no correct digit near 1, __expf loses one in ten of the argument.
+_APPROXIMATE = re.compile(r"\b__((?:exp|exp10|log|log2|log10|pow|sin|cos|tan)f)\(")
+
+
+def module_of_library(library: Any) -> Any:
+    """What a build gave, without its wrapping. Asking a module for a name compiles all of it."""
+    return library.mod if isinstance(library, tvm.runtime.Executable) else library
+
+
+def device_source(library: Any) -> str:
+    """CUDA source of the kernels of a built module; empty where it has none."""
+    return "\n".join(_source(module) for module in _cuda_modules(module_of_library(library)))
+
+
+def export_library(
+    library: Any, path: str | os.PathLike[str], compile_cuda: Callable[[str], bytes]
+) -> None:
+    """Link a built module into a shared library, with machine code for the GPU if it has any.
+
+    `compile_cuda` makes a cubin of CUDA source; it is not called where there are no kernels.
+    """
+    module = module_of_library(library)
+    sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
+    if not sources:
+        module.export_library(str(path))
+        return
+    codes = [(raw, compile_cuda(source)) for raw, source in sources]
+
+    def pack(packed: Any, is_system_library: bool, prefix: str, folder: str) -> str:
+        image = _packed(packed, is_system_library, prefix)
+        for raw, code in codes:
+            image = with_code(image, raw, code)
+        binary, assembly = Path(folder, "devc.bin"), Path(folder, "devc.s")
+        binary.write_bytes(image)
+        assembly.write_text(
+            f".section .rodata\n.globl {prefix}{_SYMBOL}\n.balign 16\n{prefix}{_SYMBOL}:\n"
+            f'.incbin "{binary}"\n.section .note.GNU-stack,"",%progbits\n'
+        )
+        return str(assembly)
+
+    module.export_library(str(path), fpack_imports=pack)
+
+
+def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
+    """A library's bytes with a CUDA module's machine code in place of its source.
+
+    Raises ValueError where the bytes do not hold the module as described above.
+    """
+    total, body = int.from_bytes(image[:8], "little"), image[8:]
+    end_of_source = _string(source)
+    place = body.find(end_of_source)
+    if total != len(body) or place < 0 or body.find(end_of_source, place + 1) >= 0:
+        raise ValueError("a CUDA module's source is not where TVM 0.27 puts it")
+    end = place + len(end_of_source)
+    head = _string(_KIND)
+    start = body.rfind(head, 0, place)
+    while start >= 0:
+        first = start + len(head) + 8  # of the module's bytes, behind their number
+        length = int.from_bytes(body[start + len(head) : first], "little")
+        if first + length == end and body.startswith(_string(_SOURCE), first):
+            break
+        start = body.rfind(head, 0, start)
+    else:
+        raise ValueError("a CUDA module does not begin as TVM 0.27 writes it")
+    parameters = body[first + len(_string(_SOURCE)) : place]
+    changed = _string(_MACHINE_CODE) + parameters + _string(code)
+    body = body[: start + len(head)] + _string(changed) + body[end:]
+    return len(body).to_bytes(8, "little") + body
+
+
+def _string(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "little") + data
+
+
+def _packed(module: Any, is_system_library: bool, prefix: str) -> bytes:
+    """What is to stand under the symbol; TVM gives it as a C array."""
+    text = str(tvm.runtime._ffi_api.ModulePackImportsToC(module, is_system_library, prefix))
+    array = text[text.index("= {") + 3 : text.rindex("};")]
+    return bytes(int(each, 16) for each in re.findall(r"0x[0-9a-f]{2}", array))
+
+
+def _cuda_modules(module: Any) -> Iterator[Any]:
+    for each in module.imports:
+        if each.kind == "cuda":
+            yield each
+        yield from _cuda_modules(each)
+
+
+def _raw_source(module: Any) -> bytes:
+    return str(module.inspect_source()).encode()
+
+
+def _source(module: Any) -> str:
+    return _APPROXIMATE.sub(r"\1(", str(module.inspect_source()))

@@ -1,0 +1,109 @@
+"""This machine's NVIDIA GPUs, as the CUDA driver describes them. Imports neither TVM nor needle.
+
+Names and numbers of attributes are those of cuda.h (`CUdevice_attribute`), an ABI that only grows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import sys
+from dataclasses import dataclass
+
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME_BYTES = 256
+
+ARCHITECTURE = re.compile(r"sm_[1-9]\d{1,2}a?")  # as nvcc names them
+
+_ATTRIBUTES = {
+    "threads_per_block": 1,  # CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+    "shared_bytes": 8,  # ..._MAX_SHARED_MEMORY_PER_BLOCK
+    "warp": 10,  # ..._WARP_SIZE
+    "registers": 12,  # ..._MAX_REGISTERS_PER_BLOCK
+    "multiprocessors": 16,  # ..._MULTIPROCESSOR_COUNT
+    "l2_bytes": 38,  # ..._L2_CACHE_SIZE
+    "shared_bytes_optin": 97,  # ..._MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    "major": 75,  # ..._COMPUTE_CAPABILITY_MAJOR
+    "minor": 76,  # ..._COMPUTE_CAPABILITY_MINOR
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. `shared_bytes` is what a block may use without asking, `shared_bytes_optin` with."""
+
+    index: int
+    name: str
+    major: int
+    minor: int
+    threads_per_block: int
+    shared_bytes: int
+    shared_bytes_optin: int
+    registers: int
+    warp: int
+    multiprocessors: int
+    l2_bytes: int
+
+    @property
+    def arch(self) -> str:
+        """Its architecture as nvcc names it, such as "sm_90"."""
+        return f"sm_{self.major}{self.minor}"
+
+
+@functools.cache
+def gpus() -> tuple[Gpu, ...]:
+    """Every GPU this process may use, in the driver's order; empty where there is none."""
+    return _found()[0]
+
+
+def why_none() -> str:
+    """Why `gpus` is empty, for an error; empty where it is not."""
+    return _found()[1]
+
+
+def runs(arch: str, gpu: Gpu) -> bool:
+    """Whether machine code for `arch` runs on the GPU: same major version, minor not above its own.
+
+    Code for an "a" architecture (sm_90a) runs on exactly that one. CUDA C++ Programming Guide,
+    "Binary compatibility".
+    """
+    digits = arch.removeprefix("sm_")
+    exact = digits.endswith("a")
+    number = int(digits.rstrip("a"))
+    if exact:
+        return number == 10 * gpu.major + gpu.minor
+    return number // 10 == gpu.major and number % 10 <= gpu.minor
+
+
+@functools.cache
+def _found() -> tuple[tuple[Gpu, ...], str]:
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return (), "no CUDA device was found on this machine"
+    code = driver.cuInit(0)
+    count = ctypes.c_int()
+    if code == 0:
+        code = driver.cuDeviceGetCount(ctypes.byref(count))
+    if code != 0:
+        return (), f"no CUDA device was found on this machine (driver error {code})"
+    found = tuple(_describe(driver, index) for index in range(count.value))
+    return found, "" if found else "no CUDA device was found on this machine"
+
+
+def _describe(driver: ctypes.CDLL, index: int) -> Gpu:
+    device, value = ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    _check(driver.cuDeviceGet(ctypes.byref(device), index), index)
+    _check(driver.cuDeviceGetName(name, _NAME_BYTES, device), index)
+    facts = {}
+    for field, number in _ATTRIBUTES.items():
+        _check(driver.cuDeviceGetAttribute(ctypes.byref(value), number, device), index)
+        facts[field] = value.value
+    return Gpu(index=index, name=name.value.decode(errors="replace"), **facts)
+
+
+def _check(code: int, index: int) -> None:
+    if code != 0:
+        raise OSError(f"CUDA device {index}: the driver answers with error {code}")

@@ -1,0 +1,29 @@
+"""Which functions of a module have their schedule already, and giving it to those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from needle_tvm._tvm import IRModule, PrimFunc
+
+
+def schedule_each(module: IRModule, schedule: Callable[[PrimFunc], PrimFunc]) -> IRModule:
+    """The module with every PrimFunc that has no schedule yet replaced by its own."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and not _is_scheduled(function):
+            module.update_func(name, schedule(function))
+    return module
+
+
+def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
+    """`scheduled` with the attributes of `original`, marked so that no later rule touches it.
+
+    A function that was scheduled alone is called "main", and must not be in a module that has one.
+    """
+    if "global_symbol" not in (original.attrs or {}):
+        scheduled = scheduled.without_attr("global_symbol")
+    return scheduled.with_attrs({**dict(original.attrs or {}), "tirx.is_scheduled": True})
+
+
+def _is_scheduled(function: PrimFunc) -> bool:
+    return "tirx.is_scheduled" in (function.attrs or {})
