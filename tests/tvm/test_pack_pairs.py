@@ -18,8 +18,8 @@ from needle_tvm._tvm import (
     topi,
     tvm,
 )
-from needle_tvm.passes.pack_pairs import dense, pack
 from needle_tvm.memory import aligned_copy
+from needle_tvm.passes.pack_pairs import dense, pack
 from needle_tvm.schedule import products
 from needle_tvm.target import resolve
 

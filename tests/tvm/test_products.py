@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from needle_tvm._tvm import Schedule, module_of, te, topi, tvm, write_object
-from needle_tvm.passes.pack_weights import dense, pack
 from needle_tvm.memory import aligned_copy
+from needle_tvm.passes.pack_weights import dense, pack
 from needle_tvm.schedule import products
 from needle_tvm.target import resolve
 

@@ -8,8 +8,8 @@ from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
 from needle_tvm import build
 from needle_tvm._tvm import calls_of, module_of, te, transform, tvm, write_object
-from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.memory import aligned_copy
+from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.schedule.recurrence import GATES, lstm_steps, lstm_tile, pack_gates
 from needle_tvm.target import resolve
 from needle_tvm.translate import translate

@@ -11,8 +11,8 @@ import pytest
 
 from needle_tvm import _tvm
 from needle_tvm.errors import RemoteError, UsageError
-from needle_tvm.rpc.protocol import TrackerClient, parse_address
 from needle_tvm.memory import aligned_copy
+from needle_tvm.rpc.protocol import TrackerClient, parse_address
 from needle_tvm.tune import measure, remote, remote_session
 from needle_tvm.tune.remote import LOST
 from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Outcome, Workers
