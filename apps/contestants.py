@@ -71,7 +71,9 @@ def eager(
 
     def call() -> object:
         with ndl.no_grad():
-            return model(*tensors)
+            found = model(*tensors)
+        tensors[0].device.kernels.synchronize()
+        return found
 
     return call, lambda: flatten(call())
 
@@ -180,7 +182,13 @@ def artifact(path: str, inputs: str) -> Contestant:
     program = runtime.load(path)
     arrays = load_arrays(inputs)
     tensors = program.convert(arrays)
-    return lambda: program.call(tensors), lambda: program.run(arrays)
+
+    def call() -> object:
+        found = program.call(tensors)
+        program.synchronize()
+        return found
+
+    return call, lambda: program.run(arrays)
 
 
 def check_agreement(outputs: Mapping[str, Sequence[np.ndarray]]) -> None:

@@ -276,7 +276,9 @@ def prepare_contestants(
         contestants.append(Contestant(name, f"{CONTESTANTS}:artifact", files, threads=threads))
     if request.with_peers:
         files = peers.Files(weights, inputs, folder)
-        contestants += peers.contestants(request.model, files, threads, names=PEERS)
+        contestants += peers.contestants(
+            request.model, files, threads, names=PEERS, device=request.device
+        )
     return contestants
 
 

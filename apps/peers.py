@@ -28,8 +28,8 @@ class Peer:
 
     `factory` is in the file of `apps` named before the colon; those of onnx_peers.py get an ONNX
     file, the others what torch_peers.load takes. `modules` and `programs` are what must be
-    installed. `images` are for models with inputs of four axes only, `without` names models that it
-    cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
+    installed. `images` are for models with inputs of four axes only, `gpu` ones run on a GPU too,
+    `without` names models that it cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Peer:
     environment: Callable[[int], Mapping[str, str]] = lambda threads: {}
     programs: tuple[str, ...] = ()
     images: bool = False
+    gpu: bool = False
     without: tuple[str, ...] = ()
     slow: bool = False
 
@@ -59,13 +60,14 @@ class Peer:
 TORCH_EAGER = "PyTorch eager"
 
 PEERS = {
-    "torch": Peer(TORCH_EAGER, "torch_peers.py:forward", ("torch",)),
+    "torch": Peer(TORCH_EAGER, "torch_peers.py:forward", ("torch",), gpu=True),
     "torch-channels-last": Peer(
         f"{TORCH_EAGER}, channels last",
         "torch_peers.py:forward",
         ("torch",),
         {"channels_last": True},
         images=True,
+        gpu=True,
     ),
     "torch-compile": Peer(
         "torch.compile",
@@ -73,6 +75,7 @@ PEERS = {
         ("torch",),
         {"compiled": True},
         programs=("g++",),
+        gpu=True,
         slow=True,
     ),
     "onnxruntime": Peer("ONNX Runtime", "onnx_peers.py:onnxruntime", ("onnxruntime",)),
@@ -121,10 +124,12 @@ def contestants(
     options: Mapping[str, Any] | None = None,
     images: bool = False,
     names: Collection[str] = QUICK,
+    device: str = "cpu",
 ) -> list[Contestant]:
     """The installed peers among `names` of a model in `TWINS`; none for a model of the user's own.
 
-    `options` are those of its factory in needle; `images` says that an input has four axes. Writes
+    `options` are those of its factory in needle; `images` says that an input has four axes;
+    `device` is PyTorch's name of the device. Writes
     the ONNX file where a peer reads one. Raises needle_tvm's ChildError where PyTorch cannot.
     """
     if model not in TWINS:
@@ -136,6 +141,7 @@ def contestants(
         and not peer.missing
         and model not in peer.without
         and (images or not peer.images)
+        and (peer.gpu or device == "cpu")
     ]
     load = {
         "twin": TWINS[model],
@@ -143,6 +149,7 @@ def contestants(
         "weights": files.weights,
         "inputs": files.inputs,
         "threads": threads,
+        "device": device,
     }
     read = {"inputs": files.inputs, "threads": threads}
     if any(peer.reads_onnx for peer in chosen):

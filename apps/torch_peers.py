@@ -28,13 +28,16 @@ def load(
     inputs: str,
     threads: int,
     channels_last: bool = False,
+    device: str = "cpu",
 ) -> tuple[Any, list[Any]]:
     """A model of peer_models.py with the saved weights, and the saved inputs as tensors.
 
     `options` are those of needle's factory; the twin gets what it cannot see in the weights. With
-    `channels_last` weights and inputs of four axes lie in that order in memory.
+    `channels_last` weights and inputs of four axes lie in that order in memory. On a GPU float32 is
+    float32: by itself PyTorch would convolve in TF32.
     """
     torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     make = load_function(f"{_HERE / 'peer_models.py'}:{twin}")
     known = inspect.signature(make).parameters
     side = load_module(_HERE / "contestants.py")
@@ -45,7 +48,7 @@ def load(
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
-    return net, tensors
+    return net.to(device), [t.to(device) for t in tensors]
 
 
 def forward(compiled: bool = False, **kwargs: Any) -> Contestant:
@@ -59,16 +62,21 @@ def forward(compiled: bool = False, **kwargs: Any) -> Contestant:
     # Freezing needs no_grad: it leaves graphs in inference mode as they are.
     mode = torch.no_grad if compiled else torch.inference_mode
 
+    on_gpu = any(t.is_cuda for t in tensors)
+
     def call() -> Any:
         with mode():
-            return net(*tensors)
+            found = net(*tensors)
+        if on_gpu:
+            torch.cuda.synchronize()
+        return found
 
     return call, lambda: _arrays(call())
 
 
 def _arrays(found: Any) -> list[np.ndarray]:
     parts = found if isinstance(found, tuple) else (found,)
-    return [np.ascontiguousarray(part.numpy()) for part in parts]
+    return [np.ascontiguousarray(part.cpu().numpy()) for part in parts]
 
 
 def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:

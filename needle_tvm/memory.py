@@ -45,6 +45,9 @@ class HostMemory:
         """The tensor's elements, over the same memory."""
         return bfloat16.to_array(tensor)
 
+    def synchronize(self) -> None:
+        """Nothing: a call returns when its results are there."""
+
 
 class CudaMemory:
     """A GPU's memory: NumPy's arrays are copied there and back, each copy is over on return."""
@@ -56,6 +59,7 @@ class CudaMemory:
         self._new = ffi.get_global_func("runtime.TVMTensorAllocWithScope")
         self._fill = ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
         self._read = ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._wait = ffi.get_global_func("runtime.Device_StreamSync")
         # The processor is there for what the virtual machine itself computes, such as shapes.
         self.machine_arguments = (
             *(_CUDA, index, _POOLED_ALLOCATOR),
@@ -88,6 +92,10 @@ class CudaMemory:
         if array.size:
             self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return array
+
+    def synchronize(self) -> None:
+        """Waits until all that was asked of the GPU's default stream is done."""
+        self._wait(self._device, 0)
 
 
 Memory = HostMemory | CudaMemory

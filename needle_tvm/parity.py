@@ -61,8 +61,9 @@ def ladder(
         ok = relative <= bound
         diverges = None
         if not ok and executable is not None:
-            spec = resolve("cpu", executable.manifest["target"]["num-cores"])
-            diverges = first_divergence(graph, arrays, expected, bounds, stage, spec)
+            diverges = first_divergence(
+                graph, arrays, expected, bounds, stage, _target_of(executable)
+            )
         results.append(Parity(stage, absolute, relative, bound, ok, diverges))
     return results
 
@@ -118,7 +119,7 @@ def first_divergence(
         build.write_library(module, target, folder)
         manifest = build.describe(build.signature(probe), module, spec, target, {})
         artifact.write_manifest(folder, manifest)
-        program = runtime.Program(folder, artifact.verify(folder))
+        program = runtime.Program(folder, artifact.verify(folder), device=spec.index)
         program.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = program.run(arrays)
     for node, result in zip(nodes, results, strict=True):
@@ -126,6 +127,14 @@ def first_divergence(
             assert node.op is not None  # leaves were left out above
             return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
     return "no single op: the fault is in their fusion"
+
+
+def _target_of(executable: Executable) -> TargetSpec:
+    """This machine's device of the kind that the executable runs on."""
+    target = executable.manifest["target"]
+    if target["kind"] == "cuda":
+        return resolve(f"cuda:{executable.program.device}")
+    return resolve("cpu", target["num-cores"])
 
 
 def _eager(graph: Graph, model: Any, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

@@ -144,7 +144,9 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         "noopt": Pipeline(
             prefer_emit=False, graph=(_CLEAN, own_outputs), schedule=(gpu.one_thread_each,)
         ),
-        "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs), schedule=(gpu.by_dlight,)),
+        "fused": Pipeline(
+            prefer_emit=True, graph=(*_FUSE, own_outputs), schedule=(gpu.by_default,)
+        ),
         "tuned": Pipeline(
             prefer_emit=True,
             graph=(

@@ -110,6 +110,7 @@ class Program:
         self.path = path
         self.manifest = manifest
         self.refusal = refusal
+        self.device = device
         self._main = manifest["functions"]["main"]
         self._inputs = [
             _Input(spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
@@ -238,6 +239,10 @@ class Program:
         if main is None:  # looking it up takes a microsecond
             main = self._local.main = self._machine()["main"]
         return self._call(main, tensors)
+
+    def synchronize(self) -> None:
+        """Waits until the results of every `call` are there; those on a GPU return before."""
+        self._memory.synchronize()
 
     def call_by_kernel(self, tensors: Sequence[Any], machine: Any) -> list[Any]:
         """As `call`, on a machine that `new_machine` made, with no kernels merged into one."""

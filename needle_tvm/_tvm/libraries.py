@@ -10,7 +10,10 @@ from typing import Any
 
 from needle_tvm._tvm.gpu_code import module_of_library
 from needle_tvm._tvm.names import (
+    INTERNAL_ERROR,
+    SCHEDULE_ERROR,
     IRModule,
+    PrimFunc,
     Target,
     make_target,
     relax,
@@ -57,16 +60,26 @@ def build_executable(module: IRModule, target: Target) -> Any:
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 
-def by_dlight(module: IRModule, target: Target) -> IRModule:
-    """Every PrimFunc that has no schedule by the first of TVM's default rules for GPUs that fits.
+def by_dlight(function: PrimFunc, target: Target, *, alone: bool = False) -> PrimFunc | None:
+    """A function by the first of TVM's default rules for GPUs that fits; None where none does.
 
-    dlight: R. Feng et al., "TensorIR" (ASPLOS 2023) has the schedules that its rules write.
+    With `alone`, only by that which shares no sum out among threads.
+
+    dlight: R. Feng et al., "TensorIR" (ASPLOS 2023) has the schedules that its rules write. A rule
+    that finds in the middle of its work that it does not fit raises one of many errors.
     """
-    from tvm.s_tir.dlight import ApplyDefaultSchedule, gpu
+    from tvm.s_tir.dlight import gpu
 
-    rules = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
-    with target:
-        return ApplyDefaultSchedule(*(rule() for rule in rules))(module)
+    together = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction)
+    for rule in (*(() if alone else together), gpu.Fallback):
+        try:
+            with target:
+                found = rule().apply(function, target, False)
+        except (SCHEDULE_ERROR, INTERNAL_ERROR, ValueError, TypeError, AssertionError):
+            continue
+        if found is not None:
+            return (found[0] if isinstance(found, list) else found).mod["main"]
+    return None
 
 
 def write_object(library: Any, path: str) -> None:

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from needle_tvm._tvm import NODES, IRModule, PrimFunc, Schedule, Target, by_dlight, nests, tirx
+from needle_tvm._tvm import (
+    NODES,
+    IRModule,
+    PrimFunc,
+    Schedule,
+    Target,
+    by_dlight,
+    nests,
+    nodes_in,
+    tirx,
+)
 from needle_tvm.schedule.blocks import blocks_of, extent
+from needle_tvm.schedule.gpu_narrow import narrow
 from needle_tvm.schedule.mark import mark_scheduled, schedule_each
+from needle_tvm.schedule.reductions import reduction
 
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
-NAMES: tuple[str, ...] = ()
+NAMES = (narrow.__name__,)
+
+_KEEPS_NAN = "needle.keeps_nan"
 
 
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
@@ -19,49 +33,141 @@ def one_thread_each(module: IRModule, target: Target) -> IRModule:
 
     A GPU runs no code without threads: this is the plainest schedule it takes.
     """
-    return schedule_each(module, _one_thread_each)
+    return schedule_each(_prepared(module), _one_thread_each)
 
 
 def by_default(module: IRModule, target: Target) -> IRModule:
-    """Every function by the first that fits of dlight's rules, TVM's default schedules of a GPU."""
-    return by_dlight(_without_isnan(module), target)
+    """Every function by the first that fits of dlight's rules, TVM's default schedules of a GPU.
+
+    Those that none fits get `one_thread_each`.
+    """
+    return schedule_each(_prepared(module), lambda function: _by_default(function, target))
 
 
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
-    """Every function by the first that fits of our rules, in the end by dlight's.
+    """Every function by the first that fits of our rules, in the end as `by_default` does it.
 
     `without` names those of `NAMES` that are left out.
     """
-    return by_dlight(_without_isnan(module), target)
+
+    def by_rules(function: PrimFunc) -> PrimFunc:
+        found = None if narrow.__name__ in without else narrow(Schedule(function))
+        if found is not None:
+            return mark_scheduled(found.mod["main"], function)
+        return _by_default(function, target)
+
+    return schedule_each(_prepared(module), by_rules)
 
 
-def _without_isnan(module: IRModule) -> IRModule:
-    """Every function with |x| <= infinity asked instead of isnan(x).
+def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
+    keeps_nan = _KEEPS_NAN in (function.attrs or {})
+    found = by_dlight(function, target, alone=keeps_nan)
+    return _one_thread_each(function) if found is None else mark_scheduled(found, function)
 
-    Of a vector TVM writes isnan as one comparison, which CUDA does not have; x != x it takes to be
-    false.
+
+def _keeps_nan(function: PrimFunc) -> bool:
+    """Whether the function has a maximum or minimum through which NaN goes: TVM reduces by several
+    threads only what it knows as a sum, a product, a maximum or a minimum."""
+    sch = Schedule(function)
+    found = [reduction(sch.get(block)) for block in blocks_of(sch)]
+    return any(each is not None and each.across is not None for each in found)
+
+
+# Of each dtype its width and the bits of infinity, above which, but for the sign, all NaNs are.
+_INFINITY = {
+    "float16": (16, 0x7C00),
+    "bfloat16": (16, 0x7F80),
+    "float32": (32, 0x7F800000),
+    "float64": (64, 0x7FF0000000000000),
+}
+
+
+def _prepared(module: IRModule) -> IRModule:
+    """Every function as a GPU's code can be made of it, whatever schedules it."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc):
+            changed = _particular(_without_isnan(function))
+            if _keeps_nan(function):  # as isnan tells
+                changed = changed.with_attr(_KEEPS_NAN, True)
+            module.update_func(name, changed)
+    return module
+
+
+def _particular(function: PrimFunc) -> PrimFunc:
+    """The function, scheduled where no rule knows it: written statements, and empty loops."""
+    sch = Schedule(function)
+    blocks = blocks_of(sch)
+    if not blocks:
+        return mark_scheduled(_on_threads(function), function)
+    results = [buffer for buffer in _written(function) if 0 not in map(int, buffer.shape)]
+    if not results:  # a grid of no blocks cannot be launched
+        return mark_scheduled(function.with_body(tirx.Evaluate(0)), function)
+    loops = [loop for block in blocks for loop in sch.get_loops(block)]
+    return _one_thread_each(function) if 0 in [extent(sch, loop) for loop in loops] else function
+
+
+def _written(function: PrimFunc) -> list[Any]:
+    """The buffers that a function is given to write to."""
+    given = list(function.params)
+    stores = nodes_in(function.body, NODES.store)
+    return [each for each in given if any(store.buffer.same_as(each) for store in stores)]
+
+
+def _on_threads(function: PrimFunc) -> PrimFunc:
+    """Statements that an op wrote itself, their parallel loop over the grid; else in one thread."""
+
+    def over_grid(loop: Any) -> Any:
+        return _over_grid(loop) if loop.kind == tirx.ForKind.PARALLEL else loop
+
+    if any(loop.kind == tirx.ForKind.PARALLEL for loop in nodes_in(function.body, NODES.loop)):
+        return function.with_body(nests.map_nodes(function.body, NODES.loop, over_grid))
+    once = tirx.For(
+        tirx.Var("once", "int64"),
+        tirx.const(0, "int64"),
+        tirx.const(1, "int64"),
+        tirx.ForKind.SERIAL,
+        function.body.block.body,
+    )
+    return nests.with_root(function, [_over_grid(once)], [])
+
+
+def _over_grid(loop: Any) -> Any:
+    """The loop with a block of one thread for each of its steps."""
+    index = tirx.Var("blockIdx.x", str(loop.loop_var.ty))
+    thread = tirx.IterVar(None, index, tirx.IterVar.ThreadIndex, "blockIdx.x")
+    kind = tirx.ForKind.THREAD_BINDING
+    return tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body, thread)
+
+
+def _without_isnan(function: PrimFunc) -> PrimFunc:
+    """A function with a look at the bits instead of isnan(x).
+
+    Of a vector TVM writes isnan as one comparison, which CUDA does not have. Its simplifier does
+    not think of NaN: it takes x != x to be false, and not (x <= infinity) to be x > infinity.
     """
 
-    def compared(call: Any) -> Any:
+    def by_bits(call: Any) -> Any:
         if getattr(call.op, "name", "") != "tirx.isnan":
             return call
         (value,) = call.args
-        return tirx.Not(tirx.abs(value) <= tirx.infinity(str(value.ty)))
+        width, infinity = _INFINITY[str(value.ty)]
+        unsigned = f"uint{width}"
+        magnitude = tirx.reinterpret(unsigned, value) & tirx.const(2 ** (width - 1) - 1, unsigned)
+        return magnitude > tirx.const(infinity, unsigned)
 
-    for name, function in list(module.functions_items()):
-        if isinstance(function, PrimFunc):
-            body = nests.map_nodes(function.body, NODES.call, compared)
-            module.update_func(name, function.with_body(body))
-    return module
+    return function.with_body(nests.map_nodes(function.body, NODES.call, by_bits))
 
 
 def _one_thread_each(function: PrimFunc) -> PrimFunc:
     sch = Schedule(function)
     for block in blocks_of(sch):
-        loops = sch.get_loops(block)
-        kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
-        each = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == nests.SPATIAL]
-        each = each or [sch.add_unit_loop(block)]
+        loops = sch.get_loops(block)  # none of a single element
+        axes = sch.get(block).iter_vars
+        each = [
+            loop for loop, axis in zip(loops, axes, strict=False) if axis.iter_type == nests.SPATIAL
+        ] or [sch.add_unit_loop(block)]
+        if 0 in [extent(sch, loop) for loop in each]:
+            continue  # nothing is left of it
         others = [loop for loop in loops if loop not in each]
         sch.reorder(*each, *others)
         bind_threads(sch, sch.fuse(*each), _THREADS)

@@ -1,0 +1,42 @@
+"""The models of tvm_eval.py compiled for GPUs that need not be here, at every stage."""
+
+import numpy as np
+import pytest
+
+import models
+import needle_tvm
+from contestants import build_model
+from needle import Tensor
+from needle_tvm import gpu, nvcc
+from needle_tvm.stages import STAGES
+
+pytest.importorskip("tvm", reason="needs the [tvm] extra")
+
+pytestmark = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+
+
+@pytest.mark.parametrize("name", sorted(models.FACTORIES))
+@pytest.mark.parametrize(
+    ("stage", "arch"),
+    [
+        *((STAGES[-1], arch) for arch in ("sm_75", "sm_80", "sm_90")),
+        *((stage, "sm_90") for stage in STAGES[:-1]),
+    ],
+)
+def test_every_kernel_fits_its_registers(name, stage, arch, cache_dir, monkeypatch):
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
+    model, inputs = build_model(models.factory(name))
+    tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
+    found = needle_tvm.compile(model.eval(), *tensors, target=f"cuda:{arch}", stage=stage)
+    assert found.manifest["target"]["arch"] == arch and found.manifest["stage"] == stage
+    for kernel in found.manifest["kernels"]:
+        assert 0 < kernel["registers"] <= 255 and kernel["shared"] <= 48 << 10, kernel
+        assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
+
+
+@pytest.mark.skipif(bool(gpu.gpus()), reason="there is a GPU, which would run it")
+def test_without_a_gpu_the_evaluation_says_so(run_app, tmp_path):
+    done = run_app("tvm_eval.py", "-m", "mlp", "-d", "cuda", "--out", tmp_path)
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.endswith("target 'cuda': no CUDA device was found on this machine")

@@ -1,0 +1,109 @@
+"""Code for a GPU run without one, for tests: TVM's runtime for CUDA, emulated (runtime.cc).
+
+What is emulated is the device: everything else is what runs on a machine with a GPU, from the
+target that its driver describes to the library in the artifact. Kernels are compiled from the very
+CUDA source that nvcc would get, by the host's compiler. `install` changes the process for good:
+tests that use it run in one of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from needle_tvm import ffi, gpu, memory, nvcc
+from needle_tvm.gpu import Gpu
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+CUDA = ROOT / "src" / "cuda" / "emulated"  # needle's emulated CUDA runtime
+BUILD = ROOT / "build" / "emulated"
+
+GPU = Gpu(
+    index=0,
+    name="emulated",
+    major=9,
+    minor=0,
+    threads_per_block=1024,
+    shared_bytes=49152,
+    shared_bytes_optin=232448,
+    registers=65536,
+    warp=32,
+    multiprocessors=132,
+    l2_bytes=50 << 20,
+)
+
+_KERNEL = re.compile(r'^extern "C" __global__ void [^{;]*?(\w+)\(([^)]*)\);$', re.MULTILINE)
+
+
+def compiler() -> str | None:
+    """The C++ compiler; None where there is none."""
+    return shutil.which("g++") or shutil.which("c++")
+
+
+def _compile(sources: list[Path], output: Path, *options: str) -> None:
+    command = [str(compiler()), "-std=c++17", "-fPIC", "-shared", "-w", f"-I{CUDA}", *options]
+    done = subprocess.run(
+        [*command, "-o", str(output), *map(str, sources)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"{output.name}: {done.stderr[:2000]}")
+
+
+def build() -> Path:
+    """The emulated runtime, compiled where its sources are not those it was compiled from."""
+    site = Path(sysconfig.get_path("purelib"))
+    sources = [HERE / "runtime.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
+    text = b"".join(path.read_bytes() for path in [*sources, *sorted(CUDA.glob("*.h"))])
+    library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not library.is_file():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        fresh = library.with_suffix(".tmp")
+        folders = (HERE / "headers", site / "tvm/include", site / "tvm_ffi/include")
+        dlpack = site / "tvm_ffi/include/dlpack"
+        _compile(sources, fresh, "-O1", *(f"-I{folder}" for folder in (*folders, dlpack)))
+        fresh.replace(library)
+    return library
+
+
+def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
+    """The host's code of a CUDA source, in the place of `nvcc.compile_cubin`."""
+    kernels = _KERNEL.findall(source)
+    calls = "\n".join(
+        f'extern "C" void run_{name}(void* p) {{ void** a = (void**)p; {name}({_given(types)}); }}'
+        for name, types in kernels
+    )
+    key = hashlib.sha256(source.encode()).hexdigest()[:24]
+    library = BUILD / f"kernels-{key}.so"
+    if not library.is_file():
+        text = library.with_suffix(".cc")
+        # In C++ the alignment comes first.
+        cpp = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 __shared__", source)
+        text.write_text(f"{cpp}\n{calls}\n")
+        fresh = library.with_suffix(".tmp")
+        _compile([text], fresh, "-O1", f"-I{HERE / 'headers'}")
+        fresh.replace(library)
+    return library.read_bytes(), [nvcc.Resources(name, 1, 0, 0, 0) for name, _ in kernels]
+
+
+def _given(parameters: str) -> str:
+    """The arguments of a call whose parameters lie where the pointers of `a` lead."""
+    types = [p.strip().rpartition(" ")[0] for p in parameters.split(",") if p.strip()]
+    plain = [re.sub(r"__restrict__|\bconst\b", "", each).strip() for each in types]
+    return ", ".join(f"*({each}*)a[{i}]" for i, each in enumerate(plain))
+
+
+def install() -> None:
+    """From here on this process has a GPU."""
+    library = ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
+    assert library is not None
+    gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
+    nvcc.compile_cubin = compile_cubin
+    nvcc.find = lambda: "emulated"
+    nvcc.version = lambda: "0.0"  # type: ignore[assignment]
+    memory.load_cuda_runtime = ffi.load_ffi

@@ -1,0 +1,125 @@
+"""Run by test_emulated_gpu.py in a process of its own: from here on there is a GPU in it."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+import models
+import needle as ndl
+import needle_tvm
+from contestants import build_model
+from needle.ops import REGISTRY
+from needle.testing import check_op
+from needle.trace import trace
+from needle_tvm import artifact, build, memory, parity, runtime
+from needle_tvm.stages import STAGES
+from needle_tvm.target import resolve
+
+from . import install
+
+install()
+
+OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
+DTYPES = tuple(os.environ.get("NEEDLE_EMULATED_DTYPES", "float32").split(","))
+
+
+def program(function, inputs, stage, folder):
+    """A function compiled for the GPU, and its graph."""
+    graph = trace(function, *inputs)
+    spec = resolve("cuda")
+    target = spec.to_tvm()
+    module = build.schedule(build.lower(graph, target, stage), target, stage)
+    folder.mkdir()
+    notes = build.write_library(module, target, folder)
+    artifact.write_manifest(
+        folder, build.describe(build.signature(graph), module, spec, target, notes)
+    )
+    return graph, runtime.Program(folder, artifact.verify(folder))
+
+
+@pytest.mark.parametrize("name", sorted(models.FACTORIES))
+def test_every_stage_of_a_model_computes_what_the_model_does(name):
+    model, inputs = build_model(models.factory(name), batch=2)
+    tensors = [ndl.Tensor(np.asarray(x), requires_grad=False) for x in inputs]
+    stages = {
+        stage: needle_tvm.compile(model.eval(), *tensors, target="cuda", stage=stage)
+        for stage in STAGES
+    }
+    for rung in parity.ladder(model, tensors, stages):
+        assert rung.ok and rung.max_relative < 1e-5, rung
+    # Again: what a CUDA graph keeps, and memory that is handed out anew.
+    expected = [t.numpy() for t in trace(model, *tensors).flatten_outputs(model(*tensors))]
+    for stage, executable in stages.items():
+        for _ in range(3):
+            found = executable.program.run([t.numpy() for t in tensors])
+            for want, have in zip(expected, found, strict=True):
+                scale = np.abs(want).max()
+                np.testing.assert_allclose(have, want, atol=1e-5 * scale, err_msg=stage)
+
+
+def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
+    layers = ndl.nn.Sequential(ndl.nn.Linear(20, 30), ndl.nn.ReLU(), ndl.nn.Linear(30, 5)).eval()
+    x = np.random.default_rng(0).standard_normal((3, 20), dtype=np.float32)
+    folder = needle_tvm.compile(layers, x, target="cuda").export(tmp_path / "model")
+    loaded = runtime.load(folder)
+    assert isinstance(loaded._memory, memory.CudaMemory)
+    assert runtime.self_test(loaded).passed
+    other = {name: value.numpy() * 2 for name, value in layers.state_dict().items()}
+    loaded.set_params(other)
+    layers.load_state_dict(other)
+    np.testing.assert_allclose(loaded(x), layers(ndl.Tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
+
+
+# Rows, terms, columns: whole tiles; one row; tails of terms and columns; all the rows there may be.
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"),
+    [(8, 512, 64), (1, 128, 8), (16, 130, 9), (3, 1000, 77), (13, 200, 4100)],
+)
+def test_products_of_few_rows(rows, terms, columns):
+    rng = np.random.default_rng(0)
+    layer = ndl.nn.Sequential(ndl.nn.Linear(terms, columns), ndl.nn.ReLU()).eval()
+    x = rng.standard_normal((rows, terms), dtype=np.float32)
+    executable = needle_tvm.compile(layer, x, target="cuda")
+    assert "threadIdx.y" in executable.script and 'scope="shared"' in executable.script
+    weight, bias = (p.numpy().astype(np.float64) for p in layer.parameters())
+    expected = np.maximum(x.astype(np.float64) @ weight + bias, 0)
+    found = executable.program.run([x])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+
+
+@functools.cache
+def kept():
+    return {}
+
+
+def compiler(stage, folder):
+    """A `check_op` hook: each op compiled for the GPU, and run there."""
+
+    def compiled(op, inputs):
+        key = repr(op), stage, str([_spec(value) for value in inputs])
+        if key not in kept():
+
+            def apply(*values):
+                return op(*[ndl.ops.make_tuple(*v) if isinstance(v, tuple) else v for v in values])
+
+            kept()[key] = program(apply, inputs, stage, folder / str(len(kept())))
+        graph, ready = kept()[key]
+        arrays = [np.asarray(leaf) for leaf in graph.flatten_inputs(tuple(inputs), {})]
+        return graph.unflatten_outputs(ready.run(arrays))
+
+    return compiled
+
+
+def _spec(value):
+    if isinstance(value, tuple):
+        return tuple(_spec(part) for part in value)
+    return (value.shape, str(value.dtype))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_op(name, tmp_path):
+    stages = ("noopt", "tuned")
+    hooks = {stage: compiler(stage, tmp_path) for stage in stages}
+    check_op(REGISTRY[name], devices=[], dtypes=DTYPES, compiled=hooks)

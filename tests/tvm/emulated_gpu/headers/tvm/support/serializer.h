@@ -1,0 +1,2 @@
+#pragma once
+#include <tvm/support/io.h>

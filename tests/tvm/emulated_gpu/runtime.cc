@@ -1,0 +1,234 @@
+// TVM's runtime for CUDA on a host without a GPU, for tests: memory and threads are those of
+// needle's emulated CUDA runtime, a library's machine code is the host's, compiled from the CUDA
+// source that TVM generated. Everything above is the real thing: the virtual machine, the host code
+// that launches kernels, what an artifact holds.
+#include <dlfcn.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/runtime/device_api.h>
+#include <tvm/runtime/vm/vm.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+namespace {
+
+namespace ffi = tvm::ffi;
+using tvm::Device;
+using tvm::runtime::DeviceAPI;
+using tvm::runtime::DeviceAttrKind;
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
+}
+
+class EmulatedDevice final : public DeviceAPI {
+ public:
+  void SetDevice(Device device) final { check(cudaSetDevice(device.device_id), "SetDevice"); }
+  void GetAttr(Device, DeviceAttrKind kind, ffi::Any* rv) final {
+    if (kind == tvm::runtime::kExist) *rv = 1;
+  }
+  void* AllocDataSpace(Device device, size_t bytes, size_t, DLDataType) final {
+    SetDevice(device);
+    void* memory = nullptr;  // as cudaMalloc leaves it for nothing
+    if (bytes > 0) check(cudaMalloc(&memory, bytes), "AllocDataSpace");
+    return memory;
+  }
+  void FreeDataSpace(Device device, void* memory) final {
+    SetDevice(device);
+    if (memory != nullptr) check(cudaFree(memory), "FreeDataSpace");
+  }
+  void StreamSync(Device device, TVMStreamHandle stream) final {
+    SetDevice(device);
+    check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "StreamSync");
+  }
+
+ protected:
+  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset,
+                      size_t bytes, Device from_device, Device to_device, DLDataType,
+                      TVMStreamHandle stream) final {
+    const bool there = from_device.device_type == kDLCUDA, back = to_device.device_type == kDLCUDA;
+    SetDevice(there ? from_device : to_device);
+    const cudaMemcpyKind kind = there ? (back ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost)
+                                      : cudaMemcpyHostToDevice;
+    check(cudaMemcpyAsync(static_cast<char*>(to) + to_offset,
+                          static_cast<const char*>(from) + from_offset, bytes, kind,
+                          static_cast<cudaStream_t>(stream)),
+          "CopyDataFromTo");
+  }
+};
+
+// What TVM writes for a CUDA module (src/backend/cuda/codegen): strings and lists are a 64-bit
+// number and as many items.
+struct Reader {
+  const char* at;
+  const char* end;
+
+  template <class T>
+  T number() {
+    T value;
+    if (end - at < static_cast<ptrdiff_t>(sizeof value)) TVM_FFI_THROW(ValueError) << "cut off";
+    std::memcpy(&value, at, sizeof value);
+    at += sizeof value;
+    return value;
+  }
+  std::string string() {
+    const auto length = number<uint64_t>();
+    if (static_cast<uint64_t>(end - at) < length) TVM_FFI_THROW(ValueError) << "cut off";
+    std::string found(at, length);
+    at += length;
+    return found;
+  }
+};
+
+struct Kernel {
+  std::vector<DLDataType> arguments;
+  std::vector<std::string> launch;
+  void (*thread)(void*) = nullptr;
+};
+
+// A dimension of the grid or the block, from its tag: "blockIdx.x".
+unsigned& dimension(const std::string& tag, dim3& grid, dim3& block) {
+  dim3& of = tag.rfind("blockIdx.", 0) == 0 ? grid : block;
+  if (&of == &block && tag.rfind("threadIdx.", 0) != 0)
+    TVM_FFI_THROW(ValueError) << "launch parameter " << tag << " is not emulated";
+  return tag.back() == 'x' ? of.x : tag.back() == 'y' ? of.y : of.z;
+}
+
+void run(const Kernel& kernel, const std::string& name, ffi::PackedArgs args) {
+  const size_t count = kernel.arguments.size();
+  std::vector<int64_t> values(count);
+  std::vector<void*> places;
+  std::vector<const void*> pointers;
+  for (size_t i = 0; i < count; ++i) {
+    const DLDataType type = kernel.arguments[i];
+    const int at = static_cast<int>(i);
+    if (type.code == kDLOpaqueHandle) {
+      void* pointer = args[at].cast<void*>();
+      std::memcpy(&values[i], &pointer, sizeof pointer);
+      pointers.push_back(pointer);
+    } else if (type.code == kDLFloat) {
+      const double x = args[at].cast<double>();
+      const float narrow = static_cast<float>(x);
+      if (type.bits == 32) std::memcpy(&values[i], &narrow, sizeof narrow);
+      if (type.bits == 64) std::memcpy(&values[i], &x, sizeof x);
+    } else {
+      values[i] = args[at].cast<int64_t>();
+    }
+    places.push_back(&values[i]);
+  }
+  dim3 grid, block;
+  for (size_t i = 0; i < kernel.launch.size(); ++i)
+    dimension(kernel.launch[i], grid, block) =
+        static_cast<unsigned>(args[static_cast<int>(count + i)].cast<int64_t>());
+  check(emulated::run(grid, block, kernel.thread, places.data(), nullptr, pointers.data(),
+                      static_cast<int>(pointers.size())),
+        name.c_str());
+}
+
+class EmulatedModule final : public ffi::ModuleObj {
+ public:
+  explicit EmulatedModule(const ffi::Bytes& bytes) {
+    Reader reader{bytes.data(), bytes.data() + bytes.size()};
+    if (reader.string() != "cubin") TVM_FFI_THROW(ValueError) << "the library holds no machine code";
+    const auto kernels = reader.number<uint64_t>();
+    for (uint64_t k = 0; k < kernels; ++k) {
+      const std::string key = reader.string();
+      reader.string();  // the name again
+      Kernel& kernel = kernels_[key];
+      for (auto n = reader.number<uint64_t>(); n > 0; --n)
+        kernel.arguments.push_back(reader.number<DLDataType>());
+      for (auto n = reader.number<uint64_t>(); n > 0; --n) kernel.launch.push_back(reader.string());
+      for (auto n = reader.number<uint64_t>(); n > 0; --n) reader.number<int32_t>();
+    }
+    load(reader.string());
+  }
+  const char* kind() const final { return "cuda"; }
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    auto found = kernels_.find(std::string(name));
+    if (found == kernels_.end()) return std::nullopt;
+    const Kernel kernel = found->second;  // its code stays loaded until the process ends
+    return ffi::Function::FromPacked(
+        [kernel, name](ffi::PackedArgs args, ffi::Any*) { run(kernel, name, args); });
+  }
+
+ private:
+  void load(const std::string& code) {
+    char path[] = "/tmp/needle-emulated-XXXXXX";
+    const int file = mkstemp(path);
+    if (file < 0 || write(file, code.data(), code.size()) != static_cast<ssize_t>(code.size()))
+      TVM_FFI_THROW(RuntimeError) << "the kernels cannot be written to " << path;
+    close(file);
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    unlink(path);
+    if (library == nullptr) TVM_FFI_THROW(RuntimeError) << dlerror();
+    for (auto& [name, kernel] : kernels_) {
+      kernel.thread = reinterpret_cast<void (*)(void*)>(dlsym(library, ("run_" + name).c_str()));
+      if (kernel.thread == nullptr) TVM_FFI_THROW(RuntimeError) << "no kernel " << name;
+    }
+  }
+  std::unordered_map<std::string, Kernel> kernels_;
+};
+
+// CUDA graphs: what would be captured runs every time; what it allocates is kept, as a graph's is.
+class Graphs final : public tvm::runtime::vm::VMExtensionNode {
+ public:
+  ffi::Any allocation(tvm::runtime::vm::VirtualMachine* vm, const ffi::ObjectRef& make, int64_t at) {
+    auto found = kept_.find(at);
+    if (found != kept_.end()) return found->second;
+    ffi::Any made;
+    vm->InvokeClosurePacked(make, ffi::PackedArgs(nullptr, 0), &made);
+    return kept_[at] = made;
+  }
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("needle.EmulatedGraphs", Graphs,
+                                    tvm::runtime::vm::VMExtensionNode);
+
+ private:
+  std::unordered_map<int64_t, ffi::Any> kept_;
+};
+
+class GraphsRef final : public tvm::runtime::vm::VMExtension {
+ public:
+  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(GraphsRef, tvm::runtime::vm::VMExtension, Graphs);
+  static GraphsRef Create() { return GraphsRef(ffi::make_object<Graphs>()); }
+};
+
+using tvm::runtime::vm::VirtualMachine;
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = ffi::reflection;
+  refl::GlobalDef()
+      .def_packed("device_api.cuda",
+                  [](ffi::PackedArgs, ffi::Any* rv) {
+                    static auto* api = new EmulatedDevice;
+                    *rv = static_cast<void*>(static_cast<DeviceAPI*>(api));
+                  })
+      .def("ffi.Module.load_from_bytes.cuda",
+           [](const ffi::Bytes& bytes) {
+             return ffi::Module(ffi::make_object<EmulatedModule>(bytes));
+           })
+      .def_packed("vm.builtin.cuda_graph.run_or_capture",
+                  [](ffi::PackedArgs args, ffi::Any* rv) {
+                    VirtualMachine* vm = VirtualMachine::GetContextPtr(args[0]);
+                    auto given = args[2].cast<ffi::Array<ffi::Any>>();
+                    std::vector<ffi::AnyView> values(given.begin(), given.end());
+                    vm->InvokeClosurePacked(
+                        args[1].cast<ffi::ObjectRef>(),
+                        ffi::PackedArgs(values.data(), static_cast<int32_t>(values.size())), rv);
+                  })
+      .def_packed("vm.builtin.cuda_graph.get_cached_alloc", [](ffi::PackedArgs args, ffi::Any* rv) {
+        VirtualMachine* vm = VirtualMachine::GetContextPtr(args[0]);
+        auto graphs = vm->GetOrCreateExtension<GraphsRef>();
+        auto* node = const_cast<Graphs*>(static_cast<const Graphs*>(graphs.get()));
+        *rv = node->allocation(vm, args[1].cast<ffi::ObjectRef>(), args[2].cast<int64_t>());
+      });
+}
+
+}  // namespace

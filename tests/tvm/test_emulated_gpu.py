@@ -1,0 +1,59 @@
+"""Models and ops compiled for a GPU, run on the emulated one: see emulated_gpu/__init__.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import emulated_gpu
+
+HERE = Path(emulated_gpu.__file__).parent
+ROOT = HERE.parents[2]
+
+pytestmark = pytest.mark.skipif(
+    emulated_gpu.compiler() is None, reason="no C++ compiler to compile the emulated GPU with"
+)
+
+# Each for what no other has: elementwise, NaN in a reduction, sums by several threads, products in
+# shared memory, windows with padding, statements that an op writes itself, empty arrays.
+SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softmax")
+
+
+def check(what, seconds, **environment):
+    """Runs one of the checks, or all cases of it; what it says where it fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-p", "no:xdist", f"{HERE / 'checks.py'}::{what}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'apps'}:{ROOT}", **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
+def test_a_model_at_every_stage(name):
+    check(f"test_every_stage_of_a_model_computes_what_the_model_does[{name}]", 600)
+
+
+def test_an_artifact():
+    check("test_an_exported_model_is_loaded_and_tested_by_its_example", 300)
+
+
+def test_products_of_few_rows():
+    check("test_products_of_few_rows", 600)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_an_op(name):
+    check(f"test_op[{name}]", 600)
+
+
+@pytest.mark.slow
+def test_every_op():
+    check("test_op", 7200, NEEDLE_EMULATED_DTYPES="float32,int32,bool")
