@@ -29,7 +29,8 @@ class Peer:
     `factory` is in the file of `apps` named before the colon; those of onnx_peers.py get an ONNX
     file, the others what torch_peers.load takes. `modules` and `programs` are what must be
     installed. `images` are for models with inputs of four axes only, `gpu` ones run on a GPU too,
-    `without` names models that it cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
+    `without` names models that it cannot run; `slow` ones take so long to compile, or to run, that
+    they must be asked for.
     """
 
     name: str
