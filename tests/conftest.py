@@ -56,9 +56,8 @@ def pytest_configure(config):
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         sys.modules[full] = module
-    if name:
-        # For modules that draw arrays while they are imported.
-        os.environ["NEEDLE_TEST_DEVICE"] = name
+    # For modules that choose while they are imported, and not for the processes that they start.
+    pytest.needle_device = name
 
 
 def chosen_devices(config):

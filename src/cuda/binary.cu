@@ -33,12 +33,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Op, class In, class Out, class I>
+template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    binary_strided(Layout<3, I> layout, const In* a, In a_value, const In* b, In b_value,
+    binary_strided(Layout<3> layout, const In* a, In a_value, const In* b, In b_value,
                    Out* out) {
-  for (I i = static_cast<I>(grid_index()); i < layout.total; i += static_cast<I>(grid_step())) {
-    I at[3];
+  for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
+    int64_t at[3];
     layout.locate(i, at);
     const In x = a == nullptr ? a_value : a[at[0]], y = b == nullptr ? b_value : b[at[1]];
     out[at[2]] = Io<Out>::store(Op::at(Io<In>::load(x), Io<In>::load(y)));
@@ -62,12 +62,8 @@ void run_binary(const char* what, const Loop<3>& loop, const Input& a, const Inp
     return;
   }
   const Grid grid = grid_for(work.device(), loop.total, kThreads);
-  if (narrow(loop))
-    work.launch(binary_strided<Op, In, Out, int>, grid, kThreads, Layout<3, int>(loop), x.p,
-                x.value, y.p, y.value, to);
-  else
-    work.launch(binary_strided<Op, In, Out, int64_t>, grid, kThreads, Layout<3, int64_t>(loop), x.p,
-                x.value, y.p, y.value, to);
+  work.launch(binary_strided<Op, In, Out>, grid, kThreads, Layout<3>(loop), x.p, x.value, y.p,
+              y.value, to);
 }
 
 template <class Op, Category kCategory>

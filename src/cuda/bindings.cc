@@ -6,8 +6,6 @@
 #include "cuda/memory.h"
 #include "cuda/transfer.h"
 
-#include <optional>
-
 namespace py = pybind11;
 
 namespace needle {
@@ -64,10 +62,12 @@ py::dict memory_stats(int device) {
   return d;
 }
 
-void set_memory_limit(std::optional<int64_t> bytes, int device) {
-  if (bytes && *bytes < 0)
-    throw std::invalid_argument("set_memory_limit: " + std::to_string(*bytes) + " is below 0");
-  cuda::set_memory_limit(checked_device(device), bytes.value_or(INT64_MAX));
+// None for no limit.
+void set_memory_limit(const py::object& limit, int device) {
+  const int64_t bytes = limit.is_none() ? INT64_MAX : py::cast<int64_t>(limit);
+  if (bytes < 0)
+    throw std::invalid_argument("set_memory_limit: " + std::to_string(bytes) + " is below 0");
+  cuda::set_memory_limit(checked_device(device), bytes);
 }
 
 }  // namespace

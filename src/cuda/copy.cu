@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(kThreads) copy_packed(const In* x, Out* out, i
     out[i] = converted<In, Out>(x[i]);
 }
 
-template <class In, class Out, class I>
+template <class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    copy_strided(Layout<2, I> layout, const In* x, Out* out) {
-  for (I i = static_cast<I>(grid_index()); i < layout.total; i += static_cast<I>(grid_step())) {
-    I at[2];
+    copy_strided(Layout<2> layout, const In* x, Out* out) {
+  for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
+    int64_t at[2];
     layout.locate(i, at);
     out[at[1]] = converted<In, Out>(x[at[0]]);
   }
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTile* kTileRows)
 
 // Element after element, by one thread: where several are written to one place, the last stands.
 template <class In, class Out>
-__global__ void copy_ordered(Layout<2, int64_t> layout, const In* x, Out* out) {
+__global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = 0; i < layout.total; ++i) {
     int64_t at[2];
     layout.locate(i, at);
@@ -94,7 +94,7 @@ void run_copy(const Loop<2>& loop, const View& from, const View& to, bool ordere
   const In* x = data_of<const In>(from);
   Out* out = data_of<Out>(to);
   if (ordered) {
-    work.launch(copy_ordered<In, Out>, Grid(), 1, Layout<2, int64_t>(loop), x, out);
+    work.launch(copy_ordered<In, Out>, Grid(), 1, Layout<2>(loop), x, out);
     return;
   }
   constexpr int kPack = kPackOf<In, Out>;
@@ -107,16 +107,13 @@ void run_copy(const Loop<2>& loop, const View& from, const View& to, bool ordere
   if constexpr (std::is_same_v<In, Out>)
     if (run_transposed(work, loop, x, out)) return;
   const Grid grid = grid_for(work.device(), loop.total, kThreads);
-  if (narrow(loop))
-    work.launch(copy_strided<In, Out, int>, grid, kThreads, Layout<2, int>(loop), x, out);
-  else
-    work.launch(copy_strided<In, Out, int64_t>, grid, kThreads, Layout<2, int64_t>(loop), x, out);
+  work.launch(copy_strided<In, Out>, grid, kThreads, Layout<2>(loop), x, out);
 }
 
-template <class S, class I>
-__global__ void __launch_bounds__(kThreads) fill_kernel(Layout<1, I> layout, S value, S* out) {
-  for (I i = static_cast<I>(grid_index()); i < layout.total; i += static_cast<I>(grid_step())) {
-    I at[1];
+template <class S>
+__global__ void __launch_bounds__(kThreads) fill_kernel(Layout<1> layout, S value, S* out) {
+  for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
+    int64_t at[1];
     layout.locate(i, at);
     out[at[0]] = value;
   }
@@ -151,12 +148,7 @@ void fill(const Loop<1>& loop, const Element& value, const View& to) {
     S bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
     const Grid grid = grid_for(work.device(), loop.total, kThreads);
-    if (narrow(loop))
-      work.launch(fill_kernel<S, int>, grid, kThreads, Layout<1, int>(loop), bits,
-                  data_of<S>(to));
-    else
-      work.launch(fill_kernel<S, int64_t>, grid, kThreads, Layout<1, int64_t>(loop), bits,
-                  data_of<S>(to));
+    work.launch(fill_kernel<S>, grid, kThreads, Layout<1>(loop), bits, data_of<S>(to));
   });
 }
 

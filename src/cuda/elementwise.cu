@@ -20,11 +20,11 @@ __global__ void __launch_bounds__(kThreads) unary_packed(const In* x, Out* out, 
     out[i] = Io<Out>::store(Op::at(Io<In>::load(x[i])));
 }
 
-template <class Op, class In, class Out, class I>
+template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    unary_strided(Layout<2, I> layout, const In* x, Out* out) {
-  for (I i = static_cast<I>(grid_index()); i < layout.total; i += static_cast<I>(grid_step())) {
-    I at[2];
+    unary_strided(Layout<2> layout, const In* x, Out* out) {
+  for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
+    int64_t at[2];
     layout.locate(i, at);
     out[at[1]] = Io<Out>::store(Op::at(Io<In>::load(x[at[0]])));
   }
@@ -43,11 +43,7 @@ void run_unary(const char* what, const Loop<2>& loop, const View& x, const View&
     return;
   }
   const Grid grid = grid_for(work.device(), loop.total, kThreads);
-  if (narrow(loop))
-    work.launch(unary_strided<Op, In, Out, int>, grid, kThreads, Layout<2, int>(loop), from, to);
-  else
-    work.launch(unary_strided<Op, In, Out, int64_t>, grid, kThreads, Layout<2, int64_t>(loop), from,
-                to);
+  work.launch(unary_strided<Op, In, Out>, grid, kThreads, Layout<2>(loop), from, to);
 }
 
 template <class Op, Category kCategory>
@@ -69,12 +65,12 @@ void half_power(const Loop<2>& loop, const View& x, const View& out) {
   unary_of<fn::half_power, Category::FLOAT>("power", loop, x, out);
 }
 
-template <class S, class I>
+template <class S>
 __global__ void __launch_bounds__(kThreads)
-    where_kernel(Layout<4, I> layout, const uint8_t* mask, const S* a, S a_value, const S* b,
+    where_kernel(Layout<4> layout, const uint8_t* mask, const S* a, S a_value, const S* b,
                  S b_value, S* out) {
-  for (I i = static_cast<I>(grid_index()); i < layout.total; i += static_cast<I>(grid_step())) {
-    I at[4];
+  for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
+    int64_t at[4];
     layout.locate(i, at);
     const S x = a == nullptr ? a_value : a[at[1]], y = b == nullptr ? b_value : b[at[2]];
     out[at[3]] = mask[at[0]] != 0 ? x : y;
@@ -109,13 +105,8 @@ void where(const Loop<4>& loop, const View& mask, const Input& a, const Input& b
     const cuda::Operand1<S> x(a), y(b);
     const cuda::Grid grid = cuda::grid_for(work.device(), loop.total, cuda::kThreads);
     const uint8_t* m = cuda::data_of<const uint8_t>(mask);
-    if (cuda::narrow(loop))
-      work.launch(cuda::where_kernel<S, int>, grid, cuda::kThreads, cuda::Layout<4, int>(loop), m,
-                  x.p, x.value, y.p, y.value, cuda::data_of<S>(out));
-    else
-      work.launch(cuda::where_kernel<S, int64_t>, grid, cuda::kThreads,
-                  cuda::Layout<4, int64_t>(loop), m, x.p, x.value, y.p, y.value,
-                  cuda::data_of<S>(out));
+    work.launch(cuda::where_kernel<S>, grid, cuda::kThreads, cuda::Layout<4>(loop), m, x.p, x.value,
+                y.p, y.value, cuda::data_of<S>(out));
   });
 }
 

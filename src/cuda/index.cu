@@ -26,13 +26,13 @@ NEEDLE_HD inline int64_t position(const int64_t* index, int64_t i, int64_t exten
 }
 
 // out, row-major, is (before, index, after); `rest` is x without its axis.
-template <class S, class I>
+template <class S>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(Layout<1, I> rest, const S* x, const int64_t* index, S* out, I total, I count,
-                  I after, int64_t extent, int64_t step) {
-  for (I i = static_cast<I>(grid_index()); i < total; i += static_cast<I>(grid_step())) {
-    const I row = i / after, before = row / count;
-    I at[1];
+    gather_kernel(Layout<1> rest, const S* x, const int64_t* index, S* out, int64_t total,
+                  int64_t count, int64_t after, int64_t extent, int64_t step) {
+  for (int64_t i = grid_index(); i < total; i += grid_step()) {
+    const int64_t row = i / after, before = row / count;
+    int64_t at[1];
     rest.locate(before * after + (i - row * after), at);
     out[i] = x[at[0] + position(index, row - before * count, extent) * step];
   }
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 // positions come in rising order, each with its places in the index in theirs.
 template <class S, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
-    scatter_kernel(Layout<2, int64_t> rest, Layout<1, int64_t> places, const S* from,
+    scatter_kernel(Layout<2> rest, Layout<1> places, const S* from,
                    const int64_t* sorted, const int64_t* place, S* to, int64_t step) {
   const int64_t total = places.total * rest.total;
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // By one thread, in order, where elements of `to` share memory.
 template <class S>
-__global__ void scatter_ordered(Layout<2, int64_t> rest, Layout<1, int64_t> places, const S* from,
+__global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
                                 const int64_t* index, S* to, int64_t extent, int64_t step,
                                 bool accumulate) {
   for (int64_t i = 0; i < places.total; ++i)
@@ -164,13 +164,8 @@ void gather(const View& x, const Positions& at, const View& index, int64_t axis,
   with_bits(x.dtype(), [&](auto type) {
     using S = typename decltype(type)::type;
     const int64_t* positions = data_of<const int64_t>(*at.index);
-    if (narrow(rest) && out.size() <= INT32_MAX / 2)
-      work.launch(gather_kernel<S, int>, grid, kThreads, Layout<1, int>(rest), data_of<const S>(x),
-                  positions, data_of<S>(out), out.size(), index.size(), after, at.extent, step);
-    else
-      work.launch(gather_kernel<S, int64_t>, grid, kThreads, Layout<1, int64_t>(rest),
-                  data_of<const S>(x), positions, data_of<S>(out), out.size(), index.size(), after,
-                  at.extent, step);
+    work.launch(gather_kernel<S>, grid, kThreads, Layout<1>(rest), data_of<const S>(x), positions,
+                data_of<S>(out), out.size(), index.size(), after, at.extent, step);
   });
 }
 
@@ -178,10 +173,10 @@ void scatter(const View& to, const Positions& at, const View& index, const View&
              bool accumulate) {
   using namespace cuda;
   const char* what = accumulate ? "scatter_add" : "scatter";
-  const Layout<2, int64_t> rest(Loop<2>(
+  const Layout<2> rest(Loop<2>(
       without(to.shape(), axis, 1),
       {without(from.strides(), axis, index.ndim()), without(to.strides(), axis, 1)}));
-  const Layout<1, int64_t> places(
+  const Layout<1> places(
       Loop<1>(index.shape(), {part(from.strides(), axis, index.ndim())}));
   const int64_t step = to.strides()[static_cast<int>(axis)], n = index.size();
   const int64_t* positions = data_of<const int64_t>(*at.index);

@@ -16,49 +16,43 @@ namespace cuda {
 
 constexpr int kThreads = 256;
 
-// Where the elements of N operands are. I counts: int where everything fits, which divides faster.
-template <int N, class I>
+// Where the elements of N operands are.
+template <int N>
 struct Layout {
   int ndim;
-  I total;
-  I shape[kMaxDims];
-  I strides[N][kMaxDims];
+  bool few;  // so many that 32 bits count them, which divides faster
+  int64_t total;
+  int64_t shape[kMaxDims];
+  int64_t strides[N][kMaxDims];
 
-  explicit Layout(const Loop<N>& loop) : ndim(loop.ndim), total(static_cast<I>(loop.total)) {
+  explicit Layout(const Loop<N>& loop)
+      : ndim(loop.ndim), few(loop.total <= UINT32_MAX), total(loop.total) {
     for (int d = 0; d < ndim; ++d) {
-      shape[d] = static_cast<I>(loop.shape[d]);
-      for (int k = 0; k < N; ++k) strides[k][d] = static_cast<I>(loop.strides[k][d]);
+      shape[d] = loop.shape[d];
+      for (int k = 0; k < N; ++k) strides[k][d] = loop.strides[k][d];
     }
   }
 
-  NEEDLE_HD void locate(I index, I (&offset)[N]) const {
+  NEEDLE_HD void locate(int64_t index, int64_t (&offset)[N]) const {
     for (int k = 0; k < N; ++k) offset[k] = 0;
+    if (few)
+      walk<uint32_t>(static_cast<uint32_t>(index), offset);
+    else
+      walk<int64_t>(index, offset);
+  }
+
+ private:
+  template <class I>
+  NEEDLE_HD void walk(I index, int64_t (&offset)[N]) const {
     for (int d = ndim - 1; d > 0; --d) {
-      const I rest = index / shape[d], at = index - rest * shape[d];
+      const I extent = static_cast<I>(shape[d]), rest = index / extent;
+      const int64_t at = index - rest * extent;
       for (int k = 0; k < N; ++k) offset[k] += at * strides[k][d];
       index = rest;
     }
-    for (int k = 0; k < N; ++k) offset[k] += index * strides[k][0];
+    for (int k = 0; k < N; ++k) offset[k] += static_cast<int64_t>(index) * strides[k][0];
   }
 };
-
-// Whether int counts a loop's elements, every offset in it, and a grid's step beyond its end.
-template <int N>
-bool narrow(const Loop<N>& loop) {
-  constexpr int64_t kMost = INT32_MAX / 2;
-  if (loop.total > kMost) return false;
-  for (int k = 0; k < N; ++k) {
-    int64_t reach = 0;
-    for (int d = 0; d < loop.ndim; ++d) {
-      int64_t span;
-      const int64_t stride = loop.strides[k][d] < 0 ? -loop.strides[k][d] : loop.strides[k][d];
-      if (__builtin_mul_overflow(loop.shape[d], stride, &span)) return false;
-      if (__builtin_add_overflow(reach, span, &reach)) return false;
-    }
-    if (reach > kMost) return false;
-  }
-  return true;
-}
 
 // Neighbouring elements that are read and written at once.
 template <class T, int N>

@@ -14,7 +14,7 @@ struct Sizes {
 // A tile of kM x kN, kK terms at a time, a square of kOwn x kOwn for each thread.
 template <class S, class A, int kM, int kN, int kK, int kOwn>
 __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn))
-    gemm_kernel(Sizes z, Layout<2, int64_t> batch, const S* a_all, const S* b_all, S* c_all,
+    gemm_kernel(Sizes z, Layout<2> batch, const S* a_all, const S* b_all, S* c_all,
                 bool accumulate) {
   constexpr int kAcross = kN / kOwn, kDown = kM / kOwn, kBlock = kAcross * kDown;
   __shared__ A a_slice[kK][kM + 1];
@@ -74,7 +74,7 @@ void run_tiles(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool a
       std::min<int64_t>(product({ceil_div(g.m, kM), ceil_div(g.n, kM)}), INT32_MAX));
   grid.y = static_cast<unsigned>(std::min<int64_t>(batch.total, 65535));
   work.launch(gemm_kernel<S, A, kM, kM, kK, kOwn>, grid, (kM / kOwn) * (kM / kOwn), z,
-              Layout<2, int64_t>(batch), reinterpret_cast<const S*>(g.a),
+              Layout<2>(batch), reinterpret_cast<const S*>(g.a),
               reinterpret_cast<const S*>(g.b), reinterpret_cast<S*>(g.c), accumulate);
 }
 

@@ -78,9 +78,9 @@ struct Shares {
 };
 
 // kPartial leaves Acc in `out`, chunk by chunk; kMerge reads what that left.
-template <class How, bool kMerge, bool kPartial, class In, class Out, class I>
+template <class How, bool kMerge, bool kPartial, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    reduce_kernel(Layout<1, I> kept, Layout<1, I> reduced, const In* x, Out* out, Shares shares) {
+    reduce_kernel(Layout<1> kept, Layout<1> reduced, const In* x, Out* out, Shares shares) {
   using Acc = typename How::Acc;
   __shared__ Acc held[kThreads];
   const int tid = static_cast<int>(threadIdx.x);
@@ -88,22 +88,22 @@ __global__ void __launch_bounds__(kThreads)
   const int reducer = shares.columns ? tid / shares.outputs : tid % shares.reducers;
   const int next = shares.columns ? shares.outputs : 1;  // from one reducer of an output to another
   const int64_t chunk = blockIdx.y, chunks = gridDim.y, length = reduced.total;
-  const I from = static_cast<I>(length * chunk / chunks);
-  const I to = static_cast<I>(length * (chunk + 1) / chunks);
+  const int64_t from = length * chunk / chunks;
+  const int64_t to = length * (chunk + 1) / chunks;
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * shares.outputs; base < kept.total;
        base += static_cast<int64_t>(gridDim.x) * shares.outputs) {
     const int64_t o = base + output;
     if (o < kept.total) {
-      I at[1];
-      kept.locate(static_cast<I>(o), at);
+      int64_t at[1];
+      kept.locate(o, at);
       const In* first = x + at[0];
       Acc acc;
       if constexpr (kMerge)
         acc = How::start_merge(first);
       else
         acc = How::start(first);
-      for (I i = from + reducer; i < to; i += shares.reducers) {
-        I offset[1];
+      for (int64_t i = from + reducer; i < to; i += shares.reducers) {
+        int64_t offset[1];
         reduced.locate(i, offset);
         if constexpr (kMerge)
           acc = How::merge(acc, first[offset[0]]);
@@ -172,12 +172,8 @@ void launch_reduce(const Work& work, const Loop<1>& kept, const Loop<1>& reduced
   Grid grid = grid_for(work.device(), c.blocks, 1);
   grid.y = static_cast<unsigned>(c.chunks);
   const unsigned threads = static_cast<unsigned>(c.shares.outputs * c.shares.reducers);
-  if (narrow(kept) && narrow(reduced))
-    work.launch(reduce_kernel<How, kMerge, kPartial, In, Out, int>, grid, threads,
-                Layout<1, int>(kept), Layout<1, int>(reduced), x, out, c.shares);
-  else
-    work.launch(reduce_kernel<How, kMerge, kPartial, In, Out, int64_t>, grid, threads,
-                Layout<1, int64_t>(kept), Layout<1, int64_t>(reduced), x, out, c.shares);
+  work.launch(reduce_kernel<How, kMerge, kPartial, In, Out>, grid, threads, Layout<1>(kept),
+              Layout<1>(reduced), x, out, c.shares);
 }
 
 template <class How>

@@ -1,7 +1,5 @@
 """Draws arrays for the property tests: any dtype, shape, layout, and special values."""
 
-import os
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from needle.backend_ndarray.dtypes import FLOATING as FLOATS
 from needle.backend_ndarray.dtypes import HALVES
 
 # The native device that the properties are about: see --device in tests/conftest.py.
-NATIVE = nd.cuda() if os.environ.get("NEEDLE_TEST_DEVICE") == "cuda" else nd.cpu()
+NATIVE = nd.cuda() if getattr(pytest, "needle_device", None) == "cuda" else nd.cpu()
 if NATIVE.name == "cuda" and not NATIVE.enabled():
     pytest.skip("--device cuda: there is no CUDA device", allow_module_level=True)
 
