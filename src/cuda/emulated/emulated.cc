@@ -1,4 +1,6 @@
 // How the emulated devices keep memory, order and threads.
+#undef _FORTIFY_SOURCE  // its longjmp refuses to go to another stack
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -19,6 +21,7 @@ namespace {
 
 constexpr int kDevices = 2, kMultiprocessors = 4;
 constexpr size_t kStackBytes = 64 << 10, kGranule = 512;
+constexpr size_t kPage = 2 << 20;  // large ones: their protection changes at each launch
 
 // One thing is done at a time, whatever thread asks for it.
 std::recursive_mutex g_mutex;
@@ -75,10 +78,13 @@ Device* devices() {
     const size_t size = wanted ? std::strtoull(wanted, nullptr, 10) : size_t{1} << 30;
     for (int i = 0; i < kDevices; ++i) {
       Device& d = made[i];
-      d.size = (size + 4095) / 4096 * 4096;
-      void* at = mmap(nullptr, d.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      d.size = (size + kPage - 1) / kPage * kPage;
+      void* at = mmap(nullptr, d.size + kPage, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (at == MAP_FAILED) std::abort();
-      d.base = static_cast<char*>(at);
+      const auto address = (reinterpret_cast<uintptr_t>(at) + kPage - 1) / kPage * kPage;
+      d.base = reinterpret_cast<char*>(address);
+      madvise(d.base, d.size, MADV_HUGEPAGE);  // where that is not to be had it is slower
       d.legacy.device = d.per_thread.device = i;
     }
     return made;
@@ -99,7 +105,7 @@ class Open {
 
  private:
   void protect(int how) {
-    if (device_.used > 0) mprotect(device_.base, (device_.used + 4095) / 4096 * 4096, how);
+    if (device_.used > 0) mprotect(device_.base, (device_.used + kPage - 1) / kPage * kPage, how);
   }
   Device& device_;
 };
@@ -144,13 +150,15 @@ void join(Clock* into, const Clock& other) {
 enum class State { waiting_for_block, waiting_for_warp, running, done };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf here;  // where it waits; a jump needs no system call, as swapcontext does
+  bool started = false;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
 };
 
 struct Block {
-  ucontext_t scheduler;
-  std::vector<std::unique_ptr<Fiber>> fibers, idle;
+  jmp_buf scheduler;
+  std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<State> state;
   std::vector<Fiber*> fiber_of;
   std::vector<uint64_t> slots;
@@ -165,15 +173,21 @@ struct Block {
     threadIdx =
         dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y);
   }
+  // Both return when the other side comes back.
   void resume(Fiber* f) {
     running = f;
-    swapcontext(&scheduler, &f->context);
+    if (_setjmp(scheduler) != 0) return;
+    if (f->started) _longjmp(f->here, 1);
+    f->started = true;
+    setcontext(&f->start);
+  }
+  void leave(Fiber* f) {
+    if (_setjmp(f->here) == 0) _longjmp(scheduler, 1);
   }
   void wait(State s) {
-    Fiber* mine = running;
     state[current] = s;
-    fiber_of[current] = mine;
-    swapcontext(&mine->context, &scheduler);
+    fiber_of[current] = running;
+    leave(running);
   }
   // Runs every thread that `from` holds back in [first, last).
   void release(State from, int first, int last) {
@@ -202,18 +216,18 @@ void fiber_main() {
       if (b.current != t) std::abort();
       if (b.fiber_of[t] != nullptr) break;
     }
-    swapcontext(&b.running->context, &b.scheduler);
+    b.leave(b.running);
   }
 }
 
 Fiber* new_fiber() {
   g_block.fibers.push_back(std::make_unique<Fiber>());
   Fiber* f = g_block.fibers.back().get();
-  getcontext(&f->context);
-  f->context.uc_stack.ss_sp = f->stack.get();
-  f->context.uc_stack.ss_size = kStackBytes;
-  f->context.uc_link = nullptr;
-  makecontext(&f->context, fiber_main, 0);
+  getcontext(&f->start);
+  f->start.uc_stack.ss_sp = f->stack.get();
+  f->start.uc_stack.ss_size = kStackBytes;
+  f->start.uc_link = nullptr;
+  makecontext(&f->start, fiber_main, 0);
   return f;
 }
 
