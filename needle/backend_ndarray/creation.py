@@ -9,7 +9,6 @@ from .device import Device, cuda, default_device
 from .dtypes import dtype_name
 from .ndarray import NDArray, wrap
 
-
 # DLPack's device types: memory of the host (pinned too), of CUDA devices (managed too).
 _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 

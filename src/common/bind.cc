@@ -24,14 +24,17 @@ int checked_device(int index) {
   return index;
 }
 
+PyObject* g_dtype_names[kDTypes];
+
+py::tuple tuple_of(const Dims& d) {
+  py::tuple t(d.ndim);
+  for (int i = 0; i < d.ndim; ++i) PyTuple_SET_ITEM(t.ptr(), i, PyLong_FromLongLong(d[i]));
+  return t;
+}
+
 namespace {
 
-// Elements from which on a kernel lets other Python threads run; below, handing the interpreter
-// over costs more than the work.
-constexpr int64_t kReleaseFrom = 1 << 15;
-
 PyTypeObject* g_view_type = nullptr;
-PyObject* g_dtype_names[kDTypes];
 
 const View* as_view(py::handle h) {
   if (Py_TYPE(h.ptr()) != g_view_type) return nullptr;
@@ -66,12 +69,6 @@ Dims dims(py::handle h, const char* what) {
     d.push(integer(PySequence_Fast_GET_ITEM(fast.ptr(), i), what));
   }
   return d;
-}
-
-py::tuple tuple_of(const Dims& d) {
-  py::tuple t(d.ndim);
-  for (int i = 0; i < d.ndim; ++i) PyTuple_SET_ITEM(t.ptr(), i, PyLong_FromLongLong(d[i]));
-  return t;
 }
 
 DType dtype_of(py::handle h) {
@@ -113,8 +110,6 @@ Operand operand(py::handle h, const char* what) {
 // Python's own references to the arguments keep views alive during the call: a bound function
 // holds its arguments until it returns. Only the views' contents are read, and views never change.
 
-bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= kReleaseFrom; }
-
 View empty(py::handle shape, py::handle dtype, int on) {
   return View::empty(dtype_of(dtype), dims(shape, "empty"), checked_device(on));
 }
@@ -122,106 +117,6 @@ View empty(py::handle shape, py::handle dtype, int on) {
 View as_strided(const View& v, py::handle shape, py::handle strides, py::handle offset) {
   return View(v.buffer(), v.dtype(), dims(shape, "as_strided"), dims(strides, "as_strided"),
               integer(offset.ptr(), "as_strided"));
-}
-
-// NumPy has no bfloat16 of its own (ml_dtypes brings it), and cannot put it into a buffer: there
-// its elements pass as integers of their size.
-constexpr const char* kRawHalf = "uint16";
-
-bool is_bfloat16(py::handle array) {
-  py::object dtype = py::getattr(array, "dtype", py::none());
-  return std::string(py::str(dtype)) == name(DType::bfloat16);
-}
-
-// Reads any buffer of native byte order; misaligned elements go through a copy by NumPy.
-View from_numpy(py::handle source, int on) {
-  checked_device(on);
-  Py_buffer b;
-  py::object raw;
-  if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    py::error_already_set refusal;
-    if (!is_bfloat16(source) || !py::hasattr(source, "view")) throw refusal;
-    raw = source.attr("view")(kRawHalf);
-    source = raw;
-    if (PyObject_GetBuffer(source.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT) != 0)
-      throw py::error_already_set();
-  }
-  const bool bfloat16 = static_cast<bool>(raw);
-  struct Release {
-    Py_buffer* b;
-    ~Release() { PyBuffer_Release(b); }
-  } release{&b};
-  const char* format = b.format == nullptr ? "B" : b.format;
-  std::optional<DType> dtype;
-  // Sizes come from itemsize, so a prefix matters only where it swaps bytes.
-  const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
-  if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
-  const char c = std::strlen(format) == 1 ? format[0] : '\0';
-  if (bfloat16 && b.itemsize == 2) dtype = DType::bfloat16;
-  if (c == 'e' && b.itemsize == 2) dtype = DType::float16;
-  if (c == 'f' && b.itemsize == 4) dtype = DType::float32;
-  if (c == 'd' && b.itemsize == 8) dtype = DType::float64;
-  if (c == '?' && b.itemsize == 1) dtype = DType::boolean;
-  if ((c == 'i' || c == 'l' || c == 'q') && b.itemsize == 4) dtype = DType::int32;
-  if ((c == 'i' || c == 'l' || c == 'q') && b.itemsize == 8) dtype = DType::int64;
-  if (!dtype)
-    throw TypeError(std::string("from_numpy: element format '") + format + "' is not supported");
-  if (b.ndim > kMaxDims)
-    throw std::invalid_argument("from_numpy: more than " + std::to_string(kMaxDims) +
-                                " dimensions");
-  Dims shape, strides;
-  int64_t low = 0, high = 0;
-  bool aligned = reinterpret_cast<uintptr_t>(b.buf) % static_cast<size_t>(b.itemsize) == 0;
-  for (int i = 0; i < b.ndim; ++i) {
-    shape.push(b.shape[i]);
-    aligned = aligned && (b.shape[i] <= 1 || b.strides[i] % b.itemsize == 0);
-    strides.push(b.strides[i] / b.itemsize);
-    (strides[i] < 0 ? low : high) += (b.shape[i] - 1) * strides[i];
-  }
-  if (!aligned) {  // a fresh array is aligned, so this ends
-    py::object fresh = py::module_::import("numpy").attr("array")(source);
-    return from_numpy(bfloat16 ? fresh.attr("view")(name(DType::bfloat16)) : fresh, on);
-  }
-  View out = View::empty(*dtype, shape, on);
-  if (out.size() == 0) return out;
-  auto foreign = std::make_shared<Buffer>(static_cast<char*>(b.buf) + low * b.itemsize,
-                                          (high - low + 1) * b.itemsize, [] {},
-                                          device::host_index());
-  View in(std::move(foreign), *dtype, shape, strides, -low);
-  MaybeReleaseGil gil(large(out.size()));
-  device::upload(in, out);
-  return out;
-}
-
-// Copies into a NumPy array made by ndarray.py (compact, right dtype): avoids NumPy's C interface.
-void to_buffer(const View& v, py::handle target) {
-  Py_buffer b;
-  if (PyObject_GetBuffer(target.ptr(), &b, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)
-    throw py::error_already_set();
-  struct Release {
-    Py_buffer* b;
-    ~Release() { PyBuffer_Release(b); }
-  } release{&b};
-  if (b.len != v.size() * itemsize(v.dtype()))
-    throw std::invalid_argument("to_numpy: the target has another size");
-  if (b.len == 0) return;
-  auto foreign = std::make_shared<Buffer>(b.buf, b.len, [] {}, device::host_index());
-  View out(std::move(foreign), v.dtype(), v.shape(), compact_strides(v.shape()), 0);
-  MaybeReleaseGil gil(device::waits() || large(v.size()));
-  device::download(v, out);
-}
-
-PyObject* g_numpy_empty = nullptr;
-
-py::object to_numpy(const View& v) {
-  if (g_numpy_empty == nullptr)
-    g_numpy_empty = py::object(py::module_::import("numpy").attr("empty")).release().ptr();
-  const bool bfloat16 = v.dtype() == DType::bfloat16;
-  py::object name = py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
-  py::object out = py::reinterpret_borrow<py::object>(g_numpy_empty)(
-      tuple_of(v.shape()), bfloat16 ? py::str(kRawHalf) : name);
-  to_buffer(v, out);
-  return bfloat16 ? out.attr("view")(name) : out;
 }
 
 View unary(Unary op, const View& x) {
@@ -345,8 +240,8 @@ void bind(py::module_& m) {
 
   m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device") = 0);
   m.def("as_strided", &needle::as_strided);
-  m.def("from_numpy", &needle::from_numpy, py::arg(), py::arg("device") = 0);
-  m.def("to_numpy", &needle::to_numpy);
+  m.def("from_numpy", &from_numpy, py::arg(), py::arg("device") = 0);
+  m.def("to_numpy", &to_numpy);
   m.def("to_dlpack", &to_dlpack, py::arg(), py::arg(), py::arg("stream") = 0);
   m.def("from_dlpack", &from_dlpack);
   m.def("copy", [](const View& src, const View& dst) {
@@ -459,14 +354,15 @@ void bind(py::module_& m) {
                         double correction1, double correction2, bool decoupled) {
     MaybeReleaseGil gil(large(param.size()));
     nd::adam_step(param, grad, m1, m2,
-                   {lr, beta1, beta2, eps, weight_decay, correction1, correction2, decoupled});
+                  {lr, beta1, beta2, eps, weight_decay, correction1, correction2, decoupled});
     for (const View* written : {&param, &m1, &m2}) written->buffer()->mark_written();
   });
   m.def("writes", &writes);
   const auto device = py::arg("device") = 0;
   m.def("memory_allocated", [](int on) { return memory_allocated(checked_device(on)); }, device);
-  m.def("max_memory_allocated", [](int on) { return max_memory_allocated(checked_device(on)); },
-        device);
+  m.def(
+      "max_memory_allocated", [](int on) { return max_memory_allocated(checked_device(on)); },
+      device);
   m.def("reset_peak_memory", [](int on) { reset_peak_memory(checked_device(on)); }, device);
   m.def("memory_cached", [](int on) { return memory_cached(checked_device(on)); }, device);
   m.def("empty_cache", [](int on) { empty_cache(checked_device(on)); }, device);

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include "common/view.h"
+
 namespace needle {
 
 // Lets other Python threads run for as long as it lives. Unlike pybind11's it survives an
@@ -30,6 +32,21 @@ class MaybeReleaseGil {
   static void wait_for_the_end();
   PyThreadState* state_;
 };
+
+// Elements from which on a kernel lets other Python threads run; below, handing the interpreter
+// over costs more than the work.
+constexpr int64_t kReleaseFrom = 1 << 15;
+
+inline bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= kReleaseFrom; }
+
+// The names of dtypes as Python's interned strings, filled by bind.
+extern PyObject* g_dtype_names[kDTypes];
+pybind11::tuple tuple_of(const Dims& d);
+
+// A copy on a device of what has Python's buffer interface; TypeError for other element types.
+View from_numpy(pybind11::handle source, int on);
+// A new NumPy array.
+pybind11::object to_numpy(const View& v);
 
 // Adds the class View and the functions over views to a module.
 void bind(pybind11::module_& m);

@@ -13,8 +13,8 @@ constexpr int kMaxDevices = 64;  // of one kind
 //
 // Blocks that come back are kept for the next that is as large: fresh memory costs more to get, and
 // on the CPU to touch, than most kernels take. Where a device has streams, a block is for work on
-// the stream that is named (by acquire_block) or is ordered after it; one that comes back follows the
-// stream that worked on it last, whose work need not be done. The CPU has none and names null.
+// the stream that is named (by acquire_block) or is ordered after it; one that comes back follows
+// the stream that worked on it last, whose work need not be done. The CPU has none and names null.
 char* acquire_block(int64_t bytes, int device, void** stream);
 void release_block(char* block, int64_t bytes, int device, void* stream) noexcept;
 

@@ -55,8 +55,7 @@ View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const C
   check(what, p.output() == g.shape(), x, g);
   const bool whole = p.y.taps == kh && p.x.taps == kw && !p.nothing();
   const Dims shape = Plan::dims(kh, kw, p.c, p.o);
-  View out =
-      whole ? View::empty(p.dtype, shape, x.device()) : zeros(p.dtype, shape, x.device());
+  View out = whole ? View::empty(p.dtype, shape, x.device()) : zeros(p.dtype, shape, x.device());
   if (!p.nothing() && p.o > 0) device::conv2d_weight(p, x, compact(g), whole, out);
   return out;
 }

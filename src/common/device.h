@@ -26,7 +26,8 @@ union Element {
   uint16_t half;
 };
 
-// An operand whose dtype has been settled: a view, or one element, which a loop reads with stride 0.
+// An operand whose dtype has been settled: a view, or one element, which a loop reads with stride
+// 0.
 struct Input {
   const View* view = nullptr;
   Element scalar{};
@@ -81,13 +82,13 @@ bool waits();
 // Host memory, as the device of buffers that wrap it.
 int host_index();
 
-// What upload and download read and write is a view of host memory of the same shape and dtype; when
-// they return, it may be changed and read.
+// What upload and download read and write is a view of host memory of the same shape and dtype;
+// when they return, it may be changed and read.
 void upload(const View& host, const View& to);
 void download(const View& from, const View& host);
 
-// to[...] = from[...] converted; where `ordered`, elements of `to` may share memory and the last one
-// stands.
+// to[...] = from[...] converted; where `ordered`, elements of `to` may share memory and the last
+// one stands.
 void copy(const Loop<2>& loop, const View& from, const View& to, bool ordered);
 void fill(const Loop<1>& loop, const Element& value, const View& to);
 void fill_bytes(const View& to, int byte);  // of a view without gaps, which may be empty

@@ -13,12 +13,12 @@ namespace needle {
 namespace NEEDLE_ISA {
 namespace fn {
 
-#define NEEDLE_FN(name)      \
-  struct name {              \
-    template <class C>       \
+#define NEEDLE_FN(name)                \
+  struct name {                        \
+    template <class C>                 \
     NEEDLE_HD static inline C at(C x); \
-  };                         \
-  template <class C>         \
+  };                                   \
+  template <class C>                   \
   NEEDLE_HD inline C name::at([[maybe_unused]] C x)
 
 NEEDLE_FN(negative) {
@@ -100,7 +100,7 @@ NEEDLE_FLOAT_FN(erf, erf_f32(x), NEEDLE_C(erf)(x))
 #define NEEDLE_PREDICATE_FN(name, expression) \
   struct name {                               \
     template <class C>                        \
-    NEEDLE_HD static inline bool at(C x) {              \
+    NEEDLE_HD static inline bool at(C x) {    \
       return expression;                      \
     }                                         \
   };
@@ -109,12 +109,12 @@ NEEDLE_PREDICATE_FN(logical_not, x == C(0))
 NEEDLE_PREDICATE_FN(isnan, x != x)
 NEEDLE_PREDICATE_FN(isfinite, x - x == C(0))
 
-#define NEEDLE_FN2(name)          \
-  struct name {                   \
-    template <class C>            \
+#define NEEDLE_FN2(name)                    \
+  struct name {                             \
+    template <class C>                      \
     NEEDLE_HD static inline C at(C a, C b); \
-  };                              \
-  template <class C>              \
+  };                                        \
+  template <class C>                        \
   NEEDLE_HD inline C name::at([[maybe_unused]] C a, [[maybe_unused]] C b)
 
 NEEDLE_FN2(add) {
@@ -167,12 +167,12 @@ NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
 // The gradient a of relu's output b, for its input.
 NEEDLE_FN2(relu_grad) { return b > C(0) ? a : C(0); }
 
-#define NEEDLE_PREDICATE_FN2(name, expression) \
-  struct name {                                \
-    template <class C>                         \
-    NEEDLE_HD static inline bool at(C a, C b) {          \
-      return expression;                       \
-    }                                          \
+#define NEEDLE_PREDICATE_FN2(name, expression)  \
+  struct name {                                 \
+    template <class C>                          \
+    NEEDLE_HD static inline bool at(C a, C b) { \
+      return expression;                        \
+    }                                           \
   };
 
 NEEDLE_PREDICATE_FN2(equal, a == b)

@@ -24,7 +24,8 @@ View matmul(const View& a, const View& b) {
   DType t = promote(a.dtype(), b.dtype());
   if (t == DType::boolean)
     return cast(matmul(cast(a, DType::int64), cast(b, DType::int64)), DType::boolean);
-  if (!device::multiplies(t)) return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), t);
+  if (!device::multiplies(t))
+    return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), t);
   if (a.dtype() != t) return matmul(cast(a, t), b);
   if (b.dtype() != t) return matmul(a, cast(b, t));
 

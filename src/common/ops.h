@@ -43,7 +43,9 @@ constexpr bool takes_integers(Category c) {
   return c != Category::FLOAT && c != Category::TRUE_DIVIDE;
 }
 constexpr bool takes_bools(Category c) { return takes_integers(c) && c != Category::NUMBER; }
-constexpr bool gives_bools(Category c) { return c == Category::PREDICATE || c == Category::LOGICAL; }
+constexpr bool gives_bools(Category c) {
+  return c == Category::PREDICATE || c == Category::LOGICAL;
+}
 
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
 

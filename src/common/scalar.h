@@ -1,6 +1,6 @@
 // Storage and compute types of the elements, for kernels of all devices. The CPU compiles this once
-// per instruction set, each inside its own namespace (NEEDLE_ISA), and it uses no library templates:
-// a weak symbol shared between the variants could carry AVX-512 code into the baseline.
+// per instruction set, each inside its own namespace (NEEDLE_ISA), and it uses no library
+// templates: a weak symbol shared between the variants could carry AVX-512 code into the baseline.
 #pragma once
 
 #include <stdint.h>
@@ -34,7 +34,9 @@ struct Io {
 template <>
 struct Io<Bool> {
   using C = bool;
-  NEEDLE_HD static inline bool load(Bool v) { return v.raw != 0; }  // foreign memory may hold other values
+  NEEDLE_HD static inline bool load(Bool v) {
+    return v.raw != 0;
+  }  // foreign memory may hold other values
   NEEDLE_HD static inline Bool store(bool v) { return Bool{static_cast<uint8_t>(v)}; }
 };
 
@@ -91,7 +93,9 @@ struct Io<Float16> {
 template <>
 struct Io<Bfloat16> {
   using C = float;
-  NEEDLE_HD static inline float load(Bfloat16 v) { return float_of(static_cast<uint32_t>(v.raw) << 16); }
+  NEEDLE_HD static inline float load(Bfloat16 v) {
+    return float_of(static_cast<uint32_t>(v.raw) << 16);
+  }
   NEEDLE_HD static inline Bfloat16 store(float v) {
     const uint32_t u = bits_of(v), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const uint32_t nan = (u >> 16) | 0x40u;

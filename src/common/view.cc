@@ -36,8 +36,7 @@ void Buffer::mark_written() {
 }
 
 // A size of zero still gets an address: consumers of DLPack dislike null.
-Buffer::Buffer(int64_t bytes, int device)
-    : data_(nullptr), bytes_(bytes), device_(device) {
+Buffer::Buffer(int64_t bytes, int device) : data_(nullptr), bytes_(bytes), device_(device) {
   void* stream;
   data_ = acquire_block(bytes, device, &stream);
   stream_.store(stream, std::memory_order_relaxed);

@@ -18,7 +18,7 @@ namespace device {
 namespace {
 
 constexpr int64_t kPixels = 96;  // outputs a thread works on at a time: a multiple of every tile
-constexpr int64_t kParallelWork = 1 << 18;    // multiply-adds below which threads do not pay
+constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay
 constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
 
 const GemmKernels& kernel_of(const Plan& p) { return kernels().gemm[static_cast<int>(p.dtype)]; }
@@ -204,9 +204,9 @@ void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
         for (int64_t t = 0; t < runs.count(); t += chunk)
           for (int64_t i = 0; i < pixels; i += mr)
             kernel.tile_rows(std::min(chunk, runs.count() - t), runs.at.data() + t,
-                               runs.weight.data() + t, runs.length, windows + i, panels.data(j, 0),
-                               panels.ldb(j), to + (i * p.o + j * nr) * p.size, p.o, t > 0,
-                               static_cast<int>(std::min(mr, pixels - i)), panels.width(j));
+                             runs.weight.data() + t, runs.length, windows + i, panels.data(j, 0),
+                             panels.ldb(j), to + (i * p.o + j * nr) * p.size, p.o, t > 0,
+                             static_cast<int>(std::min(mr, pixels - i)), panels.width(j));
     }
   });
 }
@@ -221,8 +221,8 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
   parallel_for(panels, parallel ? 1 : panels, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j)
       kernel.pack_b(weight.data() + j * nr * p.o * p.size, 1, p.o, p.o,
-                      static_cast<int>(std::min(nr, depth - j * nr)),
-                      packed.get() + j * p.o * nr * p.size);
+                    static_cast<int>(std::min(nr, depth - j * nr)),
+                    packed.get() + j * p.o * nr * p.size);
   });
   const int64_t line = p.x.extent * p.c;
   const Layout layout{p.y.extent * line, line, p.c};
@@ -247,9 +247,9 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
               const void* rows_at[kMaxTileRows];
               for (int r = 0; r < rows; ++r) rows_at[r] = from + (i + r) * p.o * p.size;
               kernel.tile_rows(1, &k, &k, std::min(kDepth, p.o - k), rows_at,
-                                 packed.get() + j * p.o * nr * p.size, nr,
-                                 columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
-                                 static_cast<int>(std::min(nr, depth - j * nr)));
+                               packed.get() + j * p.o * nr * p.size, nr,
+                               columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
+                               static_cast<int>(std::min(nr, depth - j * nr)));
             }
         // Each output's share goes to where its window was.
         const char* share_of = columns.get();
@@ -313,19 +313,19 @@ void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, c
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
               p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
   View trimmed = whole ? target : View::empty(p.dtype, target.shape(), 0);
-  parallel_for(runs.count() * tiles, parallel ? 1 : runs.count() * tiles,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t q = 0; q < pixels; q += kDepth)
-                   for (int64_t tile = begin; tile < end; ++tile) {
-                     const int64_t run = tile / tiles, k = tile % tiles * mr;
-                     char* to = trimmed.data() + (runs.weight[run] + k) * o * p.size;
-                     for (int64_t j = 0; j < panels.count(); ++j)
-                       kernel.tile_columns(
-                           std::min(kDepth, pixels - q), from + (runs.at[run] + k) * p.size,
-                           offsets + q, panels.data(j, q), panels.ldb(j), to + j * nr * p.size, o,
-                           q > 0, static_cast<int>(std::min(mr, runs.length - k)), panels.width(j));
-                   }
-               });
+  parallel_for(
+      runs.count() * tiles, parallel ? 1 : runs.count() * tiles, [&](int64_t begin, int64_t end) {
+        for (int64_t q = 0; q < pixels; q += kDepth)
+          for (int64_t tile = begin; tile < end; ++tile) {
+            const int64_t run = tile / tiles, k = tile % tiles * mr;
+            char* to = trimmed.data() + (runs.weight[run] + k) * o * p.size;
+            for (int64_t j = 0; j < panels.count(); ++j)
+              kernel.tile_columns(std::min(kDepth, pixels - q), from + (runs.at[run] + k) * p.size,
+                                  offsets + q, panels.data(j, q), panels.ldb(j),
+                                  to + j * nr * p.size, o, q > 0,
+                                  static_cast<int>(std::min(mr, runs.length - k)), panels.width(j));
+          }
+      });
   if (!whole) nd::copy(trimmed, target);
 }
 

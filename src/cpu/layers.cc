@@ -95,7 +95,8 @@ void batch_norm_grad(const Matrix& grad, const Matrix& m, const View& weight, co
   double *centre = reinterpret_cast<double*>(memory.get()), *sums = centre + n;
   for (int64_t i = 0; i < n; ++i) centre[i] = value(mean, i);
   sum_rows(m.rows, n, 2 * n, sums, [&](int64_t from, int64_t to, double* into) {
-    kernel.column_products(grad.row(from), grad.step, m.row(from), m.step, to - from, centre, into, n);
+    kernel.column_products(grad.row(from), grad.step, m.row(from), m.step, to - from, centre, into,
+                           n);
   });
   // x' = (x - mean) * r; gx = w r (g - mean(g) - x' mean(g x'))
   const View a = View::empty(t, weight.shape(), 0), b = View::empty(t, weight.shape(), 0),

@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    binary_strided(Layout<3> layout, const In* a, In a_value, const In* b, In b_value,
-                   Out* out) {
+    binary_strided(Layout<3> layout, const In* a, In a_value, const In* b, In b_value, Out* out) {
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[3];
     layout.locate(i, at);
@@ -53,7 +52,8 @@ void run_binary(const char* what, const Loop<3>& loop, const Input& a, const Inp
   Out* to = data_of<Out>(out);
   constexpr int kPack = kPackOf<In, Out>;
   // A null pointer counts as aligned.
-  const bool flat = loop.ndim == 1 && loop.inner(2) == 1 && (x.p == nullptr || loop.inner(0) == 1) &&
+  const bool flat = loop.ndim == 1 && loop.inner(2) == 1 &&
+                    (x.p == nullptr || loop.inner(0) == 1) &&
                     (y.p == nullptr || loop.inner(1) == 1);
   if (flat && aligned<In, kPack>(x.p) && aligned<In, kPack>(y.p) && aligned<Out, kPack>(to)) {
     const Grid grid = grid_for(work.device(), loop.total, int64_t{kThreads} * kPack);

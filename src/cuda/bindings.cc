@@ -90,8 +90,8 @@ PYBIND11_MODULE(_cuda, m) {
       });
   m.def("use_stream", &use_stream, py::arg("stream"), device);
   m.def(
-      "current_stream",
-      [](int on) { return number_of(*cuda::current_stream(checked_device(on))); }, device);
+      "current_stream", [](int on) { return number_of(*cuda::current_stream(checked_device(on))); },
+      device);
   m.def("memory_stats", &needle::memory_stats, device);
   m.def("set_memory_limit", &needle::set_memory_limit, py::arg("bytes"), device);
   m.def("transfer", [](const View& x, int on) { return cuda::transfer(x, checked_device(on)); });

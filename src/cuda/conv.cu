@@ -13,7 +13,11 @@ struct Window {
   int64_t size, count, stride, dilation, taps, low;
 
   explicit Window(const Axis& a)
-      : size(a.size), count(a.count), stride(a.stride), dilation(a.dilation), taps(a.taps),
+      : size(a.size),
+        count(a.count),
+        stride(a.stride),
+        dilation(a.dilation),
+        taps(a.taps),
         low(a.low) {}
 };
 
@@ -21,7 +25,8 @@ struct Strides {
   int64_t image, row, column, channel;
 };
 
-// columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on; zeros in padding.
+// columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on; zeros in
+// padding.
 template <class S>
 __global__ void __launch_bounds__(kThreads)
     windows_kernel(Window y, Window x, int64_t channels, Strides at, const S* image, int64_t first,
@@ -56,8 +61,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t q = 0; q < x.taps; ++q) {
         const int64_t from = column - q * x.dilation;
         if (from < 0 || from % x.stride != 0 || from / x.stride >= x.count) continue;
-        const int64_t window =
-            (image * y.count + from_row / y.stride) * x.count + from / x.stride;
+        const int64_t window = (image * y.count + from_row / y.stride) * x.count + from / x.stride;
         sum += columns[((window * y.taps + p) * x.taps + q) * channels + channel];
       }
     }
@@ -88,8 +92,8 @@ void gather_windows(const Work& work, const Plan& p, const View& x, int64_t firs
   with_real(p.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     work.launch(windows_kernel<S>, grid_for(work.device(), count * p.depth(), kThreads), kThreads,
-                Window(p.y), Window(p.x), p.c, Strides{s[0], s[1], s[2], s[3]},
-                data_of<const S>(x), first, count, columns.as<S>());
+                Window(p.y), Window(p.x), p.c, Strides{s[0], s[1], s[2], s[3]}, data_of<const S>(x),
+                first, count, columns.as<S>());
   });
 }
 
@@ -102,7 +106,8 @@ using namespace cuda;
 void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
   const int64_t pixels = p.n * p.pixels(), depth = p.depth();
   GemmArgs g{pixels, p.o, depth, x.data(), depth, 1, weight.data(), p.o, 1, out.data(), p.o};
-  if (is_matrix(p, x)) return multiply(Work("conv2d", {&x, &weight, &out}), g, p.dtype, once(), false);
+  if (is_matrix(p, x))
+    return multiply(Work("conv2d", {&x, &weight, &out}), g, p.dtype, once(), false);
   const int64_t chunk = std::min(chunk_of(p, 1), pixels);
   const Scratch columns("conv2d", x.device(), {chunk, depth, p.size});
   const Work work("conv2d", {&x, &weight, &out});

@@ -28,8 +28,7 @@ __global__ void __launch_bounds__(kThreads) copy_packed(const In* x, Out* out, i
 }
 
 template <class In, class Out>
-__global__ void __launch_bounds__(kThreads)
-    copy_strided(Layout<2> layout, const In* x, Out* out) {
+__global__ void __launch_bounds__(kThreads) copy_strided(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[2];
     layout.locate(i, at);
@@ -155,8 +154,8 @@ void fill(const Loop<1>& loop, const Element& value, const View& to) {
 void fill_bytes(const View& to, int byte) {
   if (to.size() == 0) return;
   const cuda::Work work("fill", {&to});
-  work.check(cudaMemsetAsync(to.data(), byte,
-                             static_cast<size_t>(to.size() * itemsize(to.dtype())), work.stream()));
+  work.check(cudaMemsetAsync(to.data(), byte, static_cast<size_t>(to.size() * itemsize(to.dtype())),
+                             work.stream()));
 }
 
 }  // namespace device

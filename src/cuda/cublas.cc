@@ -18,8 +18,8 @@ namespace {
 // cuBLAS's binary interface, which is the same from version 11 on (docs.nvidia.com/cuda/cublas).
 using Handle = void*;
 constexpr int kPlain = 0, kTransposed = 1;
-constexpr int kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBfloat16 = 14;    // cudaDataType
-constexpr int kCompute32 = 68, kCompute32Tf32 = 77, kCompute64 = 70;      // cublasComputeType_t
+constexpr int kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBfloat16 = 14;  // cudaDataType
+constexpr int kCompute32 = 68, kCompute32Tf32 = 77, kCompute64 = 70;     // cublasComputeType_t
 constexpr int kDefaultAlgorithm = -1;
 constexpr int kDefaultMath = 0, kNoReducedReduction = 16;  // cublasMath_t
 
@@ -170,13 +170,13 @@ bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>
   const int compute =
       wide ? kCompute64 : (t == DType::float32 && g_tf32 ? kCompute32Tf32 : kCompute32);
   // Row-major C = A B is what cuBLAS calls C^T = B^T A^T.
-  check_blas(l.gemm(handle, b.transposed ? kTransposed : kPlain,
-                    a.transposed ? kTransposed : kPlain, static_cast<int>(g.n),
-                    static_cast<int>(g.m), static_cast<int>(g.k), alpha, g.b, type, b.leading,
-                    batch.strides[1][0], g.a, type, a.leading, batch.strides[0][0], beta, g.c, type,
-                    static_cast<int>(g.ldc), g.m * g.ldc, static_cast<int>(batch.total), compute,
-                    kDefaultAlgorithm),
-             "the product");
+  check_blas(
+      l.gemm(handle, b.transposed ? kTransposed : kPlain, a.transposed ? kTransposed : kPlain,
+             static_cast<int>(g.n), static_cast<int>(g.m), static_cast<int>(g.k), alpha, g.b, type,
+             b.leading, batch.strides[1][0], g.a, type, a.leading, batch.strides[0][0], beta, g.c,
+             type, static_cast<int>(g.ldc), g.m * g.ldc, static_cast<int>(batch.total), compute,
+             kDefaultAlgorithm),
+      "the product");
   return true;
 }
 

@@ -12,8 +12,7 @@ __global__ void __launch_bounds__(kThreads) unary_packed(const In* x, Out* out, 
   for (int64_t i = grid_index(); i < packs; i += grid_step()) {
     const Pack<In, kPack> from = reinterpret_cast<const Pack<In, kPack>*>(x)[i];
     Pack<Out, kPack> to;
-    for (int j = 0; j < kPack; ++j)
-      to.at[j] = Io<Out>::store(Op::at(Io<In>::load(from.at[j])));
+    for (int j = 0; j < kPack; ++j) to.at[j] = Io<Out>::store(Op::at(Io<In>::load(from.at[j])));
     reinterpret_cast<Pack<Out, kPack>*>(out)[i] = to;
   }
   for (int64_t i = packs * kPack + grid_index(); i < n; i += grid_step())
@@ -21,8 +20,7 @@ __global__ void __launch_bounds__(kThreads) unary_packed(const In* x, Out* out, 
 }
 
 template <class Op, class In, class Out>
-__global__ void __launch_bounds__(kThreads)
-    unary_strided(Layout<2> layout, const In* x, Out* out) {
+__global__ void __launch_bounds__(kThreads) unary_strided(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[2];
     layout.locate(i, at);

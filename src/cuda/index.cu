@@ -1,5 +1,5 @@
-// Gather, scatter and the optimizers' updates. Scattered results do not depend on the order in which
-// threads happen to run: positions are sorted, and one thread has all places of one of them.
+// Gather, scatter and the optimizers' updates. Scattered results do not depend on the order in
+// which threads happen to run: positions are sorted, and one thread has all places of one of them.
 #include "cuda/kernels.h"
 #include "cuda/sort.h"
 #include "cuda/transfer.h"
@@ -42,13 +42,14 @@ __global__ void __launch_bounds__(kThreads)
 // positions come in rising order, each with its places in the index in theirs.
 template <class S, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
-    scatter_kernel(Layout<2> rest, Layout<1> places, const S* from,
-                   const int64_t* sorted, const int64_t* place, S* to, int64_t step) {
+    scatter_kernel(Layout<2> rest, Layout<1> places, const S* from, const int64_t* sorted,
+                   const int64_t* place, S* to, int64_t step) {
   const int64_t total = places.total * rest.total;
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
     int64_t j = i / rest.total;
     const int64_t where = sorted[j];
-    // Other places of the position are not this thread's: it has the first to add, the last to stay.
+    // Other places of the position are not this thread's: it has the first to add, the last to
+    // stay.
     const int64_t neighbour = kAdd ? j - 1 : j + 1;
     if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
     int64_t at[2], read[1];
@@ -173,11 +174,10 @@ void scatter(const View& to, const Positions& at, const View& index, const View&
              bool accumulate) {
   using namespace cuda;
   const char* what = accumulate ? "scatter_add" : "scatter";
-  const Layout<2> rest(Loop<2>(
-      without(to.shape(), axis, 1),
-      {without(from.strides(), axis, index.ndim()), without(to.strides(), axis, 1)}));
-  const Layout<1> places(
-      Loop<1>(index.shape(), {part(from.strides(), axis, index.ndim())}));
+  const Layout<2> rest(
+      Loop<2>(without(to.shape(), axis, 1),
+              {without(from.strides(), axis, index.ndim()), without(to.strides(), axis, 1)}));
+  const Layout<1> places(Loop<1>(index.shape(), {part(from.strides(), axis, index.ndim())}));
   const int64_t step = to.strides()[static_cast<int>(axis)], n = index.size();
   const int64_t* positions = data_of<const int64_t>(*at.index);
   const int on = to.device();

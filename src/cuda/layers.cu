@@ -245,8 +245,8 @@ void batch_norm_grad(const Matrix& grad, const Matrix& x, const View& weight, co
   const Scratch memory(what, on, {chunks.count, 2, n, int64_t{sizeof(double)}});
   const Scratch factors(what, on, {3, n, itemsize(x.view.dtype())});
   double* sums = memory.as<double>();
-  const Work work(what, {&grad.view, &x.view, &weight, &mean, &variance, &out.y, &out.mean,
-                         &out.variance});
+  const Work work(
+      what, {&grad.view, &x.view, &weight, &mean, &variance, &out.y, &out.mean, &out.variance});
   with_real(x.view.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const Rows<T> g = rows_of<T>(grad), rows = rows_of<T>(x);

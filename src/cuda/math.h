@@ -1,6 +1,6 @@
 // The functions that functors.h leaves to a device: those of CUDA's library, which nvcc compiles
-// without fast-math. Its documented errors are within docs/architecture.md's table but for float64's
-// sin, cos and power (2 units in the last place).
+// without fast-math. Its documented errors are within docs/architecture.md's table but for
+// float64's sin, cos and power (2 units in the last place).
 #pragma once
 
 #include <math.h>

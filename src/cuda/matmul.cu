@@ -34,14 +34,12 @@ __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn))
         for (int e = t; e < kM * kK; e += kBlock) {
           const int i = z.a_col == 1 ? e / kK : e % kM, p = z.a_col == 1 ? e % kK : e / kM;
           const bool there = m0 + i < z.m && k0 + p < z.k;
-          a_slice[p][i] =
-              there ? Io<S>::load(a[(m0 + i) * z.a_row + (k0 + p) * z.a_col]) : A(0);
+          a_slice[p][i] = there ? Io<S>::load(a[(m0 + i) * z.a_row + (k0 + p) * z.a_col]) : A(0);
         }
         for (int e = t; e < kN * kK; e += kBlock) {
           const int j = z.b_col == 1 ? e % kN : e / kK, p = z.b_col == 1 ? e / kN : e % kK;
           const bool there = n0 + j < z.n && k0 + p < z.k;
-          b_slice[p][j] =
-              there ? Io<S>::load(b[(k0 + p) * z.b_row + (n0 + j) * z.b_col]) : A(0);
+          b_slice[p][j] = there ? Io<S>::load(b[(k0 + p) * z.b_row + (n0 + j) * z.b_col]) : A(0);
         }
         __syncthreads();
         for (int p = 0; p < kK; ++p) {
@@ -74,8 +72,8 @@ void run_tiles(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool a
       std::min<int64_t>(product({ceil_div(g.m, kM), ceil_div(g.n, kM)}), INT32_MAX));
   grid.y = static_cast<unsigned>(std::min<int64_t>(batch.total, 65535));
   work.launch(gemm_kernel<S, A, kM, kM, kK, kOwn>, grid, (kM / kOwn) * (kM / kOwn), z,
-              Layout<2>(batch), reinterpret_cast<const S*>(g.a),
-              reinterpret_cast<const S*>(g.b), reinterpret_cast<S*>(g.c), accumulate);
+              Layout<2>(batch), reinterpret_cast<const S*>(g.a), reinterpret_cast<const S*>(g.b),
+              reinterpret_cast<S*>(g.c), accumulate);
 }
 
 template <class S>

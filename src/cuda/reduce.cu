@@ -20,9 +20,7 @@ struct Fold {
   // What changes nothing: 1 for products, 0 for sums.
   NEEDLE_HD static Acc start(const S*) { return Op::at(Acc(1), Acc(1)) == Acc(1) ? 1 : 0; }
   NEEDLE_HD static Acc start_merge(const Acc*) { return start(nullptr); }
-  NEEDLE_HD static Acc step(Acc a, S x, int64_t) {
-    return Op::at(a, convert<Acc>(Io<S>::load(x)));
-  }
+  NEEDLE_HD static Acc step(Acc a, S x, int64_t) { return Op::at(a, convert<Acc>(Io<S>::load(x))); }
   NEEDLE_HD static Acc merge(Acc a, Acc b) { return Op::at(a, b); }
   NEEDLE_HD static R finish(Acc a) { return Io<R>::store(for_store<R>(a)); }
 };

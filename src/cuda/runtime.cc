@@ -46,8 +46,9 @@ bool lasts(cudaError_t status) {
 std::string explained(cudaError_t status) {
   std::string text = cudaGetErrorString(status);
   if (lasts(status))
-    text += " (the device may stay unusable until the process ends; an earlier kernel may be its "
-            "cause)";
+    text +=
+        " (the device may stay unusable until the process ends; an earlier kernel may be its "
+        "cause)";
   return text;
 }
 
@@ -206,8 +207,8 @@ void Work::order(const Buffer& buffer) {
 void Work::fail(cudaError_t status) const {
   std::string arrays;
   for (int i = 0; i < count_; ++i)
-    arrays += std::string(i ? ", " : "") + name(touched_[i]->dtype()) + " " +
-              touched_[i]->shape().str();
+    arrays +=
+        std::string(i ? ", " : "") + name(touched_[i]->dtype()) + " " + touched_[i]->shape().str();
   needle::cuda::check(status, std::string(what_) + " of " + arrays);
   throw std::logic_error("cuda: no error");
 }

@@ -1,8 +1,8 @@
 // Devices, streams and the order of work. Everything that is put on a device goes through a `Work`.
 //
 // A buffer knows the stream of the last work on it. Work on another stream makes that stream wait
-// first, whether either of the two reads or writes, so results do not depend on which streams a user
-// chooses. The default is the legacy default stream, on which PyTorch works as well.
+// first, whether either of the two reads or writes, so results do not depend on which streams a
+// user chooses. The default is the legacy default stream, on which PyTorch works as well.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -113,8 +113,7 @@ class Work {
  private:
   template <class... P>
   void submit(void (*kernel)(P...), Grid grid, unsigned threads, P... arguments) const {
-    void* pointers[] = {
-        const_cast<void*>(static_cast<const void*>(std::addressof(arguments)))...};
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(std::addressof(arguments)))...};
     check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(threads), pointers, 0,
                            stream()));
   }

@@ -1,5 +1,5 @@
-// A radix sort that keeps the order of equals: four bits at a time, a tile of neighbours to a block,
-// a run of them to a thread.
+// A radix sort that keeps the order of equals: four bits at a time, a tile of neighbours to a
+// block, a run of them to a thread.
 #include "cuda/sort.h"
 
 #include "cuda/kernels.h"

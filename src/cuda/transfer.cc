@@ -73,8 +73,7 @@ void widen(const char* data, int64_t n, IndexRange* range) {
 
 void read(const View& v, void* to) {
   auto buffer = std::make_shared<Buffer>(to, v.size() * itemsize(v.dtype()), [] {}, kHost);
-  device::download(
-      v, View(std::move(buffer), v.dtype(), v.shape(), compact_strides(v.shape()), 0));
+  device::download(v, View(std::move(buffer), v.dtype(), v.shape(), compact_strides(v.shape()), 0));
 }
 
 View transfer(const View& v, int device) {

@@ -34,9 +34,7 @@ def _arrays(shape, dtype, layout, rng):
     values = rng.standard_normal(shape).astype(dtype)
     if layout == "channels first":
         stored = np.ascontiguousarray(values.transpose(0, 3, 1, 2))
-        return [
-            nd.array(stored, device=d).permute((0, 2, 3, 1)) for d in (NATIVE, nd.cpu_numpy())
-        ]
+        return [nd.array(stored, device=d).permute((0, 2, 3, 1)) for d in (NATIVE, nd.cpu_numpy())]
     if layout == "reversed":
         stored = np.ascontiguousarray(values[::-1, ::-1, ::-1, ::-1])
         return [

@@ -6,7 +6,7 @@ the units in the last place that accuracy.py states.
 
 import numpy as np
 import pytest
-from drawing import NATIVE, DTYPES, FLOATS, HALVES, arrays, layouts, plain, same, seeds, values
+from drawing import DTYPES, FLOATS, HALVES, NATIVE, arrays, layouts, plain, same, seeds, values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from truth import ulps, wider

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from drawing import NATIVE, DTYPES, FLOATS, HALVES, layouts, plain, same, seeds, values
+from drawing import DTYPES, FLOATS, HALVES, NATIVE, layouts, plain, same, seeds, values
 from hypothesis import given
 from hypothesis import strategies as st
 

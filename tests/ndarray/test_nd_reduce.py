@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawing import NATIVE, FLOATS, arrays, plain, same
+from drawing import FLOATS, NATIVE, arrays, plain, same
 from hypothesis import given
 from hypothesis import strategies as st
 

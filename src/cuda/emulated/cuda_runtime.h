@@ -6,7 +6,7 @@
 // another device, freed memory or the host's does. Device memory cannot be read or written but by
 // kernels and copies: other accesses end the process. Two devices are there.
 //
-// A block's threads are fibers (see emulated.cc), so barriers and shuffles do what they say.
+// A block's threads are fibers (see threads.cc), so barriers and shuffles do what they say.
 #pragma once
 
 #include <math.h>
