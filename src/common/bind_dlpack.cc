@@ -111,6 +111,7 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
     refuse("its memory is not aligned to its element type");
   auto buffer = std::make_shared<Buffer>(data + low * size, bytes, std::move(release), *on);
   buffer->mark_shared();
+  device::take_over(*buffer);
   return View(std::move(buffer), dtype, shape, strides, -low);
 }
 

@@ -149,6 +149,8 @@ void adam_step(const View& param, const View& grad, const View& m, const View& v
 dlpack::DeviceRef dlpack_device(const Buffer& buffer);
 // The device whose memory DLPack names so; nullopt, with the reason, where it is none of ours.
 std::optional<int> device_of_dlpack(dlpack::DeviceRef ref, std::string* why);
+// A buffer over a producer's memory, which the current stream may use now.
+void take_over(const Buffer& buffer);
 // A consumer will work on the memory on a stream of its own (by DLPack's numbers), and is done with
 // it. What it does is ordered after what was done before, and before what comes after.
 void hand_over(const Buffer& buffer, int64_t stream);

@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(kThreads)
     binary_packed(const In* a, In a_value, const In* b, In b_value, Out* out, int64_t n) {
   constexpr int kPack = kPackOf<In, Out>;
   const int64_t packs = n / kPack;
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < packs; i += grid_step()) {
     const Pack<In, kPack> x = pack_at<In, kPack>(a, a_value, i);
     const Pack<In, kPack> y = pack_at<In, kPack>(b, b_value, i);
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(kThreads)
       to.at[j] = Io<Out>::store(Op::at(Io<In>::load(x.at[j]), Io<In>::load(y.at[j])));
     reinterpret_cast<Pack<Out, kPack>*>(out)[i] = to;
   }
+  NEEDLE_ROLLED
   for (int64_t i = packs * kPack + grid_index(); i < n; i += grid_step()) {
     const In x = a == nullptr ? a_value : a[i], y = b == nullptr ? b_value : b[i];
     out[i] = Io<Out>::store(Op::at(Io<In>::load(x), Io<In>::load(y)));
@@ -36,6 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
     binary_strided(Layout<3> layout, const In* a, In a_value, const In* b, In b_value, Out* out) {
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[3];
     layout.locate(i, at);

@@ -17,18 +17,21 @@ template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) copy_packed(const In* x, Out* out, int64_t n) {
   constexpr int kPack = kPackOf<In, Out>;
   const int64_t packs = n / kPack;
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < packs; i += grid_step()) {
     const Pack<In, kPack> from = reinterpret_cast<const Pack<In, kPack>*>(x)[i];
     Pack<Out, kPack> to;
     for (int j = 0; j < kPack; ++j) to.at[j] = converted<In, Out>(from.at[j]);
     reinterpret_cast<Pack<Out, kPack>*>(out)[i] = to;
   }
+  NEEDLE_ROLLED
   for (int64_t i = packs * kPack + grid_index(); i < n; i += grid_step())
     out[i] = converted<In, Out>(x[i]);
 }
 
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) copy_strided(Layout<2> layout, const In* x, Out* out) {
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[2];
     layout.locate(i, at);
@@ -111,6 +114,7 @@ void run_copy(const Loop<2>& loop, const View& from, const View& to, bool ordere
 
 template <class S>
 __global__ void __launch_bounds__(kThreads) fill_kernel(Layout<1> layout, S value, S* out) {
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[1];
     layout.locate(i, at);

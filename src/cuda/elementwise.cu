@@ -9,18 +9,21 @@ template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads) unary_packed(const In* x, Out* out, int64_t n) {
   constexpr int kPack = kPackOf<In, Out>;
   const int64_t packs = n / kPack;
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < packs; i += grid_step()) {
     const Pack<In, kPack> from = reinterpret_cast<const Pack<In, kPack>*>(x)[i];
     Pack<Out, kPack> to;
     for (int j = 0; j < kPack; ++j) to.at[j] = Io<Out>::store(Op::at(Io<In>::load(from.at[j])));
     reinterpret_cast<Pack<Out, kPack>*>(out)[i] = to;
   }
+  NEEDLE_ROLLED
   for (int64_t i = packs * kPack + grid_index(); i < n; i += grid_step())
     out[i] = Io<Out>::store(Op::at(Io<In>::load(x[i])));
 }
 
 template <class Op, class In, class Out>
 __global__ void __launch_bounds__(kThreads) unary_strided(Layout<2> layout, const In* x, Out* out) {
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[2];
     layout.locate(i, at);
@@ -67,6 +70,7 @@ template <class S>
 __global__ void __launch_bounds__(kThreads)
     where_kernel(Layout<4> layout, const uint8_t* mask, const S* a, S a_value, const S* b,
                  S b_value, S* out) {
+  NEEDLE_ROLLED
   for (int64_t i = grid_index(); i < layout.total; i += grid_step()) {
     int64_t at[4];
     layout.locate(i, at);

@@ -16,6 +16,14 @@ namespace cuda {
 
 constexpr int kThreads = 256;
 
+// In front of loops whose unrolling gains nothing: it would make kernels several times as long, and
+// there are many.
+#ifdef __CUDACC__
+#define NEEDLE_ROLLED _Pragma("unroll 1")
+#else
+#define NEEDLE_ROLLED
+#endif
+
 // Where the elements of N operands are.
 template <int N>
 struct Layout {
@@ -44,6 +52,7 @@ struct Layout {
  private:
   template <class I>
   NEEDLE_HD void walk(I index, int64_t (&offset)[N]) const {
+    NEEDLE_ROLLED
     for (int d = ndim - 1; d > 0; --d) {
       const I extent = static_cast<I>(shape[d]), rest = index / extent;
       const int64_t at = index - rest * extent;

@@ -84,6 +84,10 @@ View transfer(const View& v, int device) {
   work.check(cudaMemcpyPeerAsync(out.data(), device, from.data(), v.device(),
                                  static_cast<size_t>(out.size() * itemsize(v.dtype())),
                                  work.stream()));
+  // The source goes on with a stream of its own device, for which its memory is kept.
+  Stream* own = current_stream(v.device());
+  wait_for(own->handle, work.stream(), device);
+  from.buffer()->stream().store(own);
   return out;
 }
 
@@ -99,6 +103,7 @@ void upload(const View& host, const View& to) {
   const bool index = to.dtype() == DType::int32 || to.dtype() == DType::int64;
   IndexRange range{to.dtype(), INT64_MAX, INT64_MIN};
   const Loop<1> loop(host.shape(), {host.strides()});
+  const OnDevice on(to.device());
   Staging& staging = staging_of(to.device());
   std::lock_guard<std::mutex> lock(staging.mutex);
   int which = 0;
@@ -126,6 +131,7 @@ void download(const View& v, const View& host) {
   const View from = nd::compact(v);
   const int64_t size = itemsize(v.dtype()), per_stage = kStage / size;
   const Loop<1> loop(host.shape(), {host.strides()});
+  const OnDevice on(v.device());
   Staging& staging = staging_of(v.device());
   std::lock_guard<std::mutex> lock(staging.mutex);
   auto request = [&](int64_t begin, int which) {
@@ -146,6 +152,10 @@ void download(const View& v, const View& host) {
       at += n * size;
     });
   }
+}
+
+void take_over(const Buffer& buffer) {
+  buffer.stream().store(cuda::current_stream(buffer.device()));
 }
 
 void hand_over(const Buffer& buffer, int64_t stream) {

@@ -306,6 +306,15 @@ def test_dlpack_keeps_the_order_of_streams(gpu):
         assert (nd.zeros((100,), device=gpu).numpy() == 0).all()
 
 
+def test_dlpack_memory_is_ready_on_any_stream(gpu):
+    s, t = gpu.stream(), gpu.stream()
+    with s:
+        a = nd.ones((100,), device=gpu) * 3
+        b = nd.from_dlpack(a)
+    with t:
+        assert ((b + 1).numpy() == 4).all()
+
+
 def test_dlpack_outlives_the_exporter(gpu):
     before = gpu.memory_allocated()
     b = nd.from_dlpack(nd.ones((1000,), device=gpu) * 2)
