@@ -238,9 +238,12 @@ void bind(py::module_& m) {
     return nullptr;
   };
 
-  m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device") = 0);
+  // Two of each: to look for a keyword takes as long as to make a small array.
+  m.def("empty", [](py::handle shape, py::handle dtype) { return needle::empty(shape, dtype, 0); });
+  m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device"));
   m.def("as_strided", &needle::as_strided);
-  m.def("from_numpy", &from_numpy, py::arg(), py::arg("device") = 0);
+  m.def("from_numpy", [](py::handle source) { return from_numpy(source, 0); });
+  m.def("from_numpy", &from_numpy, py::arg(), py::arg("device"));
   m.def("to_numpy", &to_numpy);
   m.def("to_dlpack", &to_dlpack, py::arg(), py::arg(), py::arg("stream") = 0);
   m.def("from_dlpack", &from_dlpack);

@@ -9,7 +9,6 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 
 #include "common/dtype.h"
@@ -59,13 +58,13 @@ class Buffer {
 
   // What all elements are known to lie between, noted by who fills a buffer that nobody else has
   // seen: the check of an index then needs no look at the device.
-  void note_range(const IndexRange& range) { range_ = range; }
+  void note_range(const IndexRange& range) { range_ = std::make_unique<IndexRange>(range); }
   // Others write here without our counting it.
   void mark_shared() { shared_.store(true, std::memory_order_relaxed); }
   // Null where nothing is known, or not any more.
   const IndexRange* range() const {
     const bool valid = range_ && written() == 0 && !shared_.load(std::memory_order_relaxed);
-    return valid ? &*range_ : nullptr;
+    return valid ? range_.get() : nullptr;
   }
 
  private:
@@ -76,7 +75,7 @@ class Buffer {
   mutable std::atomic<void*> stream_{nullptr};
   std::atomic<bool> shared_{false};
   int device_;
-  std::optional<IndexRange> range_;
+  std::unique_ptr<const IndexRange> range_;
 };
 
 // Writes in place so far, to any buffer.
@@ -157,6 +156,12 @@ Dims broadcast_strides(const View& view, const Dims& shape);
 // `view` under a broadcast shape; std::invalid_argument naming `what`.
 View broadcast_to(const View& view, const Dims& shape, const char* what);
 // Refuses (std::invalid_argument) operands that are not all on the first one's device.
-void same_device(const char* what, const View& first, std::initializer_list<const View*> others);
+[[noreturn]] void refuse_devices(const char* what, int a, int b);
+inline void same_device(const char* what, const View& first,
+                        std::initializer_list<const View*> others) {
+  for (const View* v : others)
+    if (v != nullptr && v->device() != first.device())
+      refuse_devices(what, first.device(), v->device());
+}
 
 }  // namespace needle
