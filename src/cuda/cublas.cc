@@ -5,7 +5,9 @@
 #include <atomic>
 #include <climits>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "common/blas_layout.h"
 #include "common/blocks.h"
@@ -40,7 +42,6 @@ Choice g_choice = Choice::automatic;
 std::atomic<bool> g_tf32{false};
 std::mutex g_mutex;  // of what follows
 std::vector<std::string> g_folders;
-Handle g_handles[kMaxDevices];
 
 constexpr const char* kNames[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
 
@@ -64,6 +65,9 @@ Library load() {
   }
   void* library = nullptr;
   for (const std::string& path : paths) {
+    // It needs its neighbour cublasLt, which the loader finds once it is there.
+    const size_t at = path.rfind("libcublas") + 9;
+    dlopen((path.substr(0, at) + "Lt" + path.substr(at)).c_str(), RTLD_NOW | RTLD_LOCAL);
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) continue;
     l.status = path;
@@ -100,15 +104,19 @@ void check_blas(int status, const char* doing) {
                     library().explain(status));
 }
 
-// Used under the mutex that a Work holds.
-Handle handle_of(int device) {
-  if (g_handles[device] == nullptr) {
+// One for each stream, whose products share the memory that cuBLAS works in. Used under the mutex
+// that a Work holds; never destroyed, as streams.
+Handle handle_of(const Work& work) {
+  static auto* handles = new std::map<std::pair<int, cudaStream_t>, Handle>;
+  Handle& handle = (*handles)[{work.device(), work.stream()}];
+  if (handle == nullptr) {
     Handle made = nullptr;
     check_blas(library().create(&made), "starting");
+    check_blas(library().set_stream(made, work.stream()), "choosing the stream");
     check_blas(library().set_math_mode(made, kDefaultMath | kNoReducedReduction), "its precision");
-    g_handles[device] = made;
+    handle = made;
   }
-  return g_handles[device];
+  return handle;
 }
 
 int data_type(DType t) {
@@ -159,8 +167,7 @@ bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>
       !blas_layout(g.b_row, g.b_col, g.k, g.n, &b) || !wanted())
     return false;
   const Library& l = library();
-  Handle handle = handle_of(work.device());
-  check_blas(l.set_stream(handle, work.stream()), "choosing the stream");
+  Handle handle = handle_of(work);
   const float one32 = 1, more32 = accumulate ? 1 : 0;
   const double one64 = 1, more64 = accumulate ? 1 : 0;
   const bool wide = t == DType::float64;

@@ -18,7 +18,7 @@ constexpr int kThreads = 256;
 
 // In front of loops whose unrolling gains nothing: it would make kernels several times as long, and
 // there are many.
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #define NEEDLE_ROLLED _Pragma("unroll 1")
 #else
 #define NEEDLE_ROLLED

@@ -1,6 +1,7 @@
 #include "cuda/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -73,14 +74,14 @@ int device_count() {
 }
 
 int multiprocessors(int device) {
-  static int known[kMaxDevices];  // written more than once with the same number at worst
-  if (known[device] == 0) {
-    int found = 1;
+  static std::atomic<int> known[kMaxDevices];
+  int found = known[device].load(std::memory_order_relaxed);
+  if (found == 0) {
     check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device),
           "asking how many multiprocessors there are");
-    known[device] = found;
+    known[device].store(found, std::memory_order_relaxed);
   }
-  return known[device];
+  return found;
 }
 
 OnDevice::OnDevice(int device) {
@@ -168,9 +169,10 @@ void Mark::wait() const {
   if (event_ != nullptr) needle::cuda::check(cudaEventSynchronize(event_), "waiting for an event");
 }
 
-void wait_for(cudaStream_t waiting, cudaStream_t other, int device_of_other) {
-  const Mark mark(device_of_other, other);
-  check(cudaStreamWaitEvent(waiting, mark.event(), 0), "making a stream wait for another");
+void wait_for(const Stream& waiting, const Stream& other) {
+  const Mark mark(other.device, other.handle);
+  const OnDevice on(waiting.device);
+  check(cudaStreamWaitEvent(waiting.handle, mark.event(), 0), "making a stream wait for another");
 }
 
 void synchronize(int device) {
@@ -200,7 +202,7 @@ Work::Work(const char* what, std::initializer_list<const View*> touched)
 void Work::order(const Buffer& buffer) {
   auto* last = static_cast<Stream*>(buffer.stream().load(std::memory_order_relaxed));
   if (last == stream_) return;
-  if (last != nullptr) wait_for(stream_->handle, last->handle, last->device);
+  if (last != nullptr) wait_for(*stream_, *last);
   buffer.stream().store(stream_, std::memory_order_relaxed);
 }
 

@@ -60,8 +60,9 @@ Stream* set_current_stream(int device, Stream* stream);
 // A stream of somebody else, by DLPack's number for it.
 cudaStream_t foreign_stream(int64_t number);
 
-// What is put on `waiting` from now on comes after what is on `other` now.
-void wait_for(cudaStream_t waiting, cudaStream_t other, int device_of_other);
+// What is put on `waiting` from now on comes after what is on `other` now. Handles of default
+// streams mean those of the current device, so each comes with its own.
+void wait_for(const Stream& waiting, const Stream& other);
 
 void synchronize(int device);
 

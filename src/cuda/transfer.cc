@@ -86,7 +86,7 @@ View transfer(const View& v, int device) {
                                  work.stream()));
   // The source goes on with a stream of its own device, for which its memory is kept.
   Stream* own = current_stream(v.device());
-  wait_for(own->handle, work.stream(), device);
+  wait_for(*own, {device, work.stream()});
   from.buffer()->stream().store(own);
   return out;
 }
@@ -161,17 +161,18 @@ void take_over(const Buffer& buffer) {
 void hand_over(const Buffer& buffer, int64_t stream) {
   auto* last = static_cast<cuda::Stream*>(buffer.stream().load());
   if (stream == -1 || last == nullptr) return;
-  const cuda::OnDevice on(buffer.device());
-  if (cuda::foreign_stream(stream) != last->handle)
-    cuda::wait_for(cuda::foreign_stream(stream), last->handle, last->device);
+  const cuda::Stream consumer{buffer.device(), cuda::foreign_stream(stream)};
+  if (consumer.handle != last->handle || consumer.device != last->device)
+    cuda::wait_for(consumer, *last);
 }
 
 void taken_back(const Buffer& buffer, int64_t stream) noexcept {
   auto* last = static_cast<cuda::Stream*>(buffer.stream().load());
-  if (stream == -1 || last == nullptr || cuda::foreign_stream(stream) == last->handle) return;
+  if (stream == -1 || last == nullptr) return;
+  const cuda::Stream consumer{buffer.device(), cuda::foreign_stream(stream)};
+  if (consumer.handle == last->handle && consumer.device == last->device) return;
   try {
-    const cuda::OnDevice on(buffer.device());
-    cuda::wait_for(last->handle, cuda::foreign_stream(stream), buffer.device());
+    cuda::wait_for(*last, consumer);
   } catch (const std::exception&) {
     cudaDeviceSynchronize();  // the consumer's stream is no more: then the host waits
   }

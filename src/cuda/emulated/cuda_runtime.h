@@ -6,7 +6,7 @@
 // another device, freed memory or the host's does. Device memory cannot be read or written but by
 // kernels and copies: other accesses end the process. Two devices are there.
 //
-// A block's threads are fibers (see threads.cc), so barriers and shuffles do what they say.
+// A block's threads are fibers (see threads.cc), so barriers do what they say.
 #pragma once
 
 #include <math.h>
@@ -86,13 +86,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
 void __syncthreads();
-void __syncwarp(unsigned mask = 0xffffffffu);
 
 namespace emulated {
-
-// What a shuffle or an atomic of 32 or 64 bits does.
-uint64_t shuffle(uint64_t bits, int lane);
-int lane();
 
 // Runs `thread(context)` for every thread of every block.
 cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cudaStream_t stream,
@@ -134,27 +129,10 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   return emulated::launch(kernel, grid, block, arguments, stream, std::index_sequence_for<P...>());
 }
 
-template <class T>
-T __shfl_down_sync(unsigned, T value, unsigned delta) {
-  static_assert(sizeof(T) <= 8, "a shuffle moves 32 or 64 bits");
-  uint64_t bits = 0;
-  __builtin_memcpy(&bits, &value, sizeof value);
-  const int from = emulated::lane() + static_cast<int>(delta);
-  bits = emulated::shuffle(bits, from < 32 ? from : emulated::lane());
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 // Blocks run one after another, and a block's threads one at a time.
 template <class T, class U>
 T atomicAdd(T* at, U value) {
   const T before = *at;
   *at = static_cast<T>(before + value);
-  return before;
-}
-template <class T, class U>
-T atomicMax(T* at, U value) {
-  const T before = *at;
-  if (static_cast<T>(value) > before) *at = static_cast<T>(value);
   return before;
 }
