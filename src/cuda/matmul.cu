@@ -13,7 +13,7 @@ struct Sizes {
 
 // A tile of kM x kN, kK terms at a time, a square of kOwn x kOwn for each thread.
 template <class S, class A, int kM, int kN, int kK, int kOwn>
-__global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn))
+__global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn), 2)
     gemm_kernel(Sizes z, Layout<2> batch, const S* a_all, const S* b_all, S* c_all,
                 bool accumulate) {
   constexpr int kAcross = kN / kOwn, kDown = kM / kOwn, kBlock = kAcross * kDown;

@@ -75,6 +75,14 @@ struct Shares {
   bool columns;
 };
 
+template <class How, bool kMerge, class In>
+NEEDLE_HD typename How::Acc taken(typename How::Acc acc, In x, int64_t at) {
+  if constexpr (kMerge)
+    return How::merge(acc, x);
+  else
+    return How::step(acc, x, at);
+}
+
 // kPartial leaves Acc in `out`, chunk by chunk; kMerge reads what that left.
 template <class How, bool kMerge, bool kPartial, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
@@ -100,16 +108,21 @@ __global__ void __launch_bounds__(kThreads)
         acc = How::start_merge(first);
       else
         acc = How::start(first);
-      for (int64_t i = from + reducer; i < to; i += shares.reducers) {
-        int64_t offset[1];
-        reduced.locate(i, offset);
-        if constexpr (kMerge)
-          acc = How::merge(acc, first[offset[0]]);
-        else
-          acc = How::step(acc, first[offset[0]], i);
+      if (reduced.ndim == 1) {
+        const int64_t stride = reduced.strides[0][0];
+        for (int64_t i = from + reducer; i < to; i += shares.reducers)
+          acc = taken<How, kMerge>(acc, first[i * stride], i);
+      } else {
+        NEEDLE_ROLLED
+        for (int64_t i = from + reducer; i < to; i += shares.reducers) {
+          int64_t offset[1];
+          reduced.locate(i, offset);
+          acc = taken<How, kMerge>(acc, first[offset[0]], i);
+        }
       }
       held[tid] = acc;
     }
+    NEEDLE_ROLLED
     for (int width = shares.reducers / 2; width > 0; width /= 2) {
       __syncthreads();
       if (reducer < width && o < kept.total)
