@@ -2,8 +2,8 @@
 
 For a bare host: standard library until TVM is at hand, nothing is installed. Where TVM is not
 importable and `.gpu/setup.sh` is there, which unpacks it without a network, that is sourced first.
-Nothing needs to be built beforehand: needle has no CUDA device yet, and the lab compiles each rung
-with nvcc as it goes.
+Nothing needs to be built beforehand: the lab does not use needle's CUDA device, and compiles each
+rung with nvcc as it goes.
 
 `test` runs the tests marked `gpu` and says how many ran. `bench` times all ladders beside PyTorch
 and writes DATE-lab-GPU.md and .json, again after each ladder; what does not fit into the time it is

@@ -1,13 +1,19 @@
 """What all tests share.
 
+`--device cuda` runs every test that takes a device on the GPU, and with `--emulated-cuda MODULE`, a
+build with NEEDLE_CUDA=EMULATED, on a GPU that is emulated. Without either such tests are skipped.
+
 NEEDLE_CASES sets how many cases hypothesis draws for each property. The default makes more than
 20,000 over all properties, `make test-all` more than 100,000; the run says at its end how many
 there were.
 """
 
 import functools
+import importlib.machinery
+import importlib.util
 import os
 import signal
+import sys
 import zlib
 
 import numpy as np
@@ -31,6 +37,42 @@ settings.register_profile(
 settings.load_profile("needle")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cpu_numpy", "cuda"),
+        help="run the tests that take a device on this one alone",
+    )
+    parser.addoption("--emulated-cuda", metavar="MODULE", help="the emulated CUDA module's file")
+
+
+def pytest_configure(config):
+    name, emulated = config.getoption("--device"), config.getoption("--emulated-cuda")
+    if emulated:
+        # Only here: an installed needle has no CUDA device where there is no GPU.
+        full = "needle.backend_ndarray._cuda"
+        loader = importlib.machinery.ExtensionFileLoader(full, emulated)
+        spec = importlib.util.spec_from_file_location(full, emulated, loader=loader)
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        sys.modules[full] = module
+    # For modules that choose while they are imported, and not for the processes that they start.
+    pytest.needle_device = name
+
+
+def chosen_devices(config):
+    """The devices that tests run on."""
+    name = config.getoption("--device")
+    return CPU_DEVICES if name is None else [getattr(ndl, name)()]
+
+
+def pytest_generate_tests(metafunc):
+    """Fills in the fixture `device`, unless a test names its devices itself."""
+    named = [m.args[0] for m in metafunc.definition.iter_markers("parametrize")]
+    if "device" in metafunc.fixturenames and not any("device" in names for names in named):
+        metafunc.parametrize("device", chosen_devices(metafunc.config), ids=repr, indirect=True)
+
+
 @functools.cache
 def why_no_gpu() -> str | None:
     """Why tests marked `gpu` cannot run here; asked only when one is about to."""
@@ -44,6 +86,9 @@ def why_no_gpu() -> str | None:
 
 
 def pytest_runtest_setup(item):
+    name = item.config.getoption("--device")
+    if name == "cuda" and not ndl.cuda().enabled():
+        pytest.skip("--device cuda: there is no CUDA device")
     if item.get_closest_marker("gpu") and (reason := why_no_gpu()):
         pytest.skip(reason)
 
@@ -91,9 +136,9 @@ def pytest_terminal_summary(terminalreporter):
 CPU_DEVICES = [device for device in (ndl.cpu(), ndl.cpu_numpy()) if device.enabled()]
 
 
-@pytest.fixture(params=CPU_DEVICES, ids=repr)
+@pytest.fixture
 def device(request: pytest.FixtureRequest) -> Device:
-    """Every CPU device that can be used here."""
+    """Every CPU device that can be used here, or the one that --device names."""
     return request.param
 
 

@@ -301,8 +301,9 @@ def test_copies_and_pickles_are_leaves(device):
 def test_arrays_from_tensors(device):
     x = tensor([[1.0, 2.0]], device)
     assert np.asarray(x).tolist() == [[1, 2]]
-    shared = np.from_dlpack(x)
-    assert shared.tolist() == [[1, 2]]
+    # NumPy reads no memory of GPUs.
+    shared = x if device.name == "cuda" else np.from_dlpack(x)
+    assert np.asarray(shared).tolist() == [[1, 2]]
     back = ndl.from_dlpack(shared)
     assert back.numpy().tolist() == [[1, 2]] and not back.requires_grad
 

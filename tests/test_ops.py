@@ -2,6 +2,7 @@
 
 import pytest
 
+import needle as ndl
 from needle import ops
 from needle.ops import REGISTRY
 from needle.testing import check_op
@@ -10,8 +11,9 @@ OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_op(name):
-    check_op(REGISTRY[name])
+def test_op(name, request):
+    chosen = request.config.getoption("--device")
+    check_op(REGISTRY[name], devices=None if chosen is None else [getattr(ndl, chosen)()])
 
 
 @pytest.mark.parametrize("name", OWN)

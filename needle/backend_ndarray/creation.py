@@ -5,9 +5,12 @@ from __future__ import annotations
 from operator import index as as_int
 from typing import Any
 
-from .device import Device, default_device
+from .device import Device, cuda, default_device
 from .dtypes import dtype_name
 from .ndarray import NDArray, wrap
+
+# DLPack's device types: memory of the host (pinned too), of CUDA devices (managed too).
+_CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
 def _extents(shape: Any) -> tuple[int, ...]:
@@ -40,21 +43,29 @@ def ones(shape: Any, dtype: Any = "float32", device: Device | None = None) -> ND
 
 
 def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
-    """An array over the memory of `source` (anything with __dlpack__): no copy on the CPU.
+    """An array over the memory of `source` (anything with __dlpack__), on the device it is on: no
+    copy is made.
 
     Raises TypeError without the protocol or for an element type needle does not store, and
-    BufferError for memory that is read-only or not on the CPU.
+    BufferError for memory that is read-only, or on another device than `device` or any usable one.
     """
     if not (hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__")):
         raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
-    kind, _ = source.__dlpack_device__()
-    if kind != 1:
-        raise BufferError(f"from_dlpack: DLPack device type {int(kind)} is not CPU memory")
-    device = device or default_device()
+    kind, index = (int(number) for number in source.__dlpack_device__())
+    if kind not in _CPU_MEMORY and kind not in _CUDA_MEMORY:
+        raise BufferError(f"from_dlpack: DLPack device type {kind} is not CPU or CUDA memory")
+    here = cuda(index) if kind in _CUDA_MEMORY else default_device()
+    device = device or here
+    if (device.name == "cuda") != (here.name == "cuda") or device.index != here.index:
+        raise BufferError(f"from_dlpack: the memory is on {here}, not on {device}")
+    if not device.enabled():
+        raise BufferError(f"from_dlpack: the memory is on {device}, which cannot be used")
+    # What we do with the memory is ordered after the producer's work on it.
+    stream = {"stream": device.kernels.current_stream()} if device.name == "cuda" else {}
     try:
-        capsule = source.__dlpack__(max_version=(1, 0))
+        capsule = source.__dlpack__(max_version=(1, 0), **stream)
     except TypeError:  # a producer from before DLPack 1.0
-        capsule = source.__dlpack__()
+        capsule = source.__dlpack__(**stream)
     return wrap(device, device.kernels.from_dlpack(capsule))
 
 

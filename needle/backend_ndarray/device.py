@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import cuda_device
+
 if TYPE_CHECKING:
     from .ndarray import NDArray
 
@@ -50,9 +52,7 @@ class Device:
             raise RuntimeError(
                 f"{self.name}: needle's native module is not built (run make, or pip install -e .)"
             ) from None
-        if self.name == "cuda" and module.device_count() <= self.index:
-            raise RuntimeError("cuda: no CUDA device was found")
-        return module
+        return cuda_device.kernels(module, self.index) if self.name == "cuda" else module
 
     def enabled(self) -> bool:
         """True when the device can be used here."""
@@ -82,6 +82,40 @@ class Device:
     def empty_cache(self) -> None:
         """Hands memory that no array uses back to the system."""
         self.kernels.empty_cache()
+
+    def memory_stats(self) -> dict[str, int | None]:
+        """Bytes: `allocated` by arrays and `max_allocated`, `cached` for the next ones; of a CUDA
+        device also `reserved` (taken from it) and `max_reserved`, `limit` (None for none), and
+        `mallocs`, how often more was taken."""
+        if self.name == "cuda":
+            return dict(self.kernels.memory_stats())
+        return {
+            "allocated": self.memory_allocated(),
+            "max_allocated": self.max_memory_allocated(),
+            "cached": self.memory_cached(),
+        }
+
+    def set_memory_limit(self, limit: int | None) -> None:
+        """The most bytes that may be taken from the device, None for all it has; MemoryError above.
+
+        RuntimeError for a CPU, whose memory is the process's.
+        """
+        self._cuda_only("memory limit").set_memory_limit(limit)
+
+    # Work that runs while Python goes on: that of CUDA devices
+
+    def synchronize(self) -> None:
+        """Returns when all work on the device is done."""
+        self.kernels.synchronize()
+
+    def stream(self) -> cuda_device.Stream:
+        """A new stream, to be used with `with`. RuntimeError for a CPU, which has none."""
+        return cuda_device.Stream(self._cuda_only("streams"), self.index)
+
+    def _cuda_only(self, what: str) -> Any:
+        if self.name != "cuda":
+            raise RuntimeError(f"{self} has no {what}")
+        return self.kernels
 
     def __repr__(self) -> str:
         return f"{self.name}()" if self.index == 0 else f"{self.name}({self.index})"
@@ -159,7 +193,8 @@ def cpu_numpy() -> Device:
 
 
 def cuda(index: int = 0) -> Device:
-    """A CUDA GPU; `enabled()` is False where there is none, and using it raises RuntimeError."""
+    """The CUDA GPU of that index; `enabled()` is False where there is none, and using it raises
+    RuntimeError."""
     return _device("cuda", index)
 
 

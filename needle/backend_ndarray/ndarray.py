@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import indexing
+from .cuda_device import consumer_stream
 from .device import Device, default_device
 from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
 from .elementwise import Elementwise
@@ -120,17 +121,26 @@ class NDArray(Elementwise):
         dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule over the same memory (a copy when asked). BufferError for another device."""
+        """A capsule over the same memory (a copy when asked). BufferError for another device.
+
+        `stream` is the consumer's, on which the memory may be used at once: on a CUDA device None
+        (the legacy default), 1, 2 or a handle, and -1 where the consumer sees to the order.
+        """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
         kernels = self.device.kernels
         view = kernels.cast(self.view, self.dtype) if copy else self.view
-        return kernels.to_dlpack(view, max_version is not None and max_version[0] >= 1)
+        versioned = max_version is not None and max_version[0] >= 1
+        if self.device.name != "cuda":
+            return kernels.to_dlpack(view, versioned)
+        return kernels.to_dlpack(view, versioned, consumer_stream(stream))
 
     def to(self, device: Device) -> NDArray:
         """Self when already there, else a copy on `device`."""
         if device is self.device:
             return self
+        if device.name == self.device.name == "cuda":
+            return wrap(device, device.kernels.transfer(self.view, device.index))
         return wrap(device, device.kernels.from_numpy(self.numpy()))
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:

@@ -44,7 +44,7 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
-constexpr int32_t kCpu = 1;
+constexpr int32_t kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 constexpr uint64_t kReadOnly = 1;
 
 }  // namespace dlpack

@@ -1,6 +1,6 @@
 // Element types: one row each. A type that is stored narrower than it is computed in (the halves:
 // float16 and bfloat16, computed in float32) has its own storage struct and an Io specialisation in
-// src/cpu/isa/scalar.h.
+// src/common/scalar.h.
 #pragma once
 
 #include <cstdint>

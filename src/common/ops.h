@@ -38,6 +38,25 @@ constexpr OpInfo kBinary[] = {
 #undef NEEDLE_BINARY
 };
 
+// An op's kernels are those of its category, for each dtype that its operands are brought to.
+constexpr bool takes_integers(Category c) {
+  return c != Category::FLOAT && c != Category::TRUE_DIVIDE;
+}
+constexpr bool takes_bools(Category c) { return takes_integers(c) && c != Category::NUMBER; }
+constexpr bool gives_bools(Category c) {
+  return c == Category::PREDICATE || c == Category::LOGICAL;
+}
+
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
+
+// The optimizers' settings for one step.
+struct SgdFactors {
+  double lr, momentum, dampening, weight_decay;
+};
+
+struct AdamFactors {
+  double lr, beta1, beta2, eps, weight_decay, correction1, correction2;
+  bool decoupled;
+};
 
 }  // namespace needle

@@ -12,38 +12,49 @@ bool multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overfl
 bool add(int64_t a, int64_t b, int64_t* out) { return !__builtin_add_overflow(a, b, out); }
 
 // Counters that no other memory access is ordered by.
-std::atomic<int64_t> g_live{0}, g_peak{0}, g_writes{0};
+std::atomic<int64_t> g_live[kMaxDevices], g_peak[kMaxDevices], g_writes{0};
 
-void count(int64_t bytes) {
-  const int64_t now = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (now > peak && !g_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+void count(int64_t bytes, int device) {
+  const int64_t now = g_live[device].fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = g_peak[device].load(std::memory_order_relaxed);
+  while (now > peak &&
+         !g_peak[device].compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
 }
 
 }  // namespace
 
 int64_t writes() { return g_writes.load(std::memory_order_relaxed); }
-int64_t memory_allocated() { return g_live.load(std::memory_order_relaxed); }
-int64_t max_memory_allocated() { return g_peak.load(std::memory_order_relaxed); }
-void reset_peak_memory() { g_peak.store(memory_allocated(), std::memory_order_relaxed); }
+int64_t memory_allocated(int device) { return g_live[device].load(std::memory_order_relaxed); }
+int64_t max_memory_allocated(int device) { return g_peak[device].load(std::memory_order_relaxed); }
+void reset_peak_memory(int device) {
+  g_peak[device].store(memory_allocated(device), std::memory_order_relaxed);
+}
 
 void Buffer::mark_written() {
   written_.store(g_writes.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // A size of zero still gets an address: consumers of DLPack dislike null.
-Buffer::Buffer(int64_t bytes) : data_(acquire_block(bytes)), bytes_(bytes) { count(bytes_); }
+Buffer::Buffer(int64_t bytes, int device) : data_(nullptr), bytes_(bytes), device_(device) {
+  void* stream;
+  data_ = acquire_block(bytes, device, &stream);
+  stream_.store(stream, std::memory_order_relaxed);
+  count(bytes_, device_);
+}
 
-Buffer::Buffer(void* data, int64_t bytes, std::function<void()> release)
-    : data_(static_cast<char*>(data)), bytes_(bytes), release_(std::move(release)) {}
+Buffer::Buffer(void* data, int64_t bytes, std::function<void()> release, int device)
+    : data_(static_cast<char*>(data)),
+      bytes_(bytes),
+      release_(std::move(release)),
+      device_(device) {}
 
 Buffer::~Buffer() {
   if (release_) {
-    release_();
+    release_foreign(std::move(release_), device_, stream_);
   } else {
-    release_block(data_, bytes_);
-    count(-bytes_);
+    release_block(data_, bytes_, device_, stream_);
+    count(-bytes_, device_);
   }
 }
 
@@ -141,7 +152,7 @@ View::View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const
                                 std::to_string(capacity) + " elements");
 }
 
-View View::empty(DType dtype, const Dims& shape) {
+View View::empty(DType dtype, const Dims& shape, int device) {
   View v;
   v.dtype_ = dtype;
   v.shape_ = shape;
@@ -151,16 +162,16 @@ View View::empty(DType dtype, const Dims& shape) {
   v.high_ = v.size_ - 1;
   const int64_t bytes = v.size_ * itemsize(dtype);
   try {
-    v.buffer_ = std::make_shared<Buffer>(bytes);
+    v.buffer_ = std::make_shared<Buffer>(bytes, device);
   } catch (const std::bad_alloc&) {
     throw OutOfMemory("a " + std::string(name(dtype)) + " array of shape " + shape.str() +
-                      " needs " + std::to_string(bytes) + " bytes, which cannot be had");
+                      " needs " + std::to_string(bytes) + " bytes, " + out_of_memory_note(device));
   }
   return v;
 }
 
-View View::empty(DType dtype, const Dims& shape, const Dims& order) {
-  View v = empty(dtype, shape);
+View View::empty(DType dtype, const Dims& shape, const Dims& order, int device) {
+  View v = empty(dtype, shape, device);
   int64_t step = 1;
   v.compact_ = true;
   int64_t row_major = 1;
@@ -177,6 +188,7 @@ View View::empty(DType dtype, const Dims& shape, const Dims& order) {
 
 bool View::overlaps(const View& other) const {
   if (size_ == 0 || other.size_ == 0) return false;
+  if (device() != other.device()) return false;
   const char *a = buffer_->data(), *b = other.buffer_->data();
   int64_t s = itemsize(dtype_), t = itemsize(other.dtype_);
   return a + low_ * s < b + (other.high_ + 1) * t && b + other.low_ * t < a + (high_ + 1) * s;
@@ -234,6 +246,11 @@ View broadcast_to(const View& view, const Dims& shape, const char* what) {
     throw std::invalid_argument(std::string(what) + ": shape " + view.shape().str() +
                                 " does not broadcast to " + shape.str());
   return View(view.buffer(), view.dtype(), shape, broadcast_strides(view, shape), view.offset());
+}
+
+void refuse_devices(const char* what, int a, int b) {
+  throw std::invalid_argument(std::string(what) + ": operands are on devices " + std::to_string(a) +
+                              " and " + std::to_string(b));
 }
 
 }  // namespace needle

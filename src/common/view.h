@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <string>
@@ -28,39 +29,63 @@ class OutOfMemory : public std::bad_alloc {
   std::shared_ptr<const std::string> what_;  // an exception's copy must not throw
 };
 
+struct IndexRange {
+  DType dtype;
+  int64_t low, high;
+};
+
 class Buffer {
  public:
-  // Throws std::bad_alloc when the memory cannot be had.
-  explicit Buffer(int64_t bytes);
-  // Foreign memory; `release` runs when the last view is gone.
-  Buffer(void* data, int64_t bytes, std::function<void()> release);
+  // Memory of a device. Throws std::bad_alloc when it cannot be had.
+  Buffer(int64_t bytes, int device);
+  // Foreign memory; `release` runs when the last view is gone and the device's work on it is done.
+  Buffer(void* data, int64_t bytes, std::function<void()> release, int device);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  int device() const { return device_; }
+  // The stream of the last work on the memory, on devices that have any; null for foreign memory
+  // before the first.
+  std::atomic<void*>& stream() const { return stream_; }
 
   // Writes in place are counted over all buffers, so that one number tells whether a buffer was
   // written after a certain moment: `written` is the count at its last write, 0 if there was none.
   int64_t written() const { return written_.load(std::memory_order_relaxed); }
   void mark_written();
 
+  // What all elements are known to lie between, noted by who fills a buffer that nobody else has
+  // seen: the check of an index then needs no look at the device.
+  void note_range(const IndexRange& range) { range_ = std::make_unique<IndexRange>(range); }
+  // Others write here without our counting it.
+  void mark_shared() { shared_.store(true, std::memory_order_relaxed); }
+  // Null where nothing is known, or not any more.
+  const IndexRange* range() const {
+    const bool valid = range_ && written() == 0 && !shared_.load(std::memory_order_relaxed);
+    return valid ? range_.get() : nullptr;
+  }
+
  private:
   char* data_;
   int64_t bytes_;
   std::function<void()> release_;
   std::atomic<int64_t> written_{0};
+  mutable std::atomic<void*> stream_{nullptr};
+  std::atomic<bool> shared_{false};
+  int device_;
+  std::unique_ptr<const IndexRange> range_;
 };
 
 // Writes in place so far, to any buffer.
 int64_t writes();
 
-// Bytes of all buffers that are alive (foreign memory is not ours and does not count), and the most
-// there have been since the program began or the peak was reset.
-int64_t memory_allocated();
-int64_t max_memory_allocated();
-void reset_peak_memory();
+// Bytes of all buffers of a device that are alive (foreign memory is not ours and does not count),
+// and the most there have been since the program began or the peak was reset.
+int64_t memory_allocated(int device);
+int64_t max_memory_allocated(int device);
+void reset_peak_memory(int device);
 
 struct Dims {
   int ndim = 0;
@@ -87,9 +112,9 @@ class View {
   View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
        int64_t offset);
   // New uninitialised row-major memory. std::invalid_argument for a bad shape, OutOfMemory.
-  static View empty(DType dtype, const Dims& shape);
+  static View empty(DType dtype, const Dims& shape, int device);
   // The same with its axes in memory as `order` names them, the slowest first.
-  static View empty(DType dtype, const Dims& shape, const Dims& order);
+  static View empty(DType dtype, const Dims& shape, const Dims& order, int device);
 
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
   DType dtype() const { return dtype_; }
@@ -98,6 +123,7 @@ class View {
   int64_t offset() const { return offset_; }
   int64_t size() const { return size_; }
   int ndim() const { return shape_.ndim; }
+  int device() const { return buffer_->device(); }
   bool is_compact() const { return compact_; }
   char* data() const { return buffer_->data() + offset_ * itemsize(dtype_); }
   // True when some byte may belong to both.
@@ -129,5 +155,13 @@ Dims broadcast_shapes(const Dims& a, const Dims& b, const char* what);
 Dims broadcast_strides(const View& view, const Dims& shape);
 // `view` under a broadcast shape; std::invalid_argument naming `what`.
 View broadcast_to(const View& view, const Dims& shape, const char* what);
+// Refuses (std::invalid_argument) operands that are not all on the first one's device.
+[[noreturn]] void refuse_devices(const char* what, int a, int b);
+inline void same_device(const char* what, const View& first,
+                        std::initializer_list<const View*> others) {
+  for (const View* v : others)
+    if (v != nullptr && v->device() != first.device())
+      refuse_devices(what, first.device(), v->device());
+}
 
 }  // namespace needle

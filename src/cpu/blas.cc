@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/blas_layout.h"
 #include "cpu/kernel_table.h"
 
 namespace needle {
@@ -78,23 +79,6 @@ void load() {
 #endif
 }
 
-// BLAS takes matrices whose rows or columns are contiguous.
-bool leading(int64_t row, int64_t col, int64_t rows, int64_t cols, int* trans, int* ld) {
-  if ((col == 1 || cols == 1) && (row >= std::max<int64_t>(1, cols) || rows == 1) &&
-      row <= INT_MAX) {
-    *trans = kPlain;
-    *ld = static_cast<int>(std::max(row, std::max<int64_t>(1, cols)));
-    return true;
-  }
-  if ((row == 1 || rows == 1) && (col >= std::max<int64_t>(1, rows) || cols == 1) &&
-      col <= INT_MAX) {
-    *trans = kTransposed;
-    *ld = static_cast<int>(std::max(col, std::max<int64_t>(1, rows)));
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void init_blas() {
@@ -119,13 +103,13 @@ bool blas_loaded() { return g_sgemm != nullptr; }
 const char* blas_status() { return g_status.c_str(); }
 
 bool blas_gemm(const GemmArgs& g, bool single) {
-  int ta, tb, lda, ldb;
+  BlasLayout a, b;
   if (std::max({g.m, g.n, g.k, g.ldc}) > INT_MAX || g.k == 0 ||
-      !leading(g.a_row, g.a_col, g.m, g.k, &ta, &lda) ||
-      !leading(g.b_row, g.b_col, g.k, g.n, &tb, &ldb))
+      !blas_layout(g.a_row, g.a_col, g.m, g.k, &a) || !blas_layout(g.b_row, g.b_col, g.k, g.n, &b))
     return false;
   int m = static_cast<int>(g.m), n = static_cast<int>(g.n), k = static_cast<int>(g.k);
-  int ldc = static_cast<int>(g.ldc);
+  const int ldc = static_cast<int>(g.ldc), lda = a.leading, ldb = b.leading;
+  const int ta = a.transposed ? kTransposed : kPlain, tb = b.transposed ? kTransposed : kPlain;
   if (single) {
     g_sgemm(kRowMajor, ta, tb, m, n, k, 1.0f, reinterpret_cast<const float*>(g.a), lda,
             reinterpret_cast<const float*>(g.b), ldb, 0.0f, reinterpret_cast<float*>(g.c), ldc);

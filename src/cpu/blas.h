@@ -1,20 +1,9 @@
 // The BLAS that was found when needle was built: loaded beside the module, one thread per call.
 #pragma once
 
-#include <cstdint>
+#include "common/device.h"
 
 namespace needle {
-
-// A strided matrix product's operands; C is row-major with leading dimension n.
-struct GemmArgs {
-  int64_t m, n, k;
-  const char* a;
-  int64_t a_row, a_col;  // strides in elements
-  const char* b;
-  int64_t b_row, b_col;
-  char* c;
-  int64_t ldc;
-};
 
 enum class GemmChoice { automatic, own, blas };
 

@@ -7,103 +7,26 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/cpu.h"
+#include "common/device.h"
+#include "cpu/kernel_table.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace needle {
-namespace cpu {
+namespace device {
 
 namespace {
 
 constexpr int64_t kPixels = 96;  // outputs a thread works on at a time: a multiple of every tile
-constexpr int64_t kParallelWork = 1 << 18;    // multiply-adds below which threads do not pay
-constexpr int64_t kLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
-constexpr int64_t kLargestElement = 16;
-
-// Along one image axis: taps [first, first + taps) are those that ever meet the image, and reach
-// [low, low + extent) of it; what of that lies outside of [0, size) is padding.
-struct Axis {
-  int64_t size, count, stride, dilation, first = 0, taps = 0, low = 0, extent = 0;
-
-  Axis(const char* what, int64_t image, int64_t kernel, int64_t step, int64_t padding,
-       int64_t spread)
-      : size(image), stride(step), dilation(spread) {
-    if (kernel < 1 || step < 1 || padding < 0 || spread < 1 || image > (int64_t{1} << 40) ||
-        std::max({kernel, step, padding, spread}) > kLimit)
-      throw std::invalid_argument(std::string(what) + ": kernel " + std::to_string(kernel) +
-                                  ", stride " + std::to_string(step) + ", padding " +
-                                  std::to_string(padding) + " and dilation " +
-                                  std::to_string(spread) + " are not a window");
-    const int64_t room = image + 2 * padding - spread * (kernel - 1) - 1;
-    if (room < 0)
-      throw std::invalid_argument(std::string(what) + ": an extent of " + std::to_string(image) +
-                                  " with padding " + std::to_string(padding) +
-                                  " is smaller than a window of " + std::to_string(kernel));
-    count = room / step + 1;
-    int64_t last = -1;
-    for (int64_t i = 0; i < kernel; ++i) {
-      const int64_t shift = i * spread - padding;  // of the window's first position
-      const int64_t y = shift < 0 ? ceil_div(-shift, step) : 0;
-      if (y >= count || y * step + shift >= image) continue;
-      if (last < 0) first = i;
-      last = i;
-    }
-    if (last < 0) return;
-    taps = last - first + 1;
-    low = first * spread - padding;
-    extent = (count - 1) * step + (taps - 1) * spread + 1;
-  }
-  bool inside() const { return low >= 0 && low + extent <= size; }
-};
-
+constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay
 constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
 
-struct Plan {
-  Axis y, x;
-  int64_t n, c, o, size;
-  DType dtype;
-  const GemmKernels& kernel;
+const GemmKernels& kernel_of(const Plan& p) { return kernels().gemm[static_cast<int>(p.dtype)]; }
 
-  Plan(const char* what, DType t, int64_t images, int64_t h, int64_t w, int64_t channels,
-       int64_t outputs, int64_t kh, int64_t kw, const ConvWindow& at)
-      : y(what, h, kh, at.stride[0], at.padding[0], at.dilation[0]),
-        x(what, w, kw, at.stride[1], at.padding[1], at.dilation[1]),
-        n(images),
-        c(channels),
-        o(outputs),
-        size(itemsize(t)),
-        dtype(t),
-        kernel(kernels().gemm[static_cast<int>(t)]) {
-    if (kernel.tile == nullptr)
-      throw TypeError(std::string(what) + " is not defined for " + name(t));
-    // Whatever is made of them can be counted in bytes.
-    checked_size(dims(n, y.extent, x.extent, c), size);
-    checked_size(dims(n, y.count, x.count, std::max(o, c)), kLargestElement);
-    checked_size(dims(n, pixels(), depth(), 1), size);
-    checked_size(dims(kh, kw, c, o), size);
-  }
-  int64_t pixels() const { return y.count * x.count; }
-  // Terms of each output.
-  int64_t depth() const { return y.taps * x.taps * c; }
-  bool nothing() const { return depth() == 0 || n * pixels() == 0; }
-  bool parallel() const {
-    return static_cast<double>(n * pixels()) * static_cast<double>(depth() * o) >= kParallelWork;
-  }
-  Dims output() const { return dims(n, y.count, x.count, o); }
-  Dims image() const { return dims(n, y.size, x.size, c); }
-  static Dims dims(int64_t a, int64_t b, int64_t c, int64_t d) {
-    Dims shape;
-    for (int64_t extent : {a, b, c, d}) shape.push(extent);
-    return shape;
-  }
-  // The taps that matter of a weight (kh, kw, c, o).
-  View part(const View& w) const {
-    const Dims& s = w.strides();
-    return View(w.buffer(), w.dtype(), dims(y.taps, x.taps, c, o), s,
-                w.offset() + y.first * s[0] + x.first * s[1]);
-  }
-};
+bool is_parallel(const Plan& p) {
+  const double pixels = static_cast<double>(p.n * p.pixels());
+  return pixels * static_cast<double>(p.depth() * p.o) >= kParallelWork;
+}
 
 // Where the elements of images are, in elements; channels are contiguous.
 struct Layout {
@@ -232,32 +155,13 @@ bool readable(const Plan& p, const View& x) {
   return p.y.inside() && p.x.inside() && (x.strides()[3] == 1 || p.c == 1);
 }
 
-void check(const char* what, bool right, const View& a, const View& b) {
-  if (!right || a.ndim() != 4 || b.ndim() != 4 || a.dtype() != b.dtype())
-    throw std::invalid_argument(std::string(what) + ": " + name(a.dtype()) + " " + a.shape().str() +
-                                " and " + name(b.dtype()) + " " + b.shape().str() +
-                                " do not match");
-}
-
-View zeros(DType t, const Dims& shape) {
-  View out = View::empty(t, shape);
-  if (out.size() > 0) std::memset(out.data(), 0, static_cast<size_t>(out.size() * itemsize(t)));
-  return out;
-}
-
 }  // namespace
 
-View conv2d(const View& x, const View& w, const ConvWindow& at) {
-  const char* what = "conv2d";
-  check(what, x.ndim() == 4 && w.ndim() == 4 && x.shape()[3] == w.shape()[2], x, w);
-  const Dims &a = x.shape(), &b = w.shape();
-  const Plan p(what, x.dtype(), a[0], a[1], a[2], a[3], b[3], b[0], b[1], at);
-  if (p.nothing() || p.o == 0) return zeros(p.dtype, p.output());
-  View out = View::empty(p.dtype, p.output());
-  const View weight = compact(p.part(w));
-  const Panels panels(p.kernel, weight.data(), p.depth(), p.o, p.size);
+void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
+  const GemmKernels& kernel = kernel_of(p);
+  const Panels panels(kernel, weight.data(), p.depth(), p.o, p.size);
   const bool direct = readable(p, x);
-  const int64_t mr = p.kernel.mr, nr = p.kernel.nr, line = p.x.extent * p.c;
+  const int64_t mr = kernel.mr, nr = kernel.nr, line = p.x.extent * p.c;
   const CastRow move = kernels().cast[static_cast<int>(p.dtype)][static_cast<int>(p.dtype)];
   const Units units(p);
   const int64_t reach = (units.rows - 1) * p.y.stride + (p.y.taps - 1) * p.y.dilation + 1;
@@ -265,7 +169,7 @@ View conv2d(const View& x, const View& w, const ConvWindow& at) {
   const Layout layout = direct ? Layout{s[0], s[1], s[2]} : Layout{reach * line, line, p.c};
   const Runs runs(p, layout);
   const int64_t chunk = std::max<int64_t>(1, kDepth / runs.length);
-  const bool parallel = p.parallel();
+  const bool parallel = is_parallel(p);
   // Few units: threads share their columns as well.
   const int64_t columns =
       std::clamp<int64_t>(parallel ? 2 * num_threads() / units.count : 1, 1, panels.count());
@@ -299,34 +203,26 @@ View conv2d(const View& x, const View& w, const ConvWindow& at) {
       for (int64_t j = j0; j < j1; ++j)
         for (int64_t t = 0; t < runs.count(); t += chunk)
           for (int64_t i = 0; i < pixels; i += mr)
-            p.kernel.tile_rows(std::min(chunk, runs.count() - t), runs.at.data() + t,
-                               runs.weight.data() + t, runs.length, windows + i, panels.data(j, 0),
-                               panels.ldb(j), to + (i * p.o + j * nr) * p.size, p.o, t > 0,
-                               static_cast<int>(std::min(mr, pixels - i)), panels.width(j));
+            kernel.tile_rows(std::min(chunk, runs.count() - t), runs.at.data() + t,
+                             runs.weight.data() + t, runs.length, windows + i, panels.data(j, 0),
+                             panels.ldb(j), to + (i * p.o + j * nr) * p.size, p.o, t > 0,
+                             static_cast<int>(std::min(mr, pixels - i)), panels.width(j));
     }
   });
-  return out;
 }
 
-View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const ConvWindow& at) {
-  const char* what = "conv2d_input";
-  check(what, g.ndim() == 4 && w.ndim() == 4 && g.shape()[3] == w.shape()[3], g, w);
-  const Dims& b = w.shape();
-  const Plan p(what, g.dtype(), g.shape()[0], h, width, b[2], b[3], b[0], b[1], at);
-  check(what, p.output() == g.shape(), g, w);
-  if (p.nothing() || p.o == 0) return zeros(p.dtype, p.image());
-  View out = View::empty(p.dtype, p.image());
-  const View weight = compact(p.part(w)), grad = compact(g);
-  const int64_t mr = p.kernel.mr, nr = p.kernel.nr, depth = p.depth();
+void conv2d_input(const Plan& p, const View& grad, const View& weight, const View& out) {
+  const GemmKernels& kernel = kernel_of(p);
+  const int64_t mr = kernel.mr, nr = kernel.nr, depth = p.depth();
   // The transposed weight, (O, taps and channels), in panels.
   const int64_t panels = ceil_div(depth, nr);
   Scratch packed = scratch({panels, p.o, nr, p.size}, kNoScratch);
-  const bool parallel = p.parallel();
+  const bool parallel = is_parallel(p);
   parallel_for(panels, parallel ? 1 : panels, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j)
-      p.kernel.pack_b(weight.data() + j * nr * p.o * p.size, 1, p.o, p.o,
-                      static_cast<int>(std::min(nr, depth - j * nr)),
-                      packed.get() + j * p.o * nr * p.size);
+      kernel.pack_b(weight.data() + j * nr * p.o * p.size, 1, p.o, p.o,
+                    static_cast<int>(std::min(nr, depth - j * nr)),
+                    packed.get() + j * p.o * nr * p.size);
   });
   const int64_t line = p.x.extent * p.c;
   const Layout layout{p.y.extent * line, line, p.c};
@@ -350,10 +246,10 @@ View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const 
               const int rows = static_cast<int>(std::min(mr, pixels - i));
               const void* rows_at[kMaxTileRows];
               for (int r = 0; r < rows; ++r) rows_at[r] = from + (i + r) * p.o * p.size;
-              p.kernel.tile_rows(1, &k, &k, std::min(kDepth, p.o - k), rows_at,
-                                 packed.get() + j * p.o * nr * p.size, nr,
-                                 columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
-                                 static_cast<int>(std::min(nr, depth - j * nr)));
+              kernel.tile_rows(1, &k, &k, std::min(kDepth, p.o - k), rows_at,
+                               packed.get() + j * p.o * nr * p.size, nr,
+                               columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
+                               static_cast<int>(std::min(nr, depth - j * nr)));
             }
         // Each output's share goes to where its window was.
         const char* share_of = columns.get();
@@ -386,23 +282,13 @@ View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const 
         }
     }
   });
-  return out;
 }
 
-View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const ConvWindow& at) {
-  const char* what = "conv2d_weight";
-  check(what, x.ndim() == 4 && g.ndim() == 4, x, g);
-  const Dims& a = x.shape();
-  const Plan p(what, x.dtype(), a[0], a[1], a[2], a[3], g.shape()[3], kh, kw, at);
-  check(what, p.output() == g.shape(), x, g);
-  const bool whole = p.y.taps == kh && p.x.taps == kw && !p.nothing();
-  View out = whole ? View::empty(p.dtype, Plan::dims(kh, kw, p.c, p.o))
-                   : zeros(p.dtype, Plan::dims(kh, kw, p.c, p.o));
-  if (p.nothing() || p.o == 0) return out;
-  const View grad = compact(g);
-  const int64_t pixels = p.n * p.pixels(), mr = p.kernel.mr, nr = p.kernel.nr;
-  const Panels panels(p.kernel, grad.data(), pixels, p.o, p.size);
-  const bool direct = readable(p, x), parallel = p.parallel();
+void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, const View& out) {
+  const GemmKernels& kernel = kernel_of(p);
+  const int64_t pixels = p.n * p.pixels(), mr = kernel.mr, nr = kernel.nr;
+  const Panels panels(kernel, grad.data(), pixels, p.o, p.size);
+  const bool direct = readable(p, x), parallel = is_parallel(p);
   const int64_t line = p.x.extent * p.c;
   const Dims& s = x.strides();
   const Layout layout = direct ? Layout{s[0], s[1], s[2]} : Layout{p.y.extent * line, line, p.c};
@@ -426,23 +312,22 @@ View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const C
   // Row k of the weight matrix is tap and channel k of what is left of the kernel.
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
               p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
-  View trimmed = whole ? target : View::empty(p.dtype, target.shape());
-  parallel_for(runs.count() * tiles, parallel ? 1 : runs.count() * tiles,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t q = 0; q < pixels; q += kDepth)
-                   for (int64_t tile = begin; tile < end; ++tile) {
-                     const int64_t run = tile / tiles, k = tile % tiles * mr;
-                     char* to = trimmed.data() + (runs.weight[run] + k) * o * p.size;
-                     for (int64_t j = 0; j < panels.count(); ++j)
-                       p.kernel.tile_columns(
-                           std::min(kDepth, pixels - q), from + (runs.at[run] + k) * p.size,
-                           offsets + q, panels.data(j, q), panels.ldb(j), to + j * nr * p.size, o,
-                           q > 0, static_cast<int>(std::min(mr, runs.length - k)), panels.width(j));
-                   }
-               });
-  if (!whole) cpu::copy(trimmed, target);
-  return out;
+  View trimmed = whole ? target : View::empty(p.dtype, target.shape(), 0);
+  parallel_for(
+      runs.count() * tiles, parallel ? 1 : runs.count() * tiles, [&](int64_t begin, int64_t end) {
+        for (int64_t q = 0; q < pixels; q += kDepth)
+          for (int64_t tile = begin; tile < end; ++tile) {
+            const int64_t run = tile / tiles, k = tile % tiles * mr;
+            char* to = trimmed.data() + (runs.weight[run] + k) * o * p.size;
+            for (int64_t j = 0; j < panels.count(); ++j)
+              kernel.tile_columns(std::min(kDepth, pixels - q), from + (runs.at[run] + k) * p.size,
+                                  offsets + q, panels.data(j, q), panels.ldb(j),
+                                  to + j * nr * p.size, o, q > 0,
+                                  static_cast<int>(std::min(mr, runs.length - k)), panels.width(j));
+          }
+      });
+  if (!whole) nd::copy(trimmed, target);
 }
 
-}  // namespace cpu
+}  // namespace device
 }  // namespace needle

@@ -26,16 +26,12 @@ using ArgRow = int64_t (*)(const void* x, int64_t sx, int64_t n);
 // y[i] += x[i]
 using AddToRow = void (*)(const void* x, int64_t sx, void* y, int64_t sy, int64_t n);
 
-struct SgdFactors {
-  double lr, momentum, dampening, weight_decay;
-};
 using SgdRow = void (*)(void* p, const void* g, void* v, int64_t n, const SgdFactors& f);
 
-struct AdamFactors {
-  double lr, beta1, beta2, eps, weight_decay, correction1, correction2;
-  bool decoupled;
-};
 using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f);
+
+// Elements per piece of parallel work in elementwise kernels.
+constexpr int64_t kGrain = 16384;
 
 constexpr int kDotTile = 4;
 constexpr int kMaxTileRows = 8;  // the most that any instruction set's tile has

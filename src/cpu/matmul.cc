@@ -5,14 +5,14 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "common/loop.h"
+#include "common/device.h"
 #include "cpu/blas.h"
-#include "cpu/cpu.h"
+#include "cpu/kernel_table.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace needle {
-namespace cpu {
+namespace device {
 
 namespace {
 
@@ -196,7 +196,7 @@ bool gemm_by_blas(const GemmArgs& g, bool single, int64_t size) {
   return true;
 }
 
-void gemm(const GemmArgs& g, DType t) {
+void floating_gemm(const GemmArgs& g, DType t) {
   const int64_t size = itemsize(t);
   if (g.m == 0 || g.n == 0) return;
   if (g.k == 0) {
@@ -237,70 +237,16 @@ void integer_gemm(const GemmArgs& g) {
 void run(const GemmArgs& g, DType t) {
   if (t == DType::int32) return integer_gemm<int32_t, uint32_t>(g);
   if (t == DType::int64) return integer_gemm<int64_t, uint64_t>(g);
-  gemm(g, t);
-}
-
-Dims leading_dims(const Dims& d, int drop) {
-  Dims out;
-  for (int i = 0; i < d.ndim - drop; ++i) out.push(d[i]);
-  return out;
+  floating_gemm(g, t);
 }
 
 }  // namespace
 
-View matmul(const View& a, const View& b) {
-  const int da = a.ndim(), db = b.ndim();
-  if (da < 2 || db < 2 || a.shape()[da - 1] != b.shape()[db - 2])
-    throw std::invalid_argument("matmul: shapes " + a.shape().str() + " and " + b.shape().str() +
-                                " do not match (the last axis of the first, the last but one of "
-                                "the second)");
-  DType t = promote(a.dtype(), b.dtype());
-  if (t == DType::boolean)
-    return cast(matmul(cast(a, DType::int64), cast(b, DType::int64)), DType::boolean);
-  if (is_half(t)) return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), t);
-  if (a.dtype() != t) return matmul(cast(a, t), b);
-  if (b.dtype() != t) return matmul(a, cast(b, t));
+bool multiplies(DType t) { return !is_half(t); }
 
-  Dims batch_a = leading_dims(a.shape(), 2), batch_b = leading_dims(b.shape(), 2);
-  Dims batch = broadcast_shapes(batch_a, batch_b, "matmul");
-  GemmArgs g{};
-  g.m = a.shape()[da - 2];
-  g.k = a.shape()[da - 1];
-  g.n = b.shape()[db - 1];
-  g.a_row = a.strides()[da - 2];
-  g.a_col = a.strides()[da - 1];
-  g.b_row = b.strides()[db - 2];
-  g.b_col = b.strides()[db - 1];
-  g.ldc = g.n;
-  // An axis of extent 1 has no stride to speak of; 1 lets it count as contiguous.
-  if (g.k == 1) g.a_col = g.b_row = 1;
-  if (g.n == 1) g.b_col = 1;
-  Dims shape = batch;
-  shape.push(g.m);
-  shape.push(g.n);
-  View out = View::empty(t, shape);
-  if (out.size() == 0) return out;
-  g.a = a.data();
-  g.b = b.data();
-  g.c = out.data();
-
-  // One matrix on the right for the whole batch, rows evenly spaced: one product.
-  Loop<1> rows(leading_dims(a.shape(), 1), {leading_dims(a.strides(), 1)});
-  if (checked_size(batch_b, 1) == 1 && rows.ndim == 1 && batch == batch_a) {
-    g.m = rows.total;
-    g.a_row = rows.inner(0);
-    run(g, t);
-    return out;
-  }
+void gemm(const GemmArgs& g, DType t, const Loop<2>& loop, const View&, const View&, const View&) {
+  if (loop.total == 1) return run(g, t);
   const int64_t size = itemsize(t), c_step = g.m * g.n;
-  auto strides = [&](const View& v, int ndim) {
-    Dims s;
-    const int lead = batch.ndim - (ndim - 2);
-    for (int i = 0; i < batch.ndim; ++i)
-      s.push(i < lead || v.shape()[i - lead] == 1 ? 0 : v.strides()[i - lead]);
-    return s;
-  };
-  Loop<2> loop(batch, {strides(a, da), strides(b, db)});
   // Scratch memory is asked for inside: a failure on a worker is carried out of the parallel part.
   std::atomic<bool> failed{false};
   int64_t grain = std::max<int64_t>(1, kParallelWork / 2 / work_of({g.m, g.n, g.k}));
@@ -322,8 +268,7 @@ View matmul(const View& a, const View& b) {
     });
   });
   if (failed) throw OutOfMemory(kNoScratch);
-  return out;
 }
 
-}  // namespace cpu
+}  // namespace device
 }  // namespace needle

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/loop.h"
-#include "cpu/cpu.h"
+#include "common/device.h"
+#include "cpu/kernel_table.h"
 #include "cpu/thread_pool.h"
 
 namespace needle {
-namespace cpu {
+namespace device {
 
 namespace {
 
@@ -15,31 +15,6 @@ namespace {
 constexpr int64_t kChunk = 32768;
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kTile = 512;  // accumulators worked on at a time when columns are reduced
-
-struct Split {
-  Dims kept, kept_strides, reduced, reduced_strides, shape;
-};
-
-Split split(const View& x, const Dims& axes, bool keepdims, const char* what) {
-  bool is_reduced[kMaxDims] = {};
-  for (int i = 0; i < axes.ndim; ++i) {
-    if (axes[i] < 0 || axes[i] >= x.ndim() || is_reduced[axes[i]])
-      throw std::invalid_argument(std::string(what) + ": axes " + axes.str() +
-                                  " are not distinct axes of shape " + x.shape().str());
-    is_reduced[axes[i]] = true;
-  }
-  Split s;
-  for (int i = 0; i < x.ndim(); ++i) {
-    (is_reduced[i] ? s.reduced : s.kept).push(x.shape()[i]);
-    (is_reduced[i] ? s.reduced_strides : s.kept_strides).push(x.strides()[i]);
-    if (!is_reduced[i]) {
-      s.shape.push(x.shape()[i]);
-    } else if (keepdims) {
-      s.shape.push(1);
-    }
-  }
-  return s;
-}
 
 void start(Reduction op, DType t, void* acc, int64_t n) {
   bool one = op == Reduction::prod;
@@ -52,20 +27,12 @@ void start(Reduction op, DType t, void* acc, int64_t n) {
 
 }  // namespace
 
-View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
-  const char* what = kReductionNames[static_cast<int>(op)];
-  Split s = split(x, axes, keepdims, what);
+View reduce(Reduction op, const View& x, const Split& s, DType out_type) {
   Loop<1> kept(s.kept, {s.kept_strides}), reduced(s.reduced, {s.reduced_strides});
   const bool selects = op == Reduction::max || op == Reduction::min;
   const int64_t outputs = kept.total, length = reduced.total;
-  if (selects && length == 0)
-    throw std::invalid_argument(std::string(what) + ": no elements to choose from in shape " +
-                                x.shape().str());
-  DType acc_type = x.dtype(), out_type = x.dtype();
-  if (!selects) {
-    out_type = sum_type(x.dtype());
-    acc_type = is_floating(out_type) ? DType::float64 : DType::int64;
-  }
+  DType acc_type = out_type;
+  if (!selects) acc_type = is_floating(out_type) ? DType::float64 : DType::int64;
   const bool columns =
       outputs > 1 && length > 0 && std::llabs(kept.inner(0)) < std::llabs(reduced.inner(0));
   const int64_t work = outputs * length;
@@ -77,7 +44,7 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
   Dims flat;
   flat.push(chunks);
   flat.push(outputs);
-  View acc = View::empty(acc_type, flat);
+  View acc = View::empty(acc_type, flat, 0);
   const int t = static_cast<int>(x.dtype());
   const ReduceRow row = kernels().reduce_row[static_cast<int>(op)][t];
   const ReduceColumns column = kernels().reduce_columns[static_cast<int>(op)][t];
@@ -124,20 +91,11 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
       combine(acc.data() + c * outputs * acc_size, 1, acc.data(), outputs);
   }
   View result(acc.buffer(), acc_type, s.shape, compact_strides(s.shape), 0);
-  return acc_type == out_type ? result : cast(result, out_type);
+  return acc_type == out_type ? result : nd::cast(result, out_type);
 }
 
-View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims) {
-  const char* what = max ? "argmax" : "argmin";
-  Dims axes;
-  axes.push(axis);
-  Split s = split(x, axes, keepdims, what);
+void arg_reduce(bool max, const View& x, const Split& s, const View& out) {
   const int64_t n = s.reduced[0], stride = s.reduced_strides[0], size = itemsize(x.dtype());
-  if (n == 0)
-    throw std::invalid_argument(std::string(what) + ": no elements to choose from in shape " +
-                                x.shape().str());
-  View out = View::empty(DType::int64, s.shape);
-  if (out.size() == 0) return out;
   const ArgRow row = (max ? kernels().argmax : kernels().argmin)[static_cast<int>(x.dtype())];
   int64_t* to = reinterpret_cast<int64_t*>(out.data());
   Loop<1> kept(s.kept, {s.kept_strides});
@@ -148,8 +106,7 @@ View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims) {
         to[at++] = row(x.data() + (base[0] + i * kept.inner(0)) * size, stride, n);
     });
   });
-  return out;
 }
 
-}  // namespace cpu
+}  // namespace device
 }  // namespace needle

@@ -2,11 +2,17 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from needle import backend_ndarray as nd
 from needle.backend_ndarray.dtypes import FLOATING as FLOATS
 from needle.backend_ndarray.dtypes import HALVES
+
+# The native device that the properties are about: see --device in tests/conftest.py.
+NATIVE = nd.cuda() if getattr(pytest, "needle_device", None) == "cuda" else nd.cpu()
+if NATIVE.name == "cuda" and not NATIVE.enabled():
+    pytest.skip("--device cuda: there is no CUDA device", allow_module_level=True)
 
 DTYPES = nd.DTYPES
 NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")  # NumPy's own
@@ -42,7 +48,7 @@ def values(rng, shape, dtype, extremes=True):
 @st.composite
 def layouts(draw, x):
     """The same random view of a NumPy array and of its NDArray copy."""
-    a = nd.array(x, device=nd.cpu())
+    a = nd.array(x, device=NATIVE)
     for _ in range(draw(st.integers(0, 3))):
         kind = draw(st.sampled_from(["permute", "slice", "broadcast", "flip", "new", "windows"]))
         if kind == "permute":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawing import NATIVE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,15 +34,13 @@ def _arrays(shape, dtype, layout, rng):
     values = rng.standard_normal(shape).astype(dtype)
     if layout == "channels first":
         stored = np.ascontiguousarray(values.transpose(0, 3, 1, 2))
-        return [
-            nd.array(stored, device=d).permute((0, 2, 3, 1)) for d in (nd.cpu(), nd.cpu_numpy())
-        ]
+        return [nd.array(stored, device=d).permute((0, 2, 3, 1)) for d in (NATIVE, nd.cpu_numpy())]
     if layout == "reversed":
         stored = np.ascontiguousarray(values[::-1, ::-1, ::-1, ::-1])
         return [
-            nd.array(stored, device=d)[::-1, ::-1, ::-1, ::-1] for d in (nd.cpu(), nd.cpu_numpy())
+            nd.array(stored, device=d)[::-1, ::-1, ::-1, ::-1] for d in (NATIVE, nd.cpu_numpy())
         ]
-    return [nd.array(values, device=d) for d in (nd.cpu(), nd.cpu_numpy())]
+    return [nd.array(values, device=d) for d in (NATIVE, nd.cpu_numpy())]
 
 
 def _same(ours, reference, terms, dtype):
@@ -98,7 +97,7 @@ def test_large_enough_for_threads(size, kernel, stride, padding):
         )
 
 
-@pytest.mark.parametrize("device", [nd.cpu(), nd.cpu_numpy()], ids=str)
+@pytest.mark.parametrize("device", [NATIVE, nd.cpu_numpy()], ids=str)
 @pytest.mark.parametrize(
     "x, w, window",
     [

@@ -6,7 +6,7 @@ the units in the last place that accuracy.py states.
 
 import numpy as np
 import pytest
-from drawing import DTYPES, FLOATS, HALVES, arrays, layouts, plain, same, seeds, values
+from drawing import DTYPES, FLOATS, HALVES, NATIVE, arrays, layouts, plain, same, seeds, values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from truth import ulps, wider
@@ -16,7 +16,7 @@ from needle.backend_ndarray.accuracy import ULPS
 from needle.backend_ndarray.accuracy import ulps as stated
 from needle.backend_ndarray.dtypes import astype, finfo
 
-native = nd.cpu().kernels
+native = NATIVE.kernels
 reference = nd.cpu_numpy().kernels
 ERRORS = (TypeError, ValueError, OverflowError)
 
@@ -84,7 +84,7 @@ def broadcastable(draw):
         order = draw(st.permutations(range(x.ndim)))
         x = x.transpose(order)  # then back: the same shape over other strides
         back = np.argsort(order) if order else []
-        operands.append(nd.array(x.copy(), device=nd.cpu()).permute(tuple(int(i) for i in back)))
+        operands.append(nd.array(x.copy(), device=NATIVE).permute(tuple(int(i) for i in back)))
     return operands
 
 
@@ -146,7 +146,7 @@ def test_every_op_is_a_method_or_operator():
     }  # fmt: skip
     for name in (*native.UNARY, *native.BINARY):
         method = getattr(nd.NDArray, operators.get(name, name))
-        a = nd.full((2,), 0.5, device=nd.cpu())
+        a = nd.full((2,), 0.5, device=NATIVE)
         result = method(a) if name in native.UNARY else method(a, a)
         arguments = [a.view] if name in native.UNARY else [a.view, a.view]
         same(result, native.to_numpy(getattr(native, name)(*arguments)))
@@ -173,4 +173,4 @@ def test_numpy_operands(device):
 
 def test_mixed_devices():
     with pytest.raises(ValueError, match="different devices"):
-        nd.ones((2,), device=nd.cpu()) + nd.ones((2,), device=nd.cpu_numpy())
+        nd.ones((2,), device=NATIVE) + nd.ones((2,), device=nd.cpu_numpy())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawing import arrays, same, seeds, values
+from drawing import NATIVE, arrays, same, seeds, values
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -65,7 +65,7 @@ def test_setitem(data):
     shape = data.draw(st.lists(st.integers(0, 4), max_size=3).map(tuple))
     dtype = data.draw(st.sampled_from(nd.DTYPES))
     x = values(rng, shape, dtype)
-    a = nd.array(x, device=nd.cpu())
+    a = nd.array(x, device=NATIVE)
     order = data.draw(st.permutations(range(x.ndim)))
     x, a = x.transpose(order), a.permute(tuple(order))
     key = data.draw(
@@ -81,7 +81,7 @@ def test_setitem(data):
     source = values(rng, source_shape, data.draw(st.sampled_from(["int32", dtype])))
     with np.errstate(all="ignore"):
         x[key] = source
-    a[key] = nd.array(source, device=nd.cpu())
+    a[key] = nd.array(source, device=NATIVE)
     same(a, x)
 
 
@@ -91,7 +91,7 @@ def test_overlapping_assignment(data):
     rng = np.random.default_rng(data.draw(seeds))
     n = data.draw(st.integers(1, 12))
     x = values(rng, (n, 3), "float32")
-    a = nd.array(x, device=nd.cpu())
+    a = nd.array(x, device=NATIVE)
     length = data.draw(st.integers(1, n))
     at, to = data.draw(st.integers(0, n - length)), data.draw(st.integers(0, n - length))
     step = data.draw(st.sampled_from([1, -1]))

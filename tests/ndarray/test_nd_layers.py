@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawing import NATIVE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from needle.backend_ndarray import layers
 
 # Both devices sum in double; what is left are a few roundings of each result.
 TOLERANCE = {"float32": 4e-6, "float64": 1e-14}
-DEVICES = (nd.cpu(), nd.cpu_numpy())
+DEVICES = (NATIVE, nd.cpu_numpy())
 dtypes = st.sampled_from(sorted(TOLERANCE))
 seeds = st.integers(0, 2**31)
 

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawing import NATIVE
 from truth import sweep
 
 from needle import backend_ndarray as nd
 from needle.backend_ndarray.dtypes import FLOATING, HALVES, finfo
 
-native = nd.cpu().kernels
+native = NATIVE.kernels
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", native.UNARY)
 def test_strided_and_compact_loops_agree(name, dtype):
-    a = nd.array(sweep(np.dtype(dtype), 20_000), device=nd.cpu())
+    a = nd.array(sweep(np.dtype(dtype), 20_000), device=NATIVE)
     every = native.to_numpy(getattr(native, name)(a.view))
     for view, expected in ((a[::2], every[::2]), (a[::-3], every[::-3]), (a[1:], every[1:])):
         got = native.to_numpy(getattr(native, name)(view.view))
@@ -28,7 +29,7 @@ def test_strided_and_compact_loops_agree(name, dtype):
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_special_values(dtype):
     inf, nan = np.inf, np.nan
-    x = nd.array(np.array([nan, inf, -inf, 0.0, -0.0], dtype), device=nd.cpu())
+    x = nd.array(np.array([nan, inf, -inf, 0.0, -0.0], dtype), device=NATIVE)
     expected = {
         "exp": [nan, inf, 0, 1, 1],
         "log": [nan, inf, nan, -inf, -inf],

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from drawing import DTYPES, FLOATS, HALVES, layouts, plain, same, seeds, values
+from drawing import DTYPES, FLOATS, HALVES, NATIVE, layouts, plain, same, seeds, values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def test_batched_matmul(data):
         flip = data.draw(st.booleans())
         shape = (*lead, columns, rows) if flip else (*lead, rows, columns)
         x = values(rng, shape, dtype, extremes=dtype not in FLOATS)
-        a = nd.array(x, device=nd.cpu())
+        a = nd.array(x, device=NATIVE)
         if flip:
             order = (*range(len(lead)), len(lead) + 1, len(lead))
             x, a = x.transpose(order), a.permute(order)
@@ -70,7 +70,7 @@ def test_strided_matmul(data):
     while x.ndim < 2:
         x, a = x[None], a[None]
     y = values(rng, (x.shape[-1], 5), "float32", extremes=False)
-    close(a @ nd.array(y, device=nd.cpu()), x, y)
+    close(a @ nd.array(y, device=NATIVE), x, y)
 
 
 def check_sizes():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawing import FLOATS, arrays, plain, same
+from drawing import FLOATS, NATIVE, arrays, plain, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,8 +73,8 @@ def test_long_sums(shape, axis, dtype):
     x = (rng.random(shape) * (0.04 if dtype == "float16" else 1000)).astype(dtype)
     truth = plain(x).sum(axis=axis, dtype=np.longdouble if dtype != "int32" else np.int64)
     for a in (
-        nd.array(x, device=nd.cpu()),
-        nd.array(x.T.copy(), device=nd.cpu()).permute(tuple(range(x.ndim))[::-1]),
+        nd.array(x, device=NATIVE),
+        nd.array(x.T.copy(), device=NATIVE).permute(tuple(range(x.ndim))[::-1]),
     ):
         got = a.sum(axis).numpy()
         eps = 2.0**-48 if dtype in ("float64", "int32") else float(finfo(dtype).eps)

@@ -5,7 +5,8 @@
 #include <immintrin.h>
 #endif
 
-#include "cpu/isa/functors.h"
+#include "common/functors.h"
+#include "cpu/kernel_table.h"
 
 namespace needle {
 namespace NEEDLE_ISA {

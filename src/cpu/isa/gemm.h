@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-#include "cpu/isa/scalar.h"
+#include "common/scalar.h"
+#include "cpu/kernel_table.h"
 
 namespace needle {
 namespace NEEDLE_ISA {

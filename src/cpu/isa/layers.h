@@ -1,7 +1,8 @@
 // Kernels of layers that are done in one pass instead of an op at a time.
 #pragma once
 
-#include "cpu/isa/functors.h"
+#include "common/functors.h"
+#include "cpu/kernel_table.h"
 
 namespace needle {
 namespace NEEDLE_ISA {

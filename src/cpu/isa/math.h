@@ -6,10 +6,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cpu/isa/scalar.h"
+#include "common/scalar.h"
+
+// A function of the C library that the compiler knows.
+#define NEEDLE_C(name) __builtin_##name
 
 namespace needle {
 namespace NEEDLE_ISA {
+
+constexpr float kInfinity = __builtin_inff();
 
 static inline float fma_(float a, float b, float c) {
 #ifdef __FMA__
@@ -18,6 +23,8 @@ static inline float fma_(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+
+static inline float power_f32(float a, float b) { return __builtin_powf(a, b); }
 
 // e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors so that subnormal results are right.
 static inline float exp_f32(float x) {

@@ -2,7 +2,7 @@
 // float32 are flushed to double after a few terms, so the error does not grow with the length.
 #pragma once
 
-#include "cpu/isa/functors.h"
+#include "common/functors.h"
 
 namespace needle {
 namespace NEEDLE_ISA {

@@ -2,20 +2,24 @@
 // integer overflow. C is the compute type.
 #pragma once
 
+#include "common/scalar.h"
+#ifdef NEEDLE_ON_CUDA
+#include "cuda/math.h"
+#else
 #include "cpu/isa/math.h"
-#include "cpu/isa/scalar.h"
+#endif
 
 namespace needle {
 namespace NEEDLE_ISA {
 namespace fn {
 
-#define NEEDLE_FN(name)      \
-  struct name {              \
-    template <class C>       \
-    static inline C at(C x); \
-  };                         \
-  template <class C>         \
-  inline C name::at([[maybe_unused]] C x)
+#define NEEDLE_FN(name)                \
+  struct name {                        \
+    template <class C>                 \
+    NEEDLE_HD static inline C at(C x); \
+  };                                   \
+  template <class C>                   \
+  NEEDLE_HD inline C name::at([[maybe_unused]] C x)
 
 NEEDLE_FN(negative) {
   if constexpr (Kind<C>::floating)
@@ -27,9 +31,9 @@ NEEDLE_FN(negative) {
 }
 NEEDLE_FN(abs) {
   if constexpr (sizeof(C) == 4 && Kind<C>::floating)
-    return __builtin_fabsf(x);
+    return NEEDLE_C(fabsf)(x);
   else if constexpr (Kind<C>::floating)
-    return __builtin_fabs(x);
+    return NEEDLE_C(fabs)(x);
   else if constexpr (Kind<C>::boolean)
     return x;
   else
@@ -57,9 +61,9 @@ NEEDLE_FN(half_power) {
   if constexpr (!Kind<C>::floating)
     return x;
   else if constexpr (sizeof(C) == 4)
-    return x == -__builtin_inff() ? __builtin_inff() : __builtin_sqrtf(x) + 0.0f;
+    return x == -kInfinity ? kInfinity : NEEDLE_C(sqrtf)(x) + 0.0f;
   else
-    return x == -__builtin_inf() ? __builtin_inf() : __builtin_sqrt(x) + 0.0;
+    return x == -double(kInfinity) ? double(kInfinity) : NEEDLE_C(sqrt)(x) + 0.0;
 }
 
 // Functions with a float32 version of their own, and those that leave both types to libm.
@@ -73,30 +77,30 @@ NEEDLE_FN(half_power) {
       return f64;                       \
   }
 
-static inline double sigmoid_f64(double x) {
-  double e = ::exp(-__builtin_fabs(x));
+NEEDLE_HD static inline double sigmoid_f64(double x) {
+  double e = ::exp(-NEEDLE_C(fabs)(x));
   return (x < 0 ? e : 1.0) / (1.0 + e);
 }
 
-NEEDLE_FLOAT_FN(floor, __builtin_floorf(x), __builtin_floor(x))
-NEEDLE_FLOAT_FN(ceil, __builtin_ceilf(x), __builtin_ceil(x))
-NEEDLE_FLOAT_FN(exp, exp_f32(x), __builtin_exp(x))
-NEEDLE_FLOAT_FN(expm1, __builtin_expm1f(x), __builtin_expm1(x))
-NEEDLE_FLOAT_FN(log, log_f32(x), __builtin_log(x))
-NEEDLE_FLOAT_FN(log1p, __builtin_log1pf(x), __builtin_log1p(x))
-NEEDLE_FLOAT_FN(sin, __builtin_sinf(x), __builtin_sin(x))
-NEEDLE_FLOAT_FN(cos, __builtin_cosf(x), __builtin_cos(x))
-NEEDLE_FLOAT_FN(tanh, tanh_f32(x), __builtin_tanh(x))
-NEEDLE_FLOAT_FN(sqrt, __builtin_sqrtf(x), __builtin_sqrt(x))
-NEEDLE_FLOAT_FN(rsqrt, 1.0f / __builtin_sqrtf(x), 1.0 / __builtin_sqrt(x))
+NEEDLE_FLOAT_FN(floor, NEEDLE_C(floorf)(x), NEEDLE_C(floor)(x))
+NEEDLE_FLOAT_FN(ceil, NEEDLE_C(ceilf)(x), NEEDLE_C(ceil)(x))
+NEEDLE_FLOAT_FN(exp, exp_f32(x), NEEDLE_C(exp)(x))
+NEEDLE_FLOAT_FN(expm1, NEEDLE_C(expm1f)(x), NEEDLE_C(expm1)(x))
+NEEDLE_FLOAT_FN(log, log_f32(x), NEEDLE_C(log)(x))
+NEEDLE_FLOAT_FN(log1p, NEEDLE_C(log1pf)(x), NEEDLE_C(log1p)(x))
+NEEDLE_FLOAT_FN(sin, NEEDLE_C(sinf)(x), NEEDLE_C(sin)(x))
+NEEDLE_FLOAT_FN(cos, NEEDLE_C(cosf)(x), NEEDLE_C(cos)(x))
+NEEDLE_FLOAT_FN(tanh, tanh_f32(x), NEEDLE_C(tanh)(x))
+NEEDLE_FLOAT_FN(sqrt, NEEDLE_C(sqrtf)(x), NEEDLE_C(sqrt)(x))
+NEEDLE_FLOAT_FN(rsqrt, 1.0f / NEEDLE_C(sqrtf)(x), 1.0 / NEEDLE_C(sqrt)(x))
 NEEDLE_FLOAT_FN(reciprocal, 1.0f / x, 1.0 / x)
 NEEDLE_FLOAT_FN(sigmoid, sigmoid_f32(x), sigmoid_f64(x))
-NEEDLE_FLOAT_FN(erf, erf_f32(x), __builtin_erf(x))
+NEEDLE_FLOAT_FN(erf, erf_f32(x), NEEDLE_C(erf)(x))
 
 #define NEEDLE_PREDICATE_FN(name, expression) \
   struct name {                               \
     template <class C>                        \
-    static inline bool at(C x) {              \
+    NEEDLE_HD static inline bool at(C x) {    \
       return expression;                      \
     }                                         \
   };
@@ -105,13 +109,13 @@ NEEDLE_PREDICATE_FN(logical_not, x == C(0))
 NEEDLE_PREDICATE_FN(isnan, x != x)
 NEEDLE_PREDICATE_FN(isfinite, x - x == C(0))
 
-#define NEEDLE_FN2(name)          \
-  struct name {                   \
-    template <class C>            \
-    static inline C at(C a, C b); \
-  };                              \
-  template <class C>              \
-  inline C name::at([[maybe_unused]] C a, [[maybe_unused]] C b)
+#define NEEDLE_FN2(name)                    \
+  struct name {                             \
+    template <class C>                      \
+    NEEDLE_HD static inline C at(C a, C b); \
+  };                                        \
+  template <class C>                        \
+  NEEDLE_HD inline C name::at([[maybe_unused]] C a, [[maybe_unused]] C b)
 
 NEEDLE_FN2(add) {
   if constexpr (Kind<C>::floating)
@@ -143,9 +147,9 @@ NEEDLE_FN2(divide) {
 }
 NEEDLE_FN2(power) {
   if constexpr (Kind<C>::floating && sizeof(C) == 4) {
-    return __builtin_powf(a, b);
+    return power_f32(a, b);
   } else if constexpr (Kind<C>::floating) {
-    return __builtin_pow(a, b);
+    return NEEDLE_C(pow)(a, b);
   } else if constexpr (Kind<C>::boolean) {
     return a | !b;
   } else {
@@ -163,12 +167,12 @@ NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
 // The gradient a of relu's output b, for its input.
 NEEDLE_FN2(relu_grad) { return b > C(0) ? a : C(0); }
 
-#define NEEDLE_PREDICATE_FN2(name, expression) \
-  struct name {                                \
-    template <class C>                         \
-    static inline bool at(C a, C b) {          \
-      return expression;                       \
-    }                                          \
+#define NEEDLE_PREDICATE_FN2(name, expression)  \
+  struct name {                                 \
+    template <class C>                          \
+    NEEDLE_HD static inline bool at(C a, C b) { \
+      return expression;                        \
+    }                                           \
   };
 
 NEEDLE_PREDICATE_FN2(equal, a == b)

@@ -1,11 +1,15 @@
-// Storage and compute types of the elements. Everything in cpu/isa is compiled once per instruction
-// set inside its own namespace and uses no library templates: a weak symbol shared between the
-// variants could carry AVX-512 code into the baseline.
+// Storage and compute types of the elements, for kernels of all devices. The CPU compiles this once
+// per instruction set, each inside its own namespace (NEEDLE_ISA), and it uses no library
+// templates: a weak symbol shared between the variants could carry AVX-512 code into the baseline.
 #pragma once
 
 #include <stdint.h>
 
-#include "cpu/kernel_table.h"
+#ifdef __CUDACC__
+#define NEEDLE_HD __host__ __device__
+#else
+#define NEEDLE_HD
+#endif
 
 namespace needle {
 namespace NEEDLE_ISA {
@@ -23,27 +27,37 @@ struct Bfloat16 {
 template <class S>
 struct Io {
   using C = S;
-  static inline C load(S v) { return v; }
-  static inline S store(C v) { return v; }
+  NEEDLE_HD static inline C load(S v) { return v; }
+  NEEDLE_HD static inline S store(C v) { return v; }
 };
 
 template <>
 struct Io<Bool> {
   using C = bool;
-  static inline bool load(Bool v) { return v.raw != 0; }  // foreign memory may hold other values
-  static inline Bool store(bool v) { return Bool{static_cast<uint8_t>(v)}; }
+  NEEDLE_HD static inline bool load(Bool v) {
+    return v.raw != 0;
+  }  // foreign memory may hold other values
+  NEEDLE_HD static inline Bool store(bool v) { return Bool{static_cast<uint8_t>(v)}; }
 };
 
-static inline uint32_t bits_of(float x) {
+NEEDLE_HD static inline uint32_t bits_of(float x) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(x);
+#else
   uint32_t u;
   __builtin_memcpy(&u, &x, sizeof u);
   return u;
+#endif
 }
 
-static inline float float_of(uint32_t u) {
+NEEDLE_HD static inline float float_of(uint32_t u) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(u);
+#else
   float x;
   __builtin_memcpy(&x, &u, sizeof x);
   return x;
+#endif
 }
 
 // Conversions of the halves are branch-free integer arithmetic, which compilers vectorise; stores
@@ -52,7 +66,7 @@ static inline float float_of(uint32_t u) {
 template <>
 struct Io<Float16> {
   using C = float;
-  static inline float load(Float16 v) {
+  NEEDLE_HD static inline float load(Float16 v) {
     const uint32_t magnitude = v.raw & 0x7fffu, sign = (v.raw & 0x8000u) << 16;
     const uint32_t normal = (magnitude << 13) + (112u << 23);
     const uint32_t special = (magnitude << 13) + (224u << 23);  // infinity and NaN
@@ -63,7 +77,7 @@ struct Io<Float16> {
     u = magnitude >= 0x7c00u ? special | quiet : u;
     return float_of(u | sign);
   }
-  static inline Float16 store(float v) {
+  NEEDLE_HD static inline Float16 store(float v) {
     const uint32_t u = bits_of(v), magnitude = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
     // Adding 0.5 moves the last bit of the fraction to where float16's smallest subnormal stands.
@@ -79,8 +93,10 @@ struct Io<Float16> {
 template <>
 struct Io<Bfloat16> {
   using C = float;
-  static inline float load(Bfloat16 v) { return float_of(static_cast<uint32_t>(v.raw) << 16); }
-  static inline Bfloat16 store(float v) {
+  NEEDLE_HD static inline float load(Bfloat16 v) {
+    return float_of(static_cast<uint32_t>(v.raw) << 16);
+  }
+  NEEDLE_HD static inline Bfloat16 store(float v) {
     const uint32_t u = bits_of(v), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const uint32_t nan = (u >> 16) | 0x40u;
     return Bfloat16{static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
@@ -130,23 +146,23 @@ struct UnsignedOf<int64_t> {
 
 // Integer arithmetic wraps: done unsigned, where C++ defines it.
 template <class C>
-static inline C wrap_add(C a, C b) {
+NEEDLE_HD static inline C wrap_add(C a, C b) {
   using U = typename UnsignedOf<C>::type;
   return static_cast<C>(static_cast<U>(a) + static_cast<U>(b));
 }
 template <class C>
-static inline C wrap_sub(C a, C b) {
+NEEDLE_HD static inline C wrap_sub(C a, C b) {
   using U = typename UnsignedOf<C>::type;
   return static_cast<C>(static_cast<U>(a) - static_cast<U>(b));
 }
 template <class C>
-static inline C wrap_mul(C a, C b) {
+NEEDLE_HD static inline C wrap_mul(C a, C b) {
   using U = typename UnsignedOf<C>::type;
   return static_cast<C>(static_cast<U>(a) * static_cast<U>(b));
 }
 
 template <class To, class From>
-static inline To convert(From x) {
+NEEDLE_HD static inline To convert(From x) {
   if constexpr (Kind<To>::boolean) {
     return x != From(0);
   } else if constexpr (Kind<From>::floating && !Kind<To>::floating) {
@@ -162,16 +178,16 @@ static inline To convert(From x) {
 // A float on the same side of every half and of every midpoint of two as x, so that rounding it to
 // a half rounds x once: x cut off, its last bit set if anything was lost ("round to odd"; Boldo and
 // Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
-static inline float to_odd(double x) {
+NEEDLE_HD static inline float to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;
   uint32_t u = bits_of(nearest);
-  u -= __builtin_fabs(back) > __builtin_fabs(x) ? 1u : 0u;
+  u -= (x < 0 ? back < x : back > x) ? 1u : 0u;
   u |= back < x || back > x ? 1u : 0u;
   return float_of(u);
 }
-static inline float to_odd(int32_t x) { return to_odd(static_cast<double>(x)); }
-static inline float to_odd(int64_t x) {
+NEEDLE_HD static inline float to_odd(int32_t x) { return to_odd(static_cast<double>(x)); }
+NEEDLE_HD static inline float to_odd(int64_t x) {
   const uint64_t u = x < 0 ? 0u - static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
   // The same with the bits that double has no room for.
   const uint64_t kept = (u & ~uint64_t{0x7ff}) | ((u & 0x7ffu) != 0 ? 0x800u : 0u);
@@ -181,7 +197,7 @@ static inline float to_odd(int64_t x) {
 
 // x as what Io<To>::store takes, to be rounded once.
 template <class To, class From>
-static inline typename Io<To>::C for_store(From x) {
+NEEDLE_HD static inline typename Io<To>::C for_store(From x) {
   if constexpr (IsHalf<To>::value &&
                 (sizeof(From) == 8 || (sizeof(From) == 4 && !Kind<From>::floating)))
     return to_odd(x);

@@ -67,7 +67,8 @@ char* from_system(int64_t bytes) {
 
 }  // namespace
 
-char* acquire_block(int64_t bytes) {
+char* acquire_block(int64_t bytes, int, void** stream) {
+  *stream = nullptr;
   const int64_t size = rounded(bytes);
   if (kKeep && size >= kLarge) {
     Kept& k = kept();
@@ -84,14 +85,14 @@ char* acquire_block(int64_t bytes) {
   }
   char* block = from_system(size);
   if (block == nullptr) {
-    empty_cache();
+    empty_cache(0);
     block = from_system(size);
   }
   if (block == nullptr) throw std::bad_alloc();
   return block;
 }
 
-void release_block(char* block, int64_t bytes) noexcept {
+void release_block(char* block, int64_t bytes, int, void*) noexcept {
   const int64_t size = rounded(bytes);
   if (kKeep && size >= kLarge) {
     Kept& k = kept();
@@ -111,12 +112,16 @@ void release_block(char* block, int64_t bytes) noexcept {
   std::free(block);
 }
 
-void empty_cache() noexcept {
+void release_foreign(std::function<void()> release, int, void*) noexcept { release(); }
+
+void empty_cache(int) noexcept {
   Kept& k = kept();
   std::unique_lock<std::mutex> lock(k.mutex, std::try_to_lock);
   if (lock) k.clear();
 }
 
-int64_t memory_cached() { return kept().total; }
+int64_t memory_cached(int) { return kept().total; }
+
+const char* out_of_memory_note(int) { return "which cannot be had"; }
 
 }  // namespace needle

@@ -1,5 +1,6 @@
-// The CPU device's functions over views: checks, allocation of results, loops and threads. Each
-// throws (std::invalid_argument, TypeError, std::out_of_range, std::bad_alloc) before it writes.
+// The functions of a device module over views, the same for every device: checks and room for
+// results here, work in the functions of device.h. Each throws (std::invalid_argument, TypeError,
+// std::out_of_range, std::bad_alloc) before it writes.
 #pragma once
 
 #include <optional>
@@ -7,7 +8,6 @@
 
 #include "common/ops.h"
 #include "common/view.h"
-#include "cpu/kernel_table.h"
 
 namespace needle {
 
@@ -38,10 +38,7 @@ struct LstmSequenceGrad {
   View projected, h, c, w;
 };
 
-namespace cpu {
-
-// Elements per piece of parallel work in elementwise kernels.
-constexpr int64_t kGrain = 16384;
+namespace nd {
 
 void copy(const View& src, const View& dst);
 void fill(const View& dst, const Operand& value);
@@ -81,5 +78,5 @@ void sgd_step(const View& param, const View& grad, const View* velocity, const S
 void adam_step(const View& param, const View& grad, const View& m, const View& v,
                const AdamFactors& f);
 
-}  // namespace cpu
+}  // namespace nd
 }  // namespace needle

@@ -1,9 +1,9 @@
-#include "cpu/bind_dlpack.h"
+#include "common/bind_dlpack.h"
 
 #include <algorithm>
 #include <memory>
 
-#include "common/dlpack.h"
+#include "common/device.h"
 
 namespace py = pybind11;
 
@@ -20,17 +20,21 @@ struct Export {
   Managed managed{};
   std::shared_ptr<Buffer> buffer;
   Dims shape, strides;
+  int64_t stream;
 };
 
 template <class Managed>
-Export<Managed>* make_export(const View& view) {
+Export<Managed>* make_export(const View& view, int64_t stream) {
+  device::hand_over(*view.buffer(), stream);
+  view.buffer()->mark_shared();
   auto* e = new Export<Managed>;
   e->buffer = view.buffer();
+  e->stream = stream;
   e->shape = view.shape();
   e->strides = view.strides();
   dlpack::Tensor& t = e->managed.tensor;
   t.data = view.buffer()->data();
-  t.device = {dlpack::kCpu, 0};
+  t.device = device::dlpack_device(*view.buffer());
   t.ndim = view.ndim();
   const DTypeInfo& type = info(view.dtype());
   t.dtype = {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.dlpack_bits), 1};
@@ -40,7 +44,11 @@ Export<Managed>* make_export(const View& view) {
   t.data = view.data();
   t.byte_offset = 0;
   e->managed.context = e;
-  e->managed.deleter = [](Managed* m) { delete static_cast<Export<Managed>*>(m->context); };
+  e->managed.deleter = [](Managed* m) {
+    auto* own = static_cast<Export<Managed>*>(m->context);
+    device::taken_back(*own->buffer, own->stream);
+    delete own;
+  };
   return e;
 }
 
@@ -70,8 +78,9 @@ DType dtype_of(const dlpack::DataType& t) {
 
 // The view over a foreign tensor, which `release` gives back.
 View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
-  if (t.device.type != dlpack::kCpu)
-    refuse("memory of DLPack device type " + std::to_string(t.device.type) + " is not CPU memory");
+  std::string why;
+  const std::optional<int> on = device::device_of_dlpack(t.device, &why);
+  if (!on) refuse(why);
   DType dtype = dtype_of(t.dtype);
   const int64_t size = itemsize(dtype);
   if (t.ndim < 0 || t.ndim > kMaxDims)
@@ -96,11 +105,13 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   if (__builtin_sub_overflow(high, low, &bytes) || __builtin_mul_overflow(bytes + 1, size, &bytes))
     refuse("strides overflow");
   char* data = static_cast<char*>(t.data) + t.byte_offset;
-  if (elements == 0) return View::empty(dtype, shape);
+  if (elements == 0) return View::empty(dtype, shape, *on);
   if (t.data == nullptr) refuse("its data pointer is null");
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size) != 0)
     refuse("its memory is not aligned to its element type");
-  auto buffer = std::make_shared<Buffer>(data + low * size, bytes, std::move(release));
+  auto buffer = std::make_shared<Buffer>(data + low * size, bytes, std::move(release), *on);
+  buffer->mark_shared();
+  device::take_over(*buffer);
   return View(std::move(buffer), dtype, shape, strides, -low);
 }
 
@@ -122,14 +133,14 @@ View take_over(const py::object& capsule, const char* name, const char* used) {
 
 }  // namespace
 
-py::capsule to_dlpack(const View& view, bool versioned) {
+py::capsule to_dlpack(const View& view, bool versioned, int64_t stream) {
   if (versioned) {
-    auto* e = make_export<dlpack::ManagedVersioned>(view);
+    auto* e = make_export<dlpack::ManagedVersioned>(view, stream);
     e->managed.version = {1, 0};
     return py::capsule(&e->managed, kNew,
                        [](PyObject* c) { capsule_destructor<dlpack::ManagedVersioned>(c, kNew); });
   }
-  auto* e = make_export<dlpack::Managed>(view);
+  auto* e = make_export<dlpack::Managed>(view, stream);
   return py::capsule(&e->managed, kOld,
                      [](PyObject* c) { capsule_destructor<dlpack::Managed>(c, kOld); });
 }

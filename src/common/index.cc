@@ -1,0 +1,124 @@
+// Gather, scatter and the optimizers' updates: what they refuse, and copies where memory is shared.
+#include "common/device.h"
+
+namespace needle {
+namespace nd {
+
+namespace {
+
+void check_index(const View& index, const char* what) {
+  if (index.dtype() != DType::int32 && index.dtype() != DType::int64)
+    throw TypeError(std::string(what) + ": index must be int32 or int64, not " +
+                    name(index.dtype()));
+}
+
+void check_axis(const View& x, int64_t axis, const char* what) {
+  if (axis < 0 || axis >= x.ndim())
+    throw std::invalid_argument(std::string(what) + ": axis " + std::to_string(axis) +
+                                " is out of range for shape " + x.shape().str());
+}
+
+// The shape with `axis` replaced by the index's shape.
+Dims indexed_shape(const View& x, const View& index, int64_t axis, const char* what) {
+  if (x.ndim() - 1 + index.ndim() > kMaxDims)
+    throw std::invalid_argument(std::string(what) + ": the result has more than " +
+                                std::to_string(kMaxDims) + " dimensions");
+  Dims shape;
+  for (int i = 0; i < axis; ++i) shape.push(x.shape()[i]);
+  for (int i = 0; i < index.ndim(); ++i) shape.push(index.shape()[i]);
+  for (int i = static_cast<int>(axis) + 1; i < x.ndim(); ++i) shape.push(x.shape()[i]);
+  return shape;
+}
+
+}  // namespace
+
+View gather(const View& x, const View& index, int64_t axis) {
+  check_axis(x, axis, "gather");
+  const Dims shape = indexed_shape(x, index, axis, "gather");
+  check_index(index, "gather");
+  same_device("gather", x, {&index});
+  const Positions at = device::positions(index, x.shape()[static_cast<int>(axis)], "gather");
+  View out = View::empty(x.dtype(), shape, x.device());
+  if (out.size() > 0) device::gather(x, at, index, axis, out);
+  return out;
+}
+
+void scatter(const View& dst, const View& index, const View& src, int64_t axis, bool accumulate) {
+  const char* what = accumulate ? "scatter_add" : "scatter";
+  check_axis(dst, axis, what);
+  const Dims shape = indexed_shape(dst, index, axis, what);
+  check_index(index, what);
+  same_device(what, dst, {&index, &src});
+  const Positions at = device::positions(index, dst.shape()[static_cast<int>(axis)], what);
+  if (accumulate && is_half(dst.dtype())) {
+    View wide = cast(dst, compute_type(dst.dtype()));
+    scatter(wide, index, src, axis, accumulate);
+    return copy(wide, dst);
+  }
+  // Inputs are read before anything is written: sharing memory with dst forces a copy.
+  const View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
+  const View from = broadcast_to(own, shape, what);
+  if (from.size() > 0) device::scatter(dst, at, index, from, axis, accumulate);
+}
+
+namespace {
+
+// `other` must have the parameter's shape and be of dtype `expected`.
+void check_like(const View& param, const View& other, DType expected, const char* what) {
+  if (other.shape() != param.shape() || other.dtype() != expected)
+    throw std::invalid_argument(
+        std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
+        " does not match the parameter's " + name(param.dtype()) + " " + param.shape().str() +
+        (expected == param.dtype() ? ""
+                                   : std::string(", which takes ") + name(expected) + " here"));
+}
+
+// Runs `update` on compact memory; a strided view is worked on as a copy and written back.
+template <class F>
+void in_place(const View& a, const View* b, const View* c, F&& update) {
+  View x = compact(a);
+  std::optional<View> y, z;
+  if (b) y = compact(*b);
+  if (c) z = compact(*c);
+  update(x, y ? &*y : nullptr, z ? &*z : nullptr);
+  if (!a.is_compact()) copy(x, a);
+  if (b && !b->is_compact()) copy(*y, *b);
+  if (c && !c->is_compact()) copy(*z, *c);
+}
+
+void check_optimizer(const View& param, const char* what) {
+  if (!is_floating(param.dtype()))
+    throw TypeError(std::string(what) + ": parameters must be floating point, not " +
+                    name(param.dtype()));
+}
+
+}  // namespace
+
+void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f) {
+  check_optimizer(param, "sgd_step");
+  const DType state = compute_type(param.dtype());
+  check_like(param, grad, param.dtype(), "sgd_step");
+  if (velocity) check_like(param, *velocity, state, "sgd_step");
+  same_device("sgd_step", param, {&grad, velocity});
+  View g = grad.overlaps(param) ? cast(grad, grad.dtype()) : compact(grad);
+  in_place(param, velocity, nullptr, [&](const View& p, const View* v, const View*) {
+    if (p.size() > 0) device::sgd_step(p, g, v, f);
+  });
+}
+
+void adam_step(const View& param, const View& grad, const View& m, const View& v,
+               const AdamFactors& f) {
+  check_optimizer(param, "adam_step");
+  const DType state = compute_type(param.dtype());
+  check_like(param, grad, param.dtype(), "adam_step");
+  check_like(param, m, state, "adam_step");
+  check_like(param, v, state, "adam_step");
+  same_device("adam_step", param, {&grad, &m, &v});
+  View g = grad.overlaps(param) ? cast(grad, grad.dtype()) : compact(grad);
+  in_place(param, &m, &v, [&](const View& p, const View* first, const View* second) {
+    if (p.size() > 0) device::adam_step(p, g, *first, *second, f);
+  });
+}
+
+}  // namespace nd
+}  // namespace needle

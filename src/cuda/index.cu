@@ -1,0 +1,233 @@
+// Gather, scatter and the optimizers' updates. Scattered results do not depend on the order in
+// which threads happen to run: positions are sorted, and one thread has all places of one of them.
+#include "cuda/kernels.h"
+#include "cuda/sort.h"
+#include "cuda/transfer.h"
+
+namespace needle {
+namespace cuda {
+
+Dims without(const Dims& dims, int64_t axis, int count) {
+  Dims out;
+  for (int i = 0; i < dims.ndim; ++i)
+    if (i < axis || i >= axis + count) out.push(dims[i]);
+  return out;
+}
+
+Dims part(const Dims& dims, int64_t from, int count) {
+  Dims out;
+  for (int i = 0; i < count; ++i) out.push(dims[static_cast<int>(from) + i]);
+  return out;
+}
+
+NEEDLE_HD inline int64_t position(const int64_t* index, int64_t i, int64_t extent) {
+  const int64_t at = index[i];
+  return at < 0 ? at + extent : at;
+}
+
+// out, row-major, is (before, index, after); `rest` is x without its axis.
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Layout<1> rest, const S* x, const int64_t* index, S* out, int64_t total,
+                  int64_t count, int64_t after, int64_t extent, int64_t step) {
+  for (int64_t i = grid_index(); i < total; i += grid_step()) {
+    const int64_t row = i / after, before = row / count;
+    int64_t at[1];
+    rest.locate(before * after + (i - row * after), at);
+    out[i] = x[at[0] + position(index, row - before * count, extent) * step];
+  }
+}
+
+// `rest` walks `from` and `to` without the index's axes, `places` the index's axes of `from`. The
+// positions come in rising order, each with its places in the index in theirs.
+template <class S, bool kAdd>
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(Layout<2> rest, Layout<1> places, const S* from, const int64_t* sorted,
+                   const int64_t* place, S* to, int64_t step) {
+  const int64_t total = places.total * rest.total;
+  for (int64_t i = grid_index(); i < total; i += grid_step()) {
+    int64_t j = i / rest.total;
+    const int64_t where = sorted[j];
+    // Other places of the position are not this thread's: it has the first to add, the last to
+    // stay.
+    const int64_t neighbour = kAdd ? j - 1 : j + 1;
+    if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
+    int64_t at[2], read[1];
+    rest.locate(i % rest.total, at);
+    S* target = to + at[1] + where * step;
+    if constexpr (kAdd) {
+      auto sum = Io<S>::load(*target);
+      for (; j < places.total && sorted[j] == where; ++j) {
+        places.locate(place[j], read);
+        sum = fn::add::at(sum, Io<S>::load(from[at[0] + read[0]]));
+      }
+      *target = Io<S>::store(sum);
+    } else {
+      places.locate(place[j], read);
+      *target = from[at[0] + read[0]];
+    }
+  }
+}
+
+// By one thread, in order, where elements of `to` share memory.
+template <class S>
+__global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
+                                const int64_t* index, S* to, int64_t extent, int64_t step,
+                                bool accumulate) {
+  for (int64_t i = 0; i < places.total; ++i)
+    for (int64_t r = 0; r < rest.total; ++r) {
+      int64_t at[2], read[1];
+      rest.locate(r, at);
+      places.locate(i, read);
+      S& target = to[at[1] + position(index, i, extent) * step];
+      const S x = from[at[0] + read[0]];
+      target = accumulate ? Io<S>::store(fn::add::at(Io<S>::load(target), Io<S>::load(x))) : x;
+    }
+}
+
+template <class S, class V>
+__global__ void __launch_bounds__(kThreads)
+    sgd_kernel(S* param, const S* grad, V* velocity, int64_t n, SgdFactors f) {
+  const V lr = V(f.lr), momentum = V(f.momentum), gain = V(1 - f.dampening);
+  const V decay = V(f.weight_decay);
+  for (int64_t i = grid_index(); i < n; i += grid_step()) {
+    const V p = Io<S>::load(param[i]), g = Io<S>::load(grad[i]) + decay * p;
+    V move = g;
+    if (velocity != nullptr) {
+      move = momentum * velocity[i] + gain * g;
+      velocity[i] = move;
+    }
+    param[i] = Io<S>::store(p - lr * move);
+  }
+}
+
+template <class S, class V>
+__global__ void __launch_bounds__(kThreads)
+    adam_kernel(S* param, const S* grad, V* m, V* v, int64_t n, AdamFactors f) {
+  const V lr = V(f.lr), b1 = V(f.beta1), b2 = V(f.beta2), c1 = V(1 - f.beta1), c2 = V(1 - f.beta2);
+  const V eps = V(f.eps), k1 = V(f.correction1), k2 = V(f.correction2);
+  const V decay = f.decoupled ? V(0) : V(f.weight_decay);
+  const V keep = f.decoupled ? V(1 - f.lr * f.weight_decay) : V(1);
+  for (int64_t i = grid_index(); i < n; i += grid_step()) {
+    const V p = Io<S>::load(param[i]), g = Io<S>::load(grad[i]) + decay * p;
+    const V first = b1 * m[i] + c1 * g, second = b2 * v[i] + c2 * g * g;
+    m[i] = first;
+    v[i] = second;
+    param[i] = Io<S>::store(keep * p - lr * ((first / k1) / (fn::sqrt::at(second / k2) + eps)));
+  }
+}
+
+[[noreturn]] void refuse_position(const View& index, int64_t extent, const char* what) {
+  std::vector<int64_t> all(static_cast<size_t>(index.size()));
+  read(index, all.data());
+  for (const int64_t at : all)
+    if (at < -extent || at >= extent)
+      throw std::out_of_range(std::string(what) + ": index " + std::to_string(at) +
+                              " is out of bounds for an axis of extent " + std::to_string(extent));
+  throw std::logic_error("an index changed while it was checked");
+}
+
+bool inside(const View& index, int64_t extent) {
+  if (const IndexRange* range = index.buffer()->range();
+      range != nullptr && range->dtype == index.dtype() && range->low >= -extent &&
+      range->high < extent)
+    return true;  // known since the index came from the host
+  Dims all;
+  for (int i = 0; i < index.ndim(); ++i) all.push(i);
+  int64_t low, high;
+  read(nd::cast(nd::reduce(Reduction::min, index, all, false), DType::int64), &low);
+  read(nd::cast(nd::reduce(Reduction::max, index, all, false), DType::int64), &high);
+  return low >= -extent && high < extent;
+}
+
+}  // namespace cuda
+
+namespace device {
+
+Positions positions(const View& index, int64_t extent, const char* what) {
+  const bool wide = index.dtype() == DType::int64;
+  Positions at;
+  at.extent = extent;
+  if (index.size() > 0 && !cuda::inside(index, extent))
+    cuda::refuse_position(nd::cast(index, DType::int64), extent, what);
+  at.index = wide ? nd::compact(index) : nd::cast(index, DType::int64);
+  return at;
+}
+
+void gather(const View& x, const Positions& at, const View& index, int64_t axis, const View& out) {
+  using namespace cuda;
+  const Loop<1> rest(without(x.shape(), axis, 1), {without(x.strides(), axis, 1)});
+  int64_t after = 1;
+  for (int i = static_cast<int>(axis) + 1; i < x.ndim(); ++i) after *= x.shape()[i];
+  const int64_t step = x.strides()[static_cast<int>(axis)];
+  const Work work("gather", {&x, &*at.index, &out});
+  const Grid grid = grid_for(work.device(), out.size(), kThreads);
+  with_bits(x.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    const int64_t* positions = data_of<const int64_t>(*at.index);
+    work.launch(gather_kernel<S>, grid, kThreads, Layout<1>(rest), data_of<const S>(x), positions,
+                data_of<S>(out), out.size(), index.size(), after, at.extent, step);
+  });
+}
+
+void scatter(const View& to, const Positions& at, const View& index, const View& from, int64_t axis,
+             bool accumulate) {
+  using namespace cuda;
+  const char* what = accumulate ? "scatter_add" : "scatter";
+  const Layout<2> rest(
+      Loop<2>(without(to.shape(), axis, 1),
+              {without(from.strides(), axis, index.ndim()), without(to.strides(), axis, 1)}));
+  const Layout<1> places(Loop<1>(index.shape(), {part(from.strides(), axis, index.ndim())}));
+  const int64_t step = to.strides()[static_cast<int>(axis)], n = index.size();
+  const int64_t* positions = data_of<const int64_t>(*at.index);
+  const int on = to.device();
+  if (to.self_overlapping()) {
+    const Work work(what, {&to, &*at.index, &from});
+    return with_any(to.dtype(), [&](auto type) {
+      using S = typename decltype(type)::type;
+      work.launch(scatter_ordered<S>, Grid(), 1, rest, places, data_of<const S>(from), positions,
+                  data_of<S>(to), at.extent, step, accumulate);
+    });
+  }
+  const Grid grid = grid_for(on, product({rest.total, n}), kThreads);
+  const Sorter sorter(what, on, n, at.extent);
+  const Work work(what, {&to, &*at.index, &from});
+  const Sorted sorted = sorter.run(work, positions);
+  with_any(to.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    if (accumulate)
+      work.launch(scatter_kernel<S, true>, grid, kThreads, rest, places, data_of<const S>(from),
+                  sorted.keys, sorted.places, data_of<S>(to), step);
+    else
+      work.launch(scatter_kernel<S, false>, grid, kThreads, rest, places, data_of<const S>(from),
+                  sorted.keys, sorted.places, data_of<S>(to), step);
+  });
+}
+
+void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f) {
+  using namespace cuda;
+  const Work work("sgd_step", {&param, &grad, velocity});
+  with_floating(param.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    using V = typename Io<S>::C;
+    work.launch(sgd_kernel<S, V>, grid_for(work.device(), param.size(), kThreads), kThreads,
+                data_of<S>(param), data_of<const S>(grad),
+                velocity != nullptr ? data_of<V>(*velocity) : nullptr, param.size(), f);
+  });
+}
+
+void adam_step(const View& param, const View& grad, const View& m, const View& v,
+               const AdamFactors& f) {
+  using namespace cuda;
+  const Work work("adam_step", {&param, &grad, &m, &v});
+  with_floating(param.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    using V = typename Io<S>::C;
+    work.launch(adam_kernel<S, V>, grid_for(work.device(), param.size(), kThreads), kThreads,
+                data_of<S>(param), data_of<const S>(grad), data_of<V>(m), data_of<V>(v),
+                param.size(), f);
+  });
+}
+
+}  // namespace device
+}  // namespace needle

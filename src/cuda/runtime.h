@@ -1,0 +1,158 @@
+// Devices, streams and the order of work. Everything that is put on a device goes through a `Work`.
+//
+// A buffer knows the stream of the last work on it. Work on another stream makes that stream wait
+// first, whether either of the two reads or writes, so results do not depend on which streams a
+// user chooses. The default is the legacy default stream, on which PyTorch works as well.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <initializer_list>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "common/view.h"
+
+namespace needle {
+namespace cuda {
+
+constexpr int kHost = -1;  // the device of buffers that wrap host memory
+
+// An error of the runtime, or of cuBLAS: becomes Python's RuntimeError.
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Throws CudaError with what was being done and what the runtime says; an error that the context
+// does not survive says so.
+void check(cudaError_t status, const std::string& doing);
+
+// Devices there are: 0 where there is no driver.
+int device_count();
+int multiprocessors(int device);
+
+// Makes a device the calling thread's for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_;
+};
+
+// Streams are made once and never destroyed: those of a Python object that is gone serve the next.
+struct Stream {
+  int device;
+  cudaStream_t handle;
+};
+Stream* default_stream(int device);
+Stream* take_stream(int device);
+void give_stream(Stream* stream);
+// That of the calling thread.
+Stream* current_stream(int device);
+// Null for the default. Returns the one before.
+Stream* set_current_stream(int device, Stream* stream);
+
+// A stream of somebody else, by DLPack's number for it.
+cudaStream_t foreign_stream(int64_t number);
+
+// What is put on `waiting` from now on comes after what is on `other` now. Handles of default
+// streams mean those of the current device, so each comes with its own.
+void wait_for(const Stream& waiting, const Stream& other);
+
+void synchronize(int device);
+
+// An event that has been recorded; events are used again.
+class Mark {
+ public:
+  Mark() = default;
+  Mark(int device, cudaStream_t stream);
+  ~Mark() { give_back(); }
+  Mark(Mark&& other) noexcept { *this = std::move(other); }
+  Mark& operator=(Mark&& other) noexcept {
+    std::swap(event_, other.event_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  bool reached() const;  // true for none
+  void wait() const;     // the host does; at once for none
+  cudaEvent_t event() const { return event_; }
+
+ private:
+  void give_back() noexcept;
+  cudaEvent_t event_ = nullptr;
+  int device_ = 0;
+};
+
+struct Grid {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// One piece of work on the current stream of the device of its views, which it keeps in order with
+// other work on them. Other threads' work waits until it has been submitted.
+class Work {
+ public:
+  // `touched` may have nulls and host views, which are passed over.
+  Work(const char* what, std::initializer_list<const View*> touched);
+
+  cudaStream_t stream() const { return stream_->handle; }
+  int device() const { return stream_->device; }
+  // Throws CudaError that names the work and the arrays.
+  void check(cudaError_t status) const {
+    if (status != cudaSuccess) fail(status);
+  }
+
+  template <class... P, class... A>
+  void launch(void (*kernel)(P...), Grid grid, unsigned threads, A... arguments) const {
+    submit(kernel, grid, threads, static_cast<P>(arguments)...);
+  }
+
+ private:
+  template <class... P>
+  void submit(void (*kernel)(P...), Grid grid, unsigned threads, P... arguments) const {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(std::addressof(arguments)))...};
+    check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(threads), pointers, 0,
+                           stream()));
+  }
+  void order(const Buffer& buffer);
+  [[noreturn]] void fail(cudaError_t status) const;
+
+  static constexpr int kMost = 10;
+  const char* what_;
+  const View* touched_[kMost];
+  int count_ = 0;
+  Stream* stream_;
+  OnDevice on_;
+  std::unique_lock<std::recursive_mutex> lock_;
+};
+
+// Device memory for the time of some work on the current stream.
+class Scratch {
+ public:
+  // Throws OutOfMemory that names `what`.
+  Scratch(const char* what, int device, std::initializer_list<int64_t> factors);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  char* get() const { return data_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_;
+  int device_;
+  void* stream_ = nullptr;
+};
+
+// Blocks of `per` elements that a grid has for n of them; its kernels go on in steps of the grid.
+Grid grid_for(int device, int64_t n, int64_t per);
+
+}  // namespace cuda
+}  // namespace needle

@@ -1,0 +1,15 @@
+// Copies between the host and a device.
+#pragma once
+
+#include "cuda/runtime.h"
+
+namespace needle {
+namespace cuda {
+
+// The elements of a compact view, read when all work on it is done.
+void read(const View& v, void* to);
+// A copy of a view on another device.
+View transfer(const View& v, int device);
+
+}  // namespace cuda
+}  // namespace needle
