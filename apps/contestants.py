@@ -72,7 +72,7 @@ def eager(
     def call() -> object:
         with ndl.no_grad():
             found = model(*tensors)
-        tensors[0].device.kernels.synchronize()
+        tensors[0].device.synchronize()
         return found
 
     return call, lambda: flatten(call())

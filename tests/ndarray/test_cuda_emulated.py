@@ -47,23 +47,41 @@ def _run(*command, **options):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def module():
+def _build(folder, *options):
+    """The CUDA module as these options of CMake make it."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     if not (ROOT / "src" / "cuda").is_dir():
         pytest.skip("the sources are not here")
     if cmake is None or shutil.which(os.environ.get("CXX", "c++")) is None:
         pytest.skip("cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    if (BUILD / "CMakeCache.txt").exists():
+    if (folder / "CMakeCache.txt").exists():
         generator = []  # the one it has
-    _run(
-        cmake, "-S", ".", "-B", str(BUILD), *generator, "-DNEEDLE_CUDA=EMULATED",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    )  # fmt: skip
-    _run(cmake, "--build", str(BUILD), "--target", "_cuda", "-j2")
-    (built,) = (BUILD / "src" / "cuda").glob("_cuda.*.so")
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    _run(cmake, "-S", ".", "-B", str(folder), *generator, *options, python)
+    _run(cmake, "--build", str(folder), "--target", "_cuda", "-j2")
+    (built,) = (folder / "src" / "cuda").glob("_cuda.*.so")
     return built
+
+
+@pytest.fixture(scope="module")
+def module():
+    return _build(BUILD, "-DNEEDLE_CUDA=EMULATED")
+
+
+def test_nvcc_compiles_the_module_and_it_asks_for_a_gpu():
+    """For one architecture: each takes as long again. The driver is asked first when it is used."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc")
+    built = _build(
+        BUILD.with_name("cuda"), "-DNEEDLE_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=80-real"
+    )
+    code = (
+        "import importlib.util as u; "
+        f"s = u.spec_from_file_location('_cuda', {str(built)!r}); "
+        "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.device_count())"
+    )
+    assert int(_run(sys.executable, "-c", code)) >= 0
 
 
 def test_the_sample_passes_on_emulated_devices(module):

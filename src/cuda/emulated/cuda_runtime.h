@@ -6,7 +6,7 @@
 // another device, freed memory or the host's does. Device memory cannot be read or written but by
 // kernels and copies: other accesses end the process. Two devices are there.
 //
-// A block's threads are fibers (see threads.cc), so barriers do what they say.
+// A block's threads are fibers (see threads.cc), so barriers and shuffles do what they say.
 #pragma once
 
 #include <math.h>
@@ -86,8 +86,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
 void __syncthreads();
+void __syncwarp(unsigned mask = 0xffffffffu);
 
 namespace emulated {
+
+// The value of another lane of the warp, for 32 or 64 bits; the own lane's number.
+uint64_t shuffle(uint64_t bits, int lane);
+int lane();
 
 // Runs `thread(context)` for every thread of every block.
 cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cudaStream_t stream,

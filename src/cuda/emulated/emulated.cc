@@ -170,7 +170,8 @@ cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cud
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = dim3(x, y, z);
-        run_block(static_cast<int>(threads), thread, context);
+        if (!run_block(static_cast<int>(threads), thread, context))
+          return complain(cudaErrorLaunchFailure, "threads of a block wait for others that ended");
       }
   finish(s);
   return cudaSuccess;

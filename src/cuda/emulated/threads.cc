@@ -14,11 +14,11 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = 1 << 20;  // TVM's kernels are unrolled into large frames
 
 // The threads of a block. Threads run one after another on one fiber for as long as they do not
 // wait; one that does keeps its fiber, and another goes on with those that have not begun.
-enum class State { waiting, running, done };
+enum class State { waiting_for_block, waiting_for_warp, running, done };
 
 struct Fiber {
   ucontext_t start;
@@ -32,6 +32,7 @@ struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<State> state;
   std::vector<Fiber*> fiber_of;
+  std::vector<uint64_t> slots;
   int threads = 0, begun = 0, current = 0;
   Fiber* running = nullptr;
   void (*thread)(void*) = nullptr;
@@ -53,16 +54,16 @@ struct Block {
   void leave(Fiber* f) {
     if (_setjmp(f->here) == 0) _longjmp(scheduler, 1);
   }
-  void wait() {
-    state[current] = State::waiting;
+  void wait(State s) {
+    state[current] = s;
     fiber_of[current] = running;
     leave(running);
   }
-  // Runs every thread that waits, to its end or to the next barrier.
-  void release() {
-    for (State& s : state)
-      if (s == State::waiting) s = State::running;
-    for (int t = 0; t < threads; ++t)
+  // Runs every thread that `from` holds back in [first, last).
+  void release(State from, int first, int last) {
+    for (int t = first; t < last; ++t)
+      if (state[t] == from) state[t] = State::running;
+    for (int t = first; t < last; ++t)
       if (state[t] == State::running) {
         enter(t);
         resume(fiber_of[t]);
@@ -100,31 +101,67 @@ Fiber* new_fiber() {
   return f;
 }
 
-void run_threads() {
+// False when threads wait for others that never come.
+bool run_threads() {
   Block& b = g_block;
   b.begun = 0;
   b.state.assign(static_cast<size_t>(b.threads), State::running);
   b.fiber_of.assign(static_cast<size_t>(b.threads), nullptr);
+  b.slots.resize(static_cast<size_t>(b.threads));
   size_t next = 0;
   while (b.begun < b.threads) {
     if (next == b.fibers.size()) new_fiber();
     b.resume(b.fibers[next++].get());
   }
-  // A barrier is for those threads that have not ended.
-  while (std::count(b.state.begin(), b.state.end(), State::waiting) > 0) b.release();
+  for (;;) {
+    int done = 0, at_barrier = 0;
+    bool moved = false;
+    for (int w = 0; w < b.threads; w += 32) {
+      const int end = std::min(w + 32, b.threads);
+      int in_warp = 0, others = 0;
+      for (int t = w; t < end; ++t) {
+        in_warp += b.state[t] == State::waiting_for_warp;
+        others += b.state[t] == State::waiting_for_block;
+        done += b.state[t] == State::done;
+      }
+      at_barrier += others;
+      if (in_warp > 0 && others == 0) {
+        b.release(State::waiting_for_warp, w, end);
+        moved = true;
+      }
+    }
+    if (done == b.threads) return true;
+    if (moved) continue;
+    if (done + at_barrier < b.threads) return false;
+    b.release(State::waiting_for_block, 0, b.threads);
+  }
 }
 
 }  // namespace
 
-void __syncthreads() { g_block.wait(); }
+void __syncthreads() { g_block.wait(State::waiting_for_block); }
+void __syncwarp(unsigned) { g_block.wait(State::waiting_for_warp); }
 
 namespace emulated {
 
-void run_block(int threads, void (*thread)(void*), void* context) {
+int lane() { return g_block.current % 32; }
+
+uint64_t shuffle(uint64_t bits, int from) {
+  Block& b = g_block;
+  const int own = b.current;
+  b.slots[own] = bits;
+  b.wait(State::waiting_for_warp);
+  const int at = own / 32 * 32 + from;
+  const uint64_t found = at < b.threads ? b.slots[at] : bits;
+  b.wait(State::waiting_for_warp);
+  return found;
+}
+
+bool run_block(int threads, void (*thread)(void*), void* context) {
   g_block.threads = threads;
   g_block.thread = thread;
   g_block.context = context;
-  run_threads();
+  return run_threads();
 }
 
 }  // namespace emulated

@@ -26,7 +26,8 @@ using tvm::runtime::DeviceAPI;
 using tvm::runtime::DeviceAttrKind;
 
 void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
+  if (error != cudaSuccess)
+    TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
 }
 
 class EmulatedDevice final : public DeviceAPI {
@@ -56,8 +57,8 @@ class EmulatedDevice final : public DeviceAPI {
                       TVMStreamHandle stream) final {
     const bool there = from_device.device_type == kDLCUDA, back = to_device.device_type == kDLCUDA;
     SetDevice(there ? from_device : to_device);
-    const cudaMemcpyKind kind = there ? (back ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost)
-                                      : cudaMemcpyHostToDevice;
+    const cudaMemcpyKind kind =
+        there ? (back ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost) : cudaMemcpyHostToDevice;
     check(cudaMemcpyAsync(static_cast<char*>(to) + to_offset,
                           static_cast<const char*>(from) + from_offset, bytes, kind,
                           static_cast<cudaStream_t>(stream)),
@@ -137,7 +138,8 @@ class EmulatedModule final : public ffi::ModuleObj {
  public:
   explicit EmulatedModule(const ffi::Bytes& bytes) {
     Reader reader{bytes.data(), bytes.data() + bytes.size()};
-    if (reader.string() != "cubin") TVM_FFI_THROW(ValueError) << "the library holds no machine code";
+    if (reader.string() != "cubin")
+      TVM_FFI_THROW(ValueError) << "the library holds no machine code";
     const auto kernels = reader.number<uint64_t>();
     for (uint64_t k = 0; k < kernels; ++k) {
       const std::string key = reader.string();
@@ -180,7 +182,8 @@ class EmulatedModule final : public ffi::ModuleObj {
 // CUDA graphs: what would be captured runs every time; what it allocates is kept, as a graph's is.
 class Graphs final : public tvm::runtime::vm::VMExtensionNode {
  public:
-  ffi::Any allocation(tvm::runtime::vm::VirtualMachine* vm, const ffi::ObjectRef& make, int64_t at) {
+  ffi::Any allocation(tvm::runtime::vm::VirtualMachine* vm, const ffi::ObjectRef& make,
+                      int64_t at) {
     auto found = kept_.find(at);
     if (found != kept_.end()) return found->second;
     ffi::Any made;

@@ -9,22 +9,14 @@
 
 #include "cuda_runtime.h"
 
-#define NEEDLE_VECTORS(type, name)                                                   \
-  struct alignas(sizeof(type)) name##1 {                                             \
-    type x;                                                                          \
-  };                                                                                 \
-  struct alignas(2 * sizeof(type)) name##2 {                                         \
-    type x, y;                                                                       \
-  };                                                                                 \
-  struct name##3 {                                                                   \
-    type x, y, z;                                                                    \
-  };                                                                                 \
-  struct alignas(sizeof(type) < 8 ? 4 * sizeof(type) : 16) name##4 {                 \
-    type x, y, z, w;                                                                 \
-  };                                                                                 \
-  inline name##1 make_##name##1(type x) { return {x}; }                              \
-  inline name##2 make_##name##2(type x, type y) { return {x, y}; }                   \
-  inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }        \
+#define NEEDLE_VECTORS(type, name)                                                       \
+  struct alignas(sizeof(type)) name##1 { type x; };                                      \
+  struct alignas(2 * sizeof(type)) name##2 { type x, y; };                               \
+  struct name##3 { type x, y, z; };                                                      \
+  struct alignas(sizeof(type) < 8 ? 4 * sizeof(type) : 16) name##4 { type x, y, z, w; }; \
+  inline name##1 make_##name##1(type x) { return {x}; }                                  \
+  inline name##2 make_##name##2(type x, type y) { return {x, y}; }                       \
+  inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }            \
   inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 NEEDLE_VECTORS(float, float)

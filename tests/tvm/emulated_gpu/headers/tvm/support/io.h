@@ -1,19 +1,28 @@
+// TVM's wheel includes this header and does not carry it: declarations that its others name.
 #pragma once
+
 #include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-#include <type_traits>
-namespace tvm { namespace support {
+
+namespace tvm {
+namespace support {
+
 class Stream {
  public:
   virtual ~Stream() = default;
-  virtual size_t Read(void* p, size_t n) = 0;
-  virtual size_t Write(const void* p, size_t n) = 0;
-  template <class T> void Write(const T& x);
-  template <class T> bool Read(T* x);
-  template <class T> void WriteArray(const T* x, size_t n);
-  template <class T> bool ReadArray(T* x, size_t n);
+  virtual size_t Read(void* to, size_t bytes) = 0;
+  virtual size_t Write(const void* from, size_t bytes) = 0;
+  template <class T>
+  void Write(const T& value);
+  template <class T>
+  bool Read(T* value);
+  template <class T>
+  void WriteArray(const T* values, size_t count);
+  template <class T>
+  bool ReadArray(T* values, size_t count);
 };
-template <class T, class = void> struct Serializer;
-}}
+
+template <class T, class = void>
+struct Serializer;
+
+}  // namespace support
+}  // namespace tvm

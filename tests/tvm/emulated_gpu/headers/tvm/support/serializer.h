@@ -1,2 +1,4 @@
+// As io.h.
 #pragma once
+
 #include <tvm/support/io.h>
