@@ -94,9 +94,8 @@ bench-tuning: build
 
 peers: $(STAMPS)/peers
 
-# The kernel lab's GPU ladders (needle's own tests on a GPU are `make test PYTEST_ARGS="--device cuda"`).
-# Without .venv, as on a bare GPU host, the system's Python will do: nothing is installed, TVM may come
-# by .gpu/setup.sh.
+# Without .venv, as on a bare GPU host, the system's Python will do: nothing is installed but needle's
+# own modules, in this folder, and TVM may come by .gpu/setup.sh.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@$(GPU_PYTHON) -m benchmarks.gpu $(@:gpu-%=%) $(ARGS)

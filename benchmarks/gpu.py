@@ -1,13 +1,14 @@
-"""`make gpu-test` and `make gpu-bench`: the kernel lab's GPU ladders on a machine with a GPU.
+"""`make gpu-test` and `make gpu-bench`: needle and the lab's GPU ladders on a machine with a GPU.
 
-For a bare host: standard library until TVM is at hand, nothing is installed. Where TVM is not
-importable and `.gpu/setup.sh` is there, which unpacks it without a network, that is sourced first.
-Nothing needs to be built beforehand: the lab does not use needle's CUDA device, and compiles each
-rung with nvcc as it goes.
+For a bare host: standard library until TVM is at hand. Where TVM is not importable and
+`.gpu/setup.sh` is there, which unpacks it without a network, that is sourced first. Nothing needs
+to be built beforehand: `test` builds needle's native modules for the GPU it finds, into this
+folder, and the lab compiles each rung with nvcc as it goes.
 
-`test` runs the tests marked `gpu` and says how many ran. `bench` times all ladders beside PyTorch
-and writes DATE-lab-GPU.md and .json, again after each ladder; what does not fit into the time it is
-given is listed as not measured.
+`test` runs the tests marked `gpu`, models and ops compiled for the GPU, the tests of arrays and ops
+on the device, and some of those under compute-sanitizer (benchmarks/gpu_steps.py). `bench` times
+all ladders beside PyTorch and writes DATE-lab-GPU.md and .json, again after each ladder; what does
+not fit into the time it is given is listed as not measured.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
-from xml.etree import ElementTree
+
+from benchmarks import gpu_steps
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = ROOT / ".gpu" / "setup.sh"
@@ -114,37 +116,21 @@ def set_up(arguments: Sequence[str]) -> None:
     os.execvp("bash", ["bash", "-c", script, sys.executable, *arguments])
 
 
-def test(arguments: Sequence[str]) -> int:
-    """Runs the tests marked `gpu`; 0 only where at least one ran and none failed."""
+def test(arguments: Sequence[str], gpu: Gpu, started: float) -> int:
+    """Builds needle for the GPU and runs its tests; 0 only where some ran and none failed."""
+    print(f"gpu-test: building needle's modules for {gpu.architecture}", flush=True)
+    reason = gpu_steps.build(gpu.architecture)
+    if reason is not None:
+        raise Refusal(f"needle's native modules cannot be built: {reason}")
     # Only files that have such tests: the others import what a GPU host need not have.
     files = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if "mark.gpu" in path.read_text()
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.xml")
-        # The host's own packages may warn of anything: that is shown, and fails no test.
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-W", "default", "-rA", "-q"]
-        code = subprocess.run(
-            [*command, f"--junitxml={report}", *files, *arguments], cwd=ROOT, check=False
-        ).returncode
-        counts = count_tests(report.read_text()) if report.is_file() else {}
-    ran = counts.get("passed", 0) + counts.get("failed", 0)
-    told = ", ".join(f"{number} {what}" for what, number in counts.items())
-    print(f"gpu-test: {ran} ran ({told or 'pytest wrote no report'})")
-    return code or (0 if ran else 1)
-
-
-def count_tests(report: str) -> dict[str, int]:
-    """Passed, failed and skipped of a JUnit report."""
-    suites = list(ElementTree.fromstring(report).iter("testsuite"))
-    total, failed, errors, skipped = (
-        sum(int(suite.get(key, 0)) for suite in suites)
-        for key in ("tests", "failures", "errors", "skipped")
-    )
-    wrong = failed + errors
-    return {"passed": total - wrong - skipped, "failed": wrong, "skipped": skipped}
+    code, told = gpu_steps.run_all(gpu_steps.steps(files), arguments, started + _SECONDS)
+    print("\n".join(f"gpu-test: {line}" for line in told))
+    return code
 
 
 def bench(options: argparse.Namespace, gpu: Gpu, started: float) -> int:
@@ -369,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
         if options.command == "test":
-            return test(rest)
+            return test(rest, gpu, started)
         options.given = " ".join(given[1:])
         return bench(options, gpu, started)
     except Refusal as refusal:

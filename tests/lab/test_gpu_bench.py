@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 import kernel_lab.run
-from benchmarks import gpu, gpu_report
+from benchmarks import gpu, gpu_report, gpu_steps
 from kernel_lab import build, field, registry
 from kernel_lab.errors import WrongResult
 from kernel_lab.ladders import vector_add_cpu
@@ -313,13 +313,44 @@ def test_the_page_sets_like_beside_like_and_tells_what_is_missing():
 
 def test_reports_of_pytest_are_counted():
     report = '<testsuites><testsuite tests="7" failures="1" errors="1" skipped="2"/></testsuites>'
-    assert gpu.count_tests(report) == {"passed": 3, "failed": 2, "skipped": 2}
+    assert gpu_steps.count_tests(report) == {"passed": 3, "failed": 2, "skipped": 2}
 
 
-def test_only_files_with_gpu_tests_are_collected_and_none_ran_is_a_failure(monkeypatch, capfd):
-    if build.why_no_gpu() is None:
-        pytest.skip("there is a GPU here")
-    assert gpu.test([]) == 1
-    out = capfd.readouterr().out
-    assert out.splitlines()[-1].startswith("gpu-test: 0 ran (0 passed, 0 failed, ")
-    assert "no CUDA device was found" in out
+def step(title, tmp_path, body, share=1, **environment):
+    path = tmp_path / f"test_{title}.py"
+    path.write_text(body)
+    arguments = (str(path), "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", os.devnull)
+    return gpu_steps.Step(title, arguments, share, environment=environment)
+
+
+def test_steps_are_run_in_their_time_and_told(tmp_path, capfd):
+    reads = "import os\ndef test_it(): assert os.environ['A'] == 'b'"
+    sleeps = "import time\ndef test_it(): time.sleep(60)"
+    found = [
+        step("right", tmp_path, reads, A="b"),
+        step("wrong", tmp_path, "def test_it(): assert False"),
+        step("slow", tmp_path, sleeps),
+        step("late", tmp_path, reads),
+    ]
+    times = iter([0.0, 0.0, 75.0, 95.0])
+    code, told = gpu_steps.run_all(found, ["-q"], 100.0, clock=lambda: next(times))
+    assert code == 1
+    assert told[0] == "right: passed (1 passed, 0 failed, 0 skipped)"
+    assert told[1] == "wrong: failed (exit 1) (0 passed, 1 failed, 0 skipped)"
+    assert told[2].startswith("slow: not done within 1") and told[3].startswith("late: not run")
+    assert gpu_steps.run_all(found[:1], [], 100.0, clock=lambda: 0.0)[0] == 0
+
+
+def test_nothing_that_ran_is_a_failure(tmp_path):
+    skips = "import pytest\n@pytest.mark.skip\ndef test_it(): pass"
+    code, told = gpu_steps.run_all([step("skips", tmp_path, skips)], [], 100.0, clock=lambda: 0.0)
+    assert code == 1 and told == ["skips: passed (0 passed, 0 failed, 1 skipped)"]
+
+
+def test_every_step_names_what_is_there(monkeypatch):
+    monkeypatch.setattr(gpu_steps.shutil, "which", lambda name: f"/bin/{name}")
+    found = gpu_steps.steps(["tests/lab/test_gpu_ladders.py"])
+    assert len({each.title for each in found}) == 6
+    for each in found:
+        paths = [word for word in each.arguments if word.startswith("tests/")]
+        assert paths and all((gpu_steps.ROOT / path).exists() for path in paths)

@@ -1,4 +1,8 @@
-"""Run by test_emulated_gpu.py in a process of its own: from here on there is a GPU in it."""
+"""Models and ops compiled for a GPU, and run on it.
+
+test_emulated_gpu.py runs these in a process of its own, in which there is an emulated GPU from here
+on; `make gpu-test` with NEEDLE_CHECKS_ON=gpu, on the one of the machine.
+"""
 
 import functools
 import os
@@ -19,7 +23,8 @@ from needle_tvm.target import resolve
 
 from . import install
 
-install()
+if os.environ.get("NEEDLE_CHECKS_ON") != "gpu":
+    install()
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 DTYPES = tuple(os.environ.get("NEEDLE_EMULATED_DTYPES", "float32").split(","))
