@@ -96,7 +96,7 @@ def test_functions_and_their_twins_in_float64(tmp_path, name):
 def test_every_function_of_the_models(tmp_path, name):
     model, x = MODELS[name]()
     found = functions(model, tensor(x))
-    assert len(found) >= {"mlp": 1, "conv": 11, "transformer": 10, "lstm": 5}[name]
+    assert len(found) >= {"mlp": 1, "conv": 11, "transformer": 9, "lstm": 5}[name]
     for task, module in found.items():
         left_out = set(check(task, module, tmp_path).facts["left_out"])
         # With weights like those cases', a recurrence may amplify a rounding step by step.
