@@ -7,19 +7,17 @@ ptxas say names the rung.
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from kernel_lab import build
 from kernel_lab.errors import LabError
-from needle_tvm.nvcc import Resources, resources
+from needle_tvm import nvcc
+from needle_tvm.errors import CudaCompilerError
+from needle_tvm.nvcc import Resources
 
 _KERNEL = re.compile(
     r'^extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', re.MULTILINE
 )
-_NVCC_SECONDS = 300
 
 
 def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Resources]]:
@@ -41,7 +39,7 @@ def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Re
             body = re.sub(rf"\b{kernel}\b", prefix + kernel, body)
         by_head.setdefault(head, []).append(f'#line 1 "{name}"\n{body}')
     for head, bodies in by_head.items():
-        for one in resources(_nvcc("\n".join([head, *bodies]), arch, prefixes)):
+        for one in _resources("\n".join([head, *bodies]), arch, prefixes):
             prefix, kernel = re.match(r"(k\d+__)?(.*)", one.kernel).groups()  # type: ignore[union-attr]
             if prefix in prefixes:
                 told = Resources(
@@ -51,23 +49,12 @@ def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Re
     return found
 
 
-def _nvcc(text: str, arch: str, prefixes: Mapping[str, str]) -> str:
+def _resources(text: str, arch: str, prefixes: Mapping[str, str]) -> list[Resources]:
     """What ptxas tells about the kernels; LabError with nvcc's errors."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory, "kernels.cu")
-        file.write_text(text)
-        command = ["nvcc", "-std=c++17", "-w", "-Xptxas", "-v", "-cubin", f"-arch={arch}"]
-        done = subprocess.run(
-            [*command, "-o", f"{directory}/kernels.cubin", str(file)],
-            capture_output=True,
-            text=True,
-            timeout=_NVCC_SECONDS,
-            check=False,
-        )
-    said = done.stderr + done.stdout
-    if done.returncode == 0:
-        return said
+    try:
+        return nvcc.compile_cubin(text, arch)[1]
+    except CudaCompilerError as error:
+        said = str(error)
     for prefix, name in prefixes.items():
         said = said.replace(f"'{prefix}", f"'{name}: ")
-    errors = [line for line in said.splitlines() if "error" in line.lower()]
-    raise LabError(f"nvcc -arch={arch} failed: {'; '.join(errors[:5]) or said[-400:].strip()}")
+    raise LabError(said)

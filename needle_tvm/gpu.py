@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NAME_BYTES = 256
+_NONE = "no CUDA device was found on this machine"
 
 ARCHITECTURE = re.compile(r"sm_[1-9]\d{1,2}a?")  # as nvcc names them
 
@@ -51,7 +52,6 @@ class Gpu:
         return f"sm_{self.major}{self.minor}"
 
 
-@functools.cache
 def gpus() -> tuple[Gpu, ...]:
     """Every GPU this process may use, in the driver's order; empty where there is none."""
     return _found()[0]
@@ -81,15 +81,15 @@ def _found() -> tuple[tuple[Gpu, ...], str]:
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:
-        return (), "no CUDA device was found on this machine"
+        return (), _NONE
     code = driver.cuInit(0)
     count = ctypes.c_int()
     if code == 0:
         code = driver.cuDeviceGetCount(ctypes.byref(count))
     if code != 0:
-        return (), f"no CUDA device was found on this machine (driver error {code})"
+        return (), f"{_NONE} (driver error {code})"
     found = tuple(_describe(driver, index) for index in range(count.value))
-    return found, "" if found else "no CUDA device was found on this machine"
+    return found, "" if found else _NONE
 
 
 def _describe(driver: ctypes.CDLL, index: int) -> Gpu:

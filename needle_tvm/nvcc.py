@@ -66,14 +66,14 @@ def require() -> str:
 
 @functools.cache
 def version() -> str:
-    """The toolkit's version, such as "13.0"; "none" where there is no nvcc."""
+    """nvcc's version, such as "13.0.88"; "none" where there is no nvcc."""
     path = find()
     if path is None:
         return "none"
     said = subprocess.run(
         [path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False
     )
-    found = re.search(r"release (\d+\.\d+)", said.stdout)
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
     return found[1] if found else "none"
 
 

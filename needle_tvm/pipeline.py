@@ -96,6 +96,28 @@ class Pipeline:
     schedule: tuple[Pass, ...] = ()
 
 
+# What every tuned stage begins with, does about scales, and ends with.
+_SHARE = (
+    _CLEAN,
+    own_outputs,
+    drop_broadcasts,
+    share_norms,
+    _DROP_DEAD,
+    merge_products,
+    _DROP_DEAD,
+)
+_FOLD = (fold_scale, fold_shift, _DROP_DEAD, trim_taps)
+_LOWER = (
+    sink_reshapes,
+    _CLEAN,
+    _DROP_DEAD,
+    _lift_parameter_work,
+    *_FUSE,
+    view_reshapes,
+    _DROP_DEAD,
+    own_outputs,
+)
+
 # By what generates the code, as TVM's targets name it, and the stage.
 PIPELINES: dict[str, dict[str, Pipeline]] = {
     "llvm": {
@@ -104,23 +126,14 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         "tuned": Pipeline(
             prefer_emit=True,
             graph=(
-                _CLEAN,
-                own_outputs,
-                drop_broadcasts,
-                share_norms,
-                _DROP_DEAD,
-                merge_products,
-                _DROP_DEAD,
+                *_SHARE,
                 fuse_attention,
                 _DROP_DEAD,
                 sink_permutes,
                 _CLEAN,
                 reduce_as_stored,
                 _DROP_DEAD,
-                fold_scale,
-                fold_shift,
-                _DROP_DEAD,
-                trim_taps,
+                *_FOLD,
                 merge_groups,
                 conv_as_matmul,
                 winograd,
@@ -128,14 +141,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_pairs,
                 pack_weights,
                 pack_recurrence,
-                sink_reshapes,
-                _CLEAN,
-                _DROP_DEAD,
-                _lift_parameter_work,
-                *_FUSE,
-                view_reshapes,
-                _DROP_DEAD,
-                own_outputs,
+                *_LOWER,
             ),
             schedule=(cpu.schedule, merge_kernels),
         ),
@@ -149,29 +155,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         ),
         "tuned": Pipeline(
             prefer_emit=True,
-            graph=(
-                _CLEAN,
-                own_outputs,
-                drop_broadcasts,
-                share_norms,
-                _DROP_DEAD,
-                merge_products,
-                _DROP_DEAD,
-                sink_permutes,
-                _CLEAN,
-                fold_scale,
-                fold_shift,
-                _DROP_DEAD,
-                trim_taps,
-                sink_reshapes,
-                _CLEAN,
-                _DROP_DEAD,
-                _lift_parameter_work,
-                *_FUSE,
-                view_reshapes,
-                _DROP_DEAD,
-                own_outputs,
-            ),
+            graph=(*_SHARE, sink_permutes, _CLEAN, *_FOLD, *_LOWER),
             schedule=(gpu.schedule,),
         ),
     },

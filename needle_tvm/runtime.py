@@ -123,7 +123,8 @@ class Program:
         cores = available_cores()
         # A kernel may run on fewer threads than it was shared out for, here or where it was made.
         configure_tvm_threads(min(manifest["target"].get("num-cores", cores), cores))
-        self._memory_here = memory.of(manifest["target"], device)
+        results = {np.dtype(spec["dtype"]) for spec in self._main["outputs"]}
+        self._memory_here = memory.of(manifest["target"], results, device)
         self._executable = _load_library(load_ffi(), path, manifest)["vm_load_executable"]
 
     @property

@@ -65,8 +65,8 @@ def by_dlight(function: PrimFunc, target: Target, *, alone: bool = False) -> Pri
 
     With `alone`, only by that which shares no sum out among threads.
 
-    dlight: R. Feng et al., "TensorIR" (ASPLOS 2023) has the schedules that its rules write. A rule
-    that finds in the middle of its work that it does not fit raises one of many errors.
+    These are `tvm.s_tir.dlight`'s. One that finds in the middle of its work that it does not fit
+    raises one of many errors.
     """
     from tvm.s_tir.dlight import gpu
 

@@ -134,16 +134,6 @@ def pass_configuration() -> dict[str, Any]:
     }
 
 
-def cuda_version() -> str:
-    """Version of the CUDA toolkit that compiles kernels here; "none" without one."""
-    from tvm.support import nvcc
-
-    try:
-        return ".".join(str(number) for number in nvcc.get_cuda_version())
-    except (RuntimeError, OSError):
-        return "none"
-
-
 def load_module(text: str) -> IRModule:
     """The module that `tvm.ir.save_json` wrote as this text."""
     # load_json spends most of its time on what older versions wrote.

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import versions
+from needle_tvm import nvcc, versions
 from needle_tvm.errors import TargetError
 from needle_tvm.records.rows import KeyRow, canonical
 
@@ -73,7 +73,7 @@ def installed_versions(kind: str) -> dict[str, str]:
         "llvm": str(_tvm.llvm_version()),
     }
     if kind == "cuda":
-        found["cuda"] = _tvm.cuda_version()
+        found["cuda"] = nvcc.version()
     return found
 
 

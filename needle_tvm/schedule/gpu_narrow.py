@@ -38,7 +38,6 @@ class _Product:
 
     block: Any
     result: Any
-    rows: int
     columns: int
     terms: int
 
@@ -46,7 +45,7 @@ class _Product:
 def narrow(sch: Schedule) -> Schedule | None:
     """The function's schedule where it is a product of few rows and what follows of it, else None.
 
-    The function must have been inlined into nothing else's; `sch` is not changed.
+    `sch` is not changed.
     """
     trial = sch.copy()
     inline_producers(trial, keep=set())
@@ -91,7 +90,7 @@ def _product(sch: Schedule) -> _Product | None:
     result = consumers[0] if consumers else sch.cache_write(block, 0, "local")
     if [extent(sch, loop) for loop in sch.get_loops(result)] != extents[:-1]:
         return None
-    return _Product(block, result, rows, columns, terms)
+    return _Product(block, result, columns, terms)
 
 
 def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:

@@ -26,7 +26,13 @@ from . import install
 if os.environ.get("NEEDLE_CHECKS_ON") != "gpu":
     install()
 
-OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
+# float16, which casts have among their samples, is not emulated.
+LEFT_OUT = set() if os.environ.get("NEEDLE_CHECKS_ON") == "gpu" else {"cast"}
+OWN = sorted(
+    name
+    for name, op in REGISTRY.items()
+    if op.__module__.startswith("needle.") and name not in LEFT_OUT
+)
 DTYPES = tuple(os.environ.get("NEEDLE_EMULATED_DTYPES", "float32").split(","))
 
 
