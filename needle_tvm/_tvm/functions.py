@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
     detect_linear_equation,
+    iter_affine_map,
     relax,
     s_tir,
     sequential,
@@ -72,6 +73,28 @@ def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
         return None
     return [*map(int, factors), added]
+
+
+def inverse_of(
+    indices: Sequence[Any], extents: Mapping[Any, int]
+) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
+    """Where variables of these extents, from 0 on, give each value of `indices` once: what they are
+    at given values. None otherwise."""
+    ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
+    found = iter_affine_map.detect_iter_map(
+        list(indices),
+        ranges,
+        check_level="bijective",
+        simplify_trivial_iterators=False,
+    )
+    if not found.indices:
+        return None
+    return lambda values: dict(iter_affine_map.inverse_affine_iter_map(found.indices, list(values)))
+
+
+def simplified(expr: Any) -> Any:
+    """An expression as TVM's rules simplify it."""
+    return tvm.sym.Analyzer().simplify(expr)
 
 
 NODES = SimpleNamespace(

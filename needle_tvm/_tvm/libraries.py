@@ -17,6 +17,7 @@ from needle_tvm._tvm.names import (
     Target,
     make_target,
     relax,
+    s_tir,
     sequential,
     target_fields,
     tvm,
@@ -66,19 +67,25 @@ def by_dlight(function: PrimFunc, target: Target, *, alone: bool = False) -> Pri
     With `alone`, only by that which shares no sum out among threads.
 
     These are `tvm.s_tir.dlight`'s. One that finds in the middle of its work that it does not fit
-    raises one of many errors.
+    raises one of many errors; of some it shows only when what threads reduce together is lowered.
     """
     from tvm.s_tir.dlight import gpu
 
+    lowered = sequential(
+        [s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()]
+    )
     together = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction)
     for rule in (*(() if alone else together), gpu.Fallback):
         try:
             with target:
                 found = rule().apply(function, target, False)
+                if found is not None:
+                    found = (found[0] if isinstance(found, list) else found).mod["main"]
+                    lowered(IRModule({"main": found}))
         except (SCHEDULE_ERROR, INTERNAL_ERROR, ValueError, TypeError, AssertionError):
             continue
         if found is not None:
-            return (found[0] if isinstance(found, list) else found).mod["main"]
+            return found
     return None
 
 

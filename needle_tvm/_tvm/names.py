@@ -29,6 +29,7 @@ try:
         from tvm.s_tir import meta_schedule as ms  # noqa: F401
         from tvm.script import ir_builder
         from tvm.script import tirx as tvmscript  # what TVMScript's files call T
+        from tvm.sym import iter_affine_map as iter_affine_map
         from tvm.sym.pattern import detect_linear_equation as detect_linear_equation
         from tvm.target import Target
         from tvm.target import codegen as _codegen

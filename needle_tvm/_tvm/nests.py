@@ -37,9 +37,14 @@ def nest(
     store: Any,
     start: Any = None,
     annotations: Mapping[str, Any] | None = None,
+    where: Any = None,
 ) -> Any:
-    """A block of one store, which `start` precedes in a reduction, with a loop for each axis."""
-    block = s_tir.SBlock(list(axes), [], [], name, store, start)
+    """A block of one store, which `start` precedes in a reduction, with a loop for each axis.
+
+    The store is only carried out `where` that holds.
+    """
+    body = store if where is None else tirx.IfThenElse(where, store, None)
+    block = s_tir.SBlock(list(axes), [], [], name, body, start)
     buffers = [load.source for load in nodes_in(store, tvm.ir.expr.TensorLoad)]
     known = {each: each for each in [*buffers, store.buffer]}
     reads, writes = s_tir.analysis.get_sblock_access_region(block, known)[:2]
@@ -47,7 +52,7 @@ def nest(
         result = store.buffer
         reads = [region for region in reads if not region.source.same_as(result)]
     block = s_tir.SBlock(
-        list(axes), reads, writes, name, store, start, annotations=dict(annotations or {})
+        list(axes), reads, writes, name, body, start, annotations=dict(annotations or {})
     )
     return _in_loops(axes, block)
 

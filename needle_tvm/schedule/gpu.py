@@ -18,12 +18,16 @@ from needle_tvm._tvm import (
 )
 from needle_tvm.schedule.blocks import blocks_of, extent
 from needle_tvm.schedule.gpu_narrow import narrow
+from needle_tvm.schedule.gpu_threads import bind_threads, per_result
+from needle_tvm.schedule.gpu_tiles import tiled
 from needle_tvm.schedule.mark import mark_scheduled, schedule_each
 from needle_tvm.schedule.reductions import reduction
 
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
-NAMES = (narrow.__name__,)
+# Our own rules in the order in which they are tried: each a schedule of a function, or None.
+RULES = (narrow, tiled, per_result)
+NAMES = tuple(rule.__name__ for rule in RULES)
 
 _KEEPS_NAN = "needle.keeps_nan"
 
@@ -51,9 +55,10 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
     """
 
     def by_rules(function: PrimFunc) -> PrimFunc:
-        found = None if narrow.__name__ in without else narrow(Schedule(function))
-        if found is not None:
-            return mark_scheduled(found.mod["main"], function)
+        for rule in RULES:
+            found = None if rule.__name__ in without else rule(function)
+            if found is not None:
+                return mark_scheduled(found.mod["main"], function)
         return _by_default(function, target)
 
     return schedule_each(_prepared(module), by_rules)
@@ -172,10 +177,3 @@ def _one_thread_each(function: PrimFunc) -> PrimFunc:
         sch.reorder(*each, *others)
         bind_threads(sch, sch.fuse(*each), _THREADS)
     return mark_scheduled(sch.mod["main"], function)
-
-
-def bind_threads(sch: Schedule, loop: Any, threads: int) -> None:
-    """A loop shared out among blocks of at most that many threads."""
-    outer, inner = sch.split(loop, [None, min(threads, extent(sch, loop))])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.x")

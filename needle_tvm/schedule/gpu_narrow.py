@@ -21,7 +21,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from needle_tvm._tvm import NODES, SCHEDULE_ERROR, Schedule, nests, nodes_in, tirx, variables_of
+from needle_tvm._tvm import (
+    NODES,
+    SCHEDULE_ERROR,
+    PrimFunc,
+    Schedule,
+    nests,
+    nodes_in,
+    tirx,
+    variables_of,
+)
 from needle_tvm.schedule.blocks import blocks_of, extent, inline_producers
 
 _MOST_ROWS = 16  # sums a thread keeps in registers
@@ -42,12 +51,9 @@ class _Product:
     terms: int
 
 
-def narrow(sch: Schedule) -> Schedule | None:
-    """The function's schedule where it is a product of few rows and what follows of it, else None.
-
-    `sch` is not changed.
-    """
-    trial = sch.copy()
+def narrow(function: PrimFunc) -> Schedule | None:
+    """The schedule of a product of few rows and what follows of it; None of anything else."""
+    trial = Schedule(function)
     inline_producers(trial, keep=set())
     try:
         found = _product(trial)

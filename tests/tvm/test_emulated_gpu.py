@@ -21,11 +21,11 @@ pytestmark = pytest.mark.skipif(
 SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softmax")
 
 
-def check(what, seconds, **environment):
+def check(what, seconds, file="checks.py", **environment):
     """Runs one of the checks, or all cases of it; what it says where it fails."""
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-p", "no:xdist", f"{HERE / 'checks.py'}::{what}"],
+        [*command, "-p", "no:xdist", f"{HERE / file}::{what}"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'apps'}:{ROOT}", **environment},
         capture_output=True,
@@ -47,6 +47,15 @@ def test_an_artifact():
 
 def test_products_of_few_rows():
     check("test_products_of_few_rows", 600)
+
+
+def test_products_in_tiles():
+    check("test_any_tile_computes_the_product", 600, "products.py", NEEDLE_PRODUCTS="2")
+
+
+@pytest.mark.slow
+def test_products_in_many_tiles():
+    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -7,9 +7,10 @@ import needle_tvm
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm import build, nvcc, pipeline
-from needle_tvm._tvm import NODES, Schedule, nodes_in, prim_funcs, te, tirx, topi
-from needle_tvm.schedule import gpu
+from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi
+from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
 from needle_tvm.schedule.gpu_narrow import narrow
+from needle_tvm.schedule.gpu_threads import per_result
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 
@@ -37,7 +38,7 @@ def extents(function):
     ("columns", "lanes"), [(8, 8), (512, 8), (1024, 8), (2048, 16), (4096, 32), (8192, 32)]
 )
 def test_columns_are_cut_until_there_are_enough_blocks(columns, lanes):
-    found = narrow(Schedule(dense(8, 512, columns))).mod["main"]
+    found = narrow(dense(8, 512, columns)).mod["main"]
     assert extents(found) == {
         "blockIdx.x": columns // lanes,
         "threadIdx.x": lanes,
@@ -51,23 +52,105 @@ def test_columns_are_cut_until_there_are_enough_blocks(columns, lanes):
     ids=["rows", "terms", "columns", "dtype"],
 )
 def test_other_products_are_left_to_others(function):
-    assert narrow(Schedule(function)) is None
+    assert narrow(function) is None
 
 
 def test_a_weight_of_each_row_is_none_that_rows_share():
     x, w = te.placeholder((4, 256), "float32", "x"), te.placeholder((4, 256, 64), "float32", "w")
     r = te.reduce_axis((0, 256), "r")
     y = te.compute((4, 64), lambda i, j: te.sum(x[i, r] * w[i, r, j], axis=r), "y")
-    assert narrow(Schedule(te.create_prim_func([x, w, y]))) is None
+    assert narrow(te.create_prim_func([x, w, y])) is None
 
 
-def test_the_rule_has_a_switch():
+def test_the_rules_have_switches():
     module = build.lower(
         trace(nn.Linear(512, 512).eval(), Tensor(np.zeros((8, 512), np.float32))), TARGET, "tuned"
     )
-    whole, left = (gpu.schedule(module.clone(), TARGET, without) for without in ((), ("narrow",)))
-    assert whole.script() != left.script()
-    assert "narrow" in pipeline.switches("tuned", "cuda")
+    switched = ((), ("narrow",), ("narrow", "tiled"))
+    scripts = {gpu.schedule(module.clone(), TARGET, off).script() for off in switched}
+    assert len(scripts) == len(switched)
+    assert set(gpu.NAMES) <= set(pipeline.switches("tuned", "cuda"))
+
+
+def test_a_convolution_is_a_product_of_windows():
+    model = nn.Sequential(nn.Conv(16, 24, 3, stride=2), nn.ReLU()).eval()
+    x = Tensor(np.zeros((4, 16, 10, 10), np.float32))
+    found = [
+        product
+        for function in prim_funcs(build.lower(trace(model, x), TARGET, "tuned")).values()
+        if (product := gpu_product.find(function)) is not None
+    ]
+    assert [(p.batches, p.rows, p.columns, p.terms) for p in found] == [
+        (1, 4 * 5 * 5, 24, 3 * 3 * 16)
+    ]
+
+
+def row_maxima():
+    x = te.placeholder((64, 64), "float32", "x")
+    r = te.reduce_axis((0, 64), "r")
+    return te.create_prim_func([x, te.compute((64,), lambda i: te.max(x[i, r], axis=r), "y")])
+
+
+def row_sums():
+    x = te.placeholder((64, 64), "float32", "x")
+    r = te.reduce_axis((0, 64), "r")
+    return te.create_prim_func([x, te.compute((64,), lambda i: te.sum(x[i, r], axis=r), "y")])
+
+
+def softmax():
+    x = te.placeholder((64, 64), "float32", "x")
+    return te.create_prim_func([x, topi.nn.softmax(x)])
+
+
+@pytest.mark.parametrize("function", [row_maxima(), row_sums(), softmax()])
+def test_other_reductions_are_no_products(function):
+    assert gpu_product.find(function) is None
+
+
+SIZES = [(8, 64, 64), (64, 512, 512), (80, 256, 768), (2560, 512, 512), (4096, 4096, 4096)]
+
+
+@pytest.mark.parametrize(("rows", "terms", "columns"), SIZES)
+def test_tiles_keep_to_the_limits_of_a_block(rows, terms, columns):
+    product = gpu_product.find(dense(rows, terms, columns))
+    found = list(gpu_tiles.candidates(product))
+    assert found
+    for tile in found:
+        threads = tile.threads * tile.slices
+        assert threads % 32 == 0 and threads <= 1024
+        assert tile.shared_bytes <= 48 << 10
+        assert threads * tile.registers <= 65536 and tile.registers < 255
+
+
+def test_few_results_get_many_blocks_and_many_results_large_tiles():
+    def chosen(*sizes):
+        product = gpu_product.find(dense(*sizes))
+        return min(gpu_tiles.candidates(product), key=lambda tile: gpu_tiles.cycles(product, tile))
+
+    few, many = chosen(64, 512, 512), chosen(4096, 4096, 4096)
+    assert 64 * 512 // (few.rows * few.columns) >= 64 and few.slices > 1
+    assert many.own_rows * many.own_columns >= 32
+
+
+@pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+@pytest.mark.parametrize("sizes", [(64, 512, 512), (80, 256, 768), (2560, 512, 512)])
+def test_a_tile_has_the_registers_and_the_memory_it_is_said_to_have(sizes):
+    rows, terms, columns = sizes
+    product = gpu_product.find(dense(*sizes))
+    tile = min(gpu_tiles.candidates(product), key=lambda tile: gpu_tiles.cycles(product, tile))
+    layer = nn.Sequential(nn.Linear(terms, columns), nn.ReLU()).eval()
+    found = needle_tvm.compile(layer, np.zeros((rows, terms), np.float32), target="cuda:sm_90")
+    (kernel,) = found.manifest["kernels"]
+    assert kernel["spill_stores"] == 0 and kernel["shared"] <= tile.shared_bytes
+    assert kernel["registers"] <= 1.25 * tile.registers  # by how many the addresses may differ
+
+
+def test_a_pool_has_a_thread_for_each_result():
+    x = te.placeholder((4, 16, 16, 16), "float32", "x")
+    pool = topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "max")
+    found = per_result(te.create_prim_func([x, topi.nn.relu(pool)])).mod["main"]
+    assert extents(found) == {"blockIdx.x": 4 * 16 * 8 * 8 // 128, "threadIdx.x": 128}
+    assert per_result(row_sums()) is None  # 64 results cannot keep a GPU busy
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,0 +1,75 @@
+"""Products of any shape in tiles of any size, run on the GPU that checks.py runs on."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle_tvm.schedule import gpu_tiles
+
+from .checks import program
+
+DRAWS = int(os.environ.get("NEEDLE_PRODUCTS", "8"))
+
+
+def dense(draw):
+    m, k, n = draw(1, 200), draw(16, 300), draw(5, 150)
+    return lambda x, w, b: ops.relu(x @ w + b), [(m, k), (k, n), (1, n)]
+
+
+def transposed(draw):
+    m, k, n = draw(1, 100), draw(16, 200), draw(5, 100)
+
+    def apply(x, w):
+        return ops.permute(x, (1, 0)) @ ops.permute(w, (1, 0)) * 2.0
+
+    return apply, [(k, m), (n, k)]
+
+
+def batched(draw):
+    b, m, k, n = draw(1, 10), draw(1, 60), draw(8, 100), draw(3, 60)
+    return lambda x, w: x @ w, [(b, m, k), (b, k, n)]
+
+
+def heads(draw):
+    b, s, h, e = draw(1, 3), draw(2, 20), draw(1, 4), draw(4, 16)
+
+    def apply(x, w):
+        return ops.permute(ops.reshape(x @ w, (b, s, h, e)), (0, 2, 1, 3))
+
+    return apply, [(b, s, 64), (64, h * e)]
+
+
+def convolution(draw):
+    images, each, out, groups = draw(1, 4), draw(1, 20), draw(1, 40), draw(1, 3)
+    kernel, stride, padding, dilation = draw(1, 5), draw(1, 2), draw(0, 2), draw(1, 2)
+    size = draw(1, 10) + dilation * (kernel - 1)
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    shapes = [(images, size, size, groups * each), (kernel, kernel, each, groups * out)]
+    return lambda x, w: ops.relu(ops.conv(x, w, **options)), shapes
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+@pytest.mark.parametrize("kind", [dense, transposed, batched, heads, convolution])
+def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
+    random_ = random.Random(f"{kind.__name__} {seed}")
+
+    def draw(low, high):  # half of them are such as have whole vectors
+        number = random_.randint(low, high)
+        return number if random_.random() < 0.5 else min(high, -(-number // 8) * 8)
+
+    function, shapes = kind(draw)
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    tensors = [ndl.Tensor(array, requires_grad=False) for array in arrays]
+    # Not the tile that would be chosen, but any there is.
+    monkeypatch.setattr(gpu_tiles, "cycles", lambda product, tile: random_.random())
+    _, ready = program(function, tensors, "tuned", tmp_path / "program")
+    (found,) = ready.run(arrays)
+    with ndl.no_grad():
+        exact = function(*[ndl.Tensor(a.astype(np.float64)) for a in arrays]).numpy()
+    # At most 500 terms, in float32: an error of a rounding for each, of random signs.
+    np.testing.assert_allclose(found, exact, atol=4e-6 * np.abs(exact).max())
