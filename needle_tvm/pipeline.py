@@ -155,7 +155,15 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         ),
         "tuned": Pipeline(
             prefer_emit=True,
-            graph=(*_SHARE, sink_permutes, _CLEAN, *_FOLD, *_LOWER),
+            graph=(
+                *_SHARE,
+                fuse_attention,
+                _DROP_DEAD,
+                sink_permutes,
+                _CLEAN,
+                *_FOLD,
+                *_LOWER,
+            ),
             schedule=(gpu.schedule,),
         ),
     },

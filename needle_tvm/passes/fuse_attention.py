@@ -4,18 +4,19 @@ Before: `matmul(softmax(s), v)`, where
 - `softmax` is over the last axis, and nothing else reads its result, nor that of what follows,
 - `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not; a scalar constant that
   q or kt itself is multiplied by, or any of them divided by, counts as well,
-- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype, float32 or
-  float64, no extent is 0, and T is not so small that most of a vector would stay empty;
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype that the target's
+  kernel knows, no extent is 0, and T is not so small that most of a vector would stay empty;
 - a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
 
-After: a call of `schedule.attention`'s kernel, whose result has the rows that an output projection
-wants, (B * T, H * E), reshaped and permuted to (B, H, T, E). What views q, kt and v (reshapes,
-permutations, slices) is left out, and their sources are read in place. A mask is transposed apart,
-which for a constant or a parameter is done once.
+After: a call of `schedule.attention`'s kernel, on a GPU of `schedule.gpu_attention`'s. Its result
+has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to (B, H, T, E).
+What views q, kt and v (reshapes, permutations, slices) is left out, and their sources are read in
+place. On a CPU a mask is transposed apart, which for a constant or a parameter is done once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from needle_tvm._tvm import (
     OP_PATTERN,
     Constant,
     IRModule,
+    PrimFunc,
     Schedule,
     Target,
     expr_functor,
@@ -34,10 +36,61 @@ from needle_tvm._tvm import (
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.passes.views import View, order_of, view_of
-from needle_tvm.schedule.attention import AttentionShape, attention, attention_tile
+from needle_tvm.schedule import gpu_attention
+from needle_tvm.schedule.attention import AttentionShape, Element, attention, attention_tile
+from needle_tvm.schedule.gpu_attention import Elements, Factors
 
-_DTYPES = ("float32", "float64")
-_FEWEST_QUERIES = 4  # below, vectors of queries are mostly empty
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What computes attention on a kind of target: of which dtypes, of how many queries at least,
+    whether it wants the mask transposed, whether it can be made for a shape, and its function of
+    (shape, dtype, scale, inputs, elements, target)."""
+
+    dtypes: tuple[str, ...]
+    queries: int
+    mask_turned: bool
+    fits: Callable[[AttentionShape], bool]
+    make: Callable[..., PrimFunc]
+
+
+def _on_cpu(
+    shape: AttentionShape,
+    dtype: str,
+    scale: float | None,
+    inputs: Sequence[Any],
+    elements: Elements,
+    target: Target,
+) -> PrimFunc:
+    result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
+    # The rows an output projection wants: its result's layout, not one more copy.
+    sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
+    sch.transform_layout(
+        sch.get_sblock("attention"),
+        ("write", 0),
+        lambda b, t, h, c: (b * shape.queries + t, h * shape.values + c),
+    )
+    return sch.mod["main"].without_attr("global_symbol")
+
+
+def _on_gpu(
+    shape: AttentionShape,
+    dtype: str,
+    scale: float | None,
+    inputs: Sequence[Any],
+    elements: Elements,
+    target: Target,
+) -> PrimFunc:
+    return gpu_attention.attention(shape, scale, inputs, elements)
+
+
+_KERNELS = {
+    # Of fewer queries most of a vector would stay empty.
+    "llvm": _Kernel(("float32", "float64"), 4, True, lambda shape: True, _on_cpu),
+    "cuda": _Kernel(
+        ("float32",), 1, False, lambda shape: gpu_attention.tile_of(shape) is not None, _on_gpu
+    ),
+}
 
 
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
@@ -58,6 +111,10 @@ class _Match:
 
 @expr_functor.mutator
 class _Fuser(Rewriter):
+    @property
+    def _kernel(self) -> _Kernel:
+        return _KERNELS[str(self.target.kind)]
+
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if is_op(call, "relax.matmul"):
@@ -114,7 +171,7 @@ class _Fuser(Rewriter):
     def _checked(self, q: Any, kt: Any, v: Any, scale: float | None, mask: Any) -> _Match | None:
         shapes = [static_shape(operand) or () for operand in (q, kt, v)]
         dtypes = {str(operand.ty.dtype) for operand in (q, kt, v)}
-        if len(dtypes) != 1 or not dtypes <= set(_DTYPES):
+        if len(dtypes) != 1 or not dtypes <= set(self._kernel.dtypes):
             return None
         if any(len(shape) != 4 or 0 in shape for shape in shapes):
             return None
@@ -122,7 +179,8 @@ class _Fuser(Rewriter):
         keys, size = shapes[1][3], shapes[2][3]
         if shapes[1:] != [(batch, heads, features, keys), (batch, heads, keys, size)]:
             return None
-        if queries < _FEWEST_QUERIES:
+        shape = AttentionShape(batch, heads, queries, keys, features, size)
+        if queries < self._kernel.queries or not self._kernel.fits(shape):
             return None
         if mask is not None:
             given = static_shape(mask)
@@ -131,7 +189,6 @@ class _Fuser(Rewriter):
             full = (batch, heads, queries, keys)
             if any(n not in (1, m) for n, m in zip(given[::-1], full[::-1], strict=False)):
                 return None
-        shape = AttentionShape(batch, heads, queries, keys, features, size)
         of_q, of_k, of_v = (view_of(operand, self.lookup_binding) for operand in (q, kt, v))
         return _Match(shape, dtypes.pop(), scale, of_q, of_k, of_v, mask)
 
@@ -141,43 +198,38 @@ class _Fuser(Rewriter):
             if not any(source.same_as(view.source) for source in sources):
                 sources.append(view.source)
         if match.mask is not None:
-            sources.append(self._transposed(match.mask))
-        shape, tile = match.shape, attention_tile(match.shape, match.dtype, self.target)
+            turned = self._kernel.mask_turned
+            sources.append(self._transposed(match.mask) if turned else match.mask)
         inputs = [
             te.placeholder(static_shape(source), str(source.ty.dtype), name=f"x{i}")
             for i, source in enumerate(sources)
         ]
 
-        def element(view: View) -> Any:
-            tensor = next(t for t, s in zip(inputs, sources, strict=True) if s.same_as(view.source))
-            return lambda *index: tensor[tuple(view.at(index))]
+        def elements(tensors: Sequence[Any]) -> Factors:
+            def element(view: View) -> Element:
+                of_source = zip(tensors, sources, strict=True)
+                tensor = next(t for t, s in of_source if s.same_as(view.source))
+                return lambda *index: tensor[tuple(view.at(index))]
 
-        q, kt, v = (element(view) for view in (match.q, match.k, match.v))
+            def mask(*index: Any) -> Any:  # (b, h, i, j)
+                given = static_shape(sources[-1]) or ()
+                index = index[4 - len(given) :]
+                if self._kernel.mask_turned:
+                    index = (*index[:-2], index[-1], index[-2])
+                at = tuple(0 if n == 1 else x for n, x in zip(given, index, strict=True))
+                return tensors[-1][at]
 
-        def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-            given = [int(n) for n in inputs[-1].shape]
-            index = (b, h, j, i)[4 - len(given) :]
-            return inputs[-1][tuple(0 if n == 1 else x for n, x in zip(given, index, strict=True))]
+            q, kt, v = (element(view) for view in (match.q, match.k, match.v))
+            return (
+                q,
+                lambda b, h, j, d: kt(b, h, d, j),
+                v,
+                None if match.mask is None else mask,
+            )
 
-        result = attention(
-            shape,
-            tile,
-            match.dtype,
-            match.scale,
-            q,
-            lambda b, h, j, d: kt(b, h, d, j),
-            v,
-            None if match.mask is None else mask,
-        )
-        # The rows an output projection wants: its result's layout, not one more copy.
-        sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
+        shape = match.shape
         rows = (shape.batch * shape.queries, shape.heads * shape.values)
-        sch.transform_layout(
-            sch.get_sblock("attention"),
-            ("write", 0),
-            lambda b, t, h, c: (b * shape.queries + t, h * shape.values + c),
-        )
-        function = sch.mod["main"].without_attr("global_symbol")
+        function = self._kernel.make(shape, match.dtype, match.scale, inputs, elements, self.target)
         function = function.with_attrs({"op_pattern": OP_PATTERN.opaque})
         variable = self.builder_.add_func(function, "attention")
         out = relax.call_tir(variable, sources, out_ty=relax.TensorType(rows, match.dtype))

@@ -53,9 +53,21 @@ def test_products_in_tiles():
     check("test_any_tile_computes_the_product", 600, "products.py", NEEDLE_PRODUCTS="2")
 
 
+@pytest.mark.parametrize(
+    "what", ["attention_of_any_shape", "a_row_that_a_mask_hides_is_nan_and_no_other"]
+)
+def test_attention(what):
+    check(f"test_{what}", 600, "products.py", NEEDLE_PRODUCTS="2")
+
+
 @pytest.mark.slow
 def test_products_in_many_tiles():
     check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="40")
+
+
+@pytest.mark.slow
+def test_attention_of_many_shapes():
+    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -73,3 +73,51 @@ def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
         exact = function(*[ndl.Tensor(a.astype(np.float64)) for a in arrays]).numpy()
     # At most 500 terms, in float32: an error of a rounding for each, of random signs.
     np.testing.assert_allclose(found, exact, atol=4e-6 * np.abs(exact).max())
+
+
+def attention(q, k, v, mask=None):
+    """softmax(q k^T / 4 + mask) v."""
+    scores = q @ ops.permute(k, (0, 1, 3, 2)) * 0.25
+    return ops.softmax(scores if mask is None else scores + mask) @ v
+
+
+@pytest.mark.parametrize("seed", range(2 * DRAWS))
+def test_attention_of_any_shape(seed, tmp_path):
+    random_ = random.Random(f"attention {seed}")
+    batch, heads, queries = (random_.randint(1, n) for n in (3, 4, 70))
+    keys, features, values = (random_.randint(1, n) for n in (100, 70, 70))
+    shapes = [(batch, heads, n, f) for n, f in ((queries, features), (keys, features))]
+    shapes.append((batch, heads, keys, values))
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    if seed % 2:  # a mask that broadcasts, and hides the first keys from most queries
+        full = (batch, heads, queries, keys)
+        mask = rng.standard_normal([random_.choice((1, n)) for n in full]).astype(np.float32)
+        if seed % 4 == 1 and mask.shape[-1] > 1:
+            mask[..., : keys - 1] = -np.inf
+        arrays.append(mask)
+    tensors = [ndl.Tensor(array, requires_grad=False) for array in arrays]
+    _, ready = program(attention, tensors, "tuned", tmp_path / "program")
+    assert [name for name in kernels(ready) if "attention" in name]
+    (found,) = ready.run(arrays)
+    with ndl.no_grad():
+        exact = attention(*[ndl.Tensor(a.astype(np.float64)) for a in arrays]).numpy()
+    # Weights are exponentials of scores, sums of up to 70 terms, in float32.
+    np.testing.assert_allclose(found, exact, atol=1e-5 * np.abs(exact).max())
+
+
+def test_a_row_that_a_mask_hides_is_nan_and_no_other(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 2, 20, 8), dtype=np.float32) for _ in range(3)]
+    mask = np.zeros((20, 20), np.float32)
+    mask[3] = -np.inf
+    tensors = [ndl.Tensor(array, requires_grad=False) for array in (*arrays, mask)]
+    _, ready = program(attention, tensors, "tuned", tmp_path / "program")
+    (found,) = ready.run([*arrays, mask])
+    assert np.isnan(found[:, :, 3]).all()
+    assert np.isfinite(np.delete(found, 3, axis=2)).all()
+
+
+def kernels(ready):
+    """Names of a program's kernels."""
+    return [kernel["kernel"] for kernel in ready.manifest["kernels"]]
