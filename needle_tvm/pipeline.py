@@ -36,7 +36,7 @@ from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.passes.reduce_as_stored import reduce_as_stored
 from needle_tvm.passes.share_norms import share_norms
-from needle_tvm.passes.sink_views import sink_permutes, sink_reshapes
+from needle_tvm.passes.sink_views import reshape_permutes, sink_permutes, sink_reshapes
 from needle_tvm.passes.trim_taps import trim_taps
 from needle_tvm.passes.view_reshapes import view_reshapes
 from needle_tvm.passes.winograd import winograd
@@ -160,6 +160,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 fuse_attention,
                 _DROP_DEAD,
                 sink_permutes,
+                reshape_permutes,
                 _CLEAN,
                 *_FOLD,
                 *_LOWER,

@@ -84,9 +84,8 @@ class _Permutation:
         source = inner.args[0]
         if order == sorted(order):
             return source
-        shape = static_shape(source) or ()
-        moved = [axis for axis in order if shape[axis] != 1]
-        if moved == sorted(moved):
+        if _moves_units_alone(source, order):
+            shape = static_shape(source) or ()
             return relax.op.reshape(source, [shape[axis] for axis in order])
         return relax.op.permute_dims(source, order)
 
@@ -146,6 +145,13 @@ class _Units(_Rows):
         return after == (before[0], *before[2:])
 
 
+def _moves_units_alone(source: Any, order: list[int]) -> bool:
+    """Whether a permutation leaves every element where it is in memory."""
+    shape = static_shape(source)
+    moved = [] if shape is None else [axis for axis in order if shape[axis] != 1]
+    return shape is not None and moved == sorted(moved)
+
+
 def _reshaped(x: Any, shape: Any) -> Any:
     return x if static_shape(x) == shape else relax.op.reshape(x, shape)
 
@@ -163,6 +169,23 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
 def sink_units(module: IRModule, target: Target) -> IRModule:
     """Sink every reshape that takes the rows' axis off images one row high."""
     return _sink(module, target, _Units)
+
+
+def reshape_permutes(module: IRModule, target: Target) -> IRModule:
+    """Turn every permutation that moves axes of extent 1 alone into a reshape, which is a view.
+
+    Once permutations have sunk: they do so past more than reshapes do.
+    """
+    return rewrite(module, target, lambda module, *_: _Reshaper(module))
+
+
+@expr_functor.mutator
+class _Reshaper(expr_functor.PyExprMutator):  # type: ignore[name-defined]
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op == _PERMUTE and _moves_units_alone(call.args[0], order_of(call)):
+            return relax.op.reshape(call.args[0], static_shape(call))
+        return call
 
 
 def _sink(module: IRModule, target: Target, view: Callable[[], _View]) -> IRModule:

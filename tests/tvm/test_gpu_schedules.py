@@ -169,3 +169,19 @@ def test_a_thread_of_the_mlp_has_its_sums_in_registers():
     (kernel,) = found.manifest["kernels"]
     assert kernel["spill_stores"] == 0 and kernel["registers"] <= 64
     assert kernel["shared"] == 4 * 32 * 16 * 8  # a float of each slice, row and column
+
+
+def test_a_permutation_of_axes_of_one_element_is_a_view():
+    """Channels last and back, where the image is one pixel: no kernel."""
+
+    def flat(x):
+        return Tensor.reshape(x.transpose((1, 3)), (8, 128))
+
+    moved = Tensor(np.zeros((8, 1, 1, 128), np.float32)), Tensor(np.zeros((8, 2, 1, 64), "f"))
+    kernels = [prim_funcs(build.lower(trace(flat, x), TARGET, "tuned")) for x in moved]
+    assert [len(functions) for functions in kernels] == [
+        1,
+        1,
+    ]  # a copy, a model's result is its own
+    scripts = [str(next(iter(functions.values()))) for functions in kernels]
+    assert "transpose" not in scripts[0] and "transpose" in scripts[1]
