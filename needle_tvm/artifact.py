@@ -308,6 +308,9 @@ def _check_structure(manifest: dict[str, Any]) -> None:
             _expect(kind == "outputs" or isinstance(spec["name"], str), kind)
     for name in ("transform", "by_kernel"):
         _expect(main.get(name) is None or isinstance(main[name], str), name)
+    graph = main.get("graph")
+    _expect(graph is None or set(map(type, graph.values())) == {str}, "graph")
+    _expect(graph is None or set(graph) == {"function", "results"}, "graph")
     _expect(isinstance(main["bare_output"], bool), "bare_output")
     count = sum(trees.leaves(argument["tree"]) for argument in main["arguments"])
     _expect(count == len(main["inputs"]), "arguments")

@@ -20,6 +20,7 @@ from needle_tvm._tvm import (
     script,
 )
 from needle_tvm.errors import ArtifactError, TranslationError
+from needle_tvm.passes import cuda_graph
 from needle_tvm.passes.merge_kernels import BY_KERNEL
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
@@ -66,7 +67,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         kernels.extend(found)
         return code
 
-    executable = build_executable(module, target)
+    executable = build_executable(module, target, cuda_graph.add_graph_functions)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
@@ -115,8 +116,12 @@ def describe(
     names = {variable.name_hint for variable in module.get_global_vars()}
     transform = TRANSFORM if TRANSFORM in names else None
     by_kernel = BY_KERNEL if BY_KERNEL in names else None
+    graph = None
+    if cuda_graph.is_marked(module):
+        graph = {"function": cuda_graph.FOR_GRAPH, "results": cuda_graph.RESULTS}
+    main = {**signature, "transform": transform, "by_kernel": by_kernel, "graph": graph}
     return {
-        "functions": {MAIN: {**signature, "transform": transform, "by_kernel": by_kernel}},
+        "functions": {MAIN: main},
         "target": _target(spec, target),
         "versions": {**versions.provenance(), "llvm": llvm_version()},
         **notes,

@@ -31,6 +31,14 @@ class CudaCompilerError(NeedleTVMError):
     """CUDA code that nvcc does not compile."""
 
 
+class CudaError(NeedleTVMError):
+    """A call of the CUDA driver that fails."""
+
+
+class CaptureError(CudaError):
+    """Work that could not be captured as a CUDA graph."""
+
+
 class InputError(NeedleTVMError, ValueError):
     """Arguments of a compiled function that do not fit its signature."""
 

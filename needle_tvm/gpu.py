@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NAME_BYTES = 256
 _NONE = "no CUDA device was found on this machine"
 
@@ -79,7 +79,7 @@ def runs(arch: str, gpu: Gpu) -> bool:
 @functools.cache
 def _found() -> tuple[tuple[Gpu, ...], str]:
     try:
-        driver = ctypes.CDLL(_DRIVER)
+        driver = ctypes.CDLL(DRIVER)
     except OSError:
         return (), _NONE
     code = driver.cuInit(0)

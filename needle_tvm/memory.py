@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class CudaMemory:
 
     def __init__(self, index: int) -> None:
         self._ffi = ffi = load_cuda_runtime()
-        self._index = index
+        self.index = index
         self._device = ffi.device("cuda", index)
         self._new = ffi.get_global_func("runtime.TVMTensorAllocWithScope")
         self._fill = ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
@@ -75,15 +76,19 @@ class CudaMemory:
         """Whether an array with `__dlpack__` is on this GPU already."""
         return hasattr(value, "__dlpack_device__") and tuple(
             map(int, value.__dlpack_device__())
-        ) == (_CUDA, self._index)
+        ) == (_CUDA, self.index)
 
     def imported(self, value: Any) -> Any:
         """A tvm_ffi tensor over the memory of an array that `holds` is true of."""
         return self._ffi.from_dlpack(value)
 
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """A tvm_ffi tensor on the GPU with nothing written to it."""
+        return self._new(self._ffi.Shape(shape), dtype.name, self._device, None)
+
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
         """A tvm_ffi tensor on the GPU with the array's elements."""
-        tensor = self._new(self._ffi.Shape(array.shape), array.dtype.name, self._device, None)
+        tensor = self.empty(array.shape, array.dtype)
         if array.size:
             rows = np.ascontiguousarray(array)
             self._fill(tensor, ctypes.c_void_p(rows.ctypes.data), rows.nbytes)
@@ -99,8 +104,16 @@ class CudaMemory:
         return array
 
     def synchronize(self) -> None:
-        """Waits until all that was asked of the GPU's default stream is done."""
-        self._wait(self._device, 0)
+        """Waits until all that was asked of this thread's stream is done."""
+        self._wait(self._device, self.stream())
+
+    def stream(self) -> int:
+        """What this thread's calls of compiled code are put on; 0 is CUDA's default stream."""
+        return int(self._ffi.get_raw_stream(self._device))
+
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        """Inside, this thread's calls of compiled code are put on that stream."""
+        return self._ffi.use_raw_stream(self._device, stream)
 
 
 Memory = HostMemory | CudaMemory

@@ -22,6 +22,7 @@ from needle_tvm import legalize
 from needle_tvm._tvm import IRModule, Target, transform
 from needle_tvm.errors import StageError
 from needle_tvm.passes.conv_as_matmul import conv_as_matmul
+from needle_tvm.passes.cuda_graph import cuda_graph
 from needle_tvm.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
@@ -148,10 +149,14 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
     },
     "cuda": {
         "noopt": Pipeline(
-            prefer_emit=False, graph=(_CLEAN, own_outputs), schedule=(gpu.one_thread_each,)
+            prefer_emit=False,
+            graph=(_CLEAN, own_outputs),
+            schedule=(gpu.one_thread_each, cuda_graph),
         ),
         "fused": Pipeline(
-            prefer_emit=True, graph=(*_FUSE, own_outputs), schedule=(gpu.by_default,)
+            prefer_emit=True,
+            graph=(*_FUSE, own_outputs),
+            schedule=(gpu.by_default, cuda_graph),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -165,7 +170,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 *_FOLD,
                 *_LOWER,
             ),
-            schedule=(gpu.schedule,),
+            schedule=(gpu.schedule, cuda_graph),
         ),
     },
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle_tvm import artifact, bfloat16, golden, memory, safetensors_reader, trees
-from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError
+from needle_tvm.errors import (
+    ArtifactError,
+    CaptureError,
+    InputError,
+    ParameterError,
+    TargetError,
+)
 from needle_tvm.ffi import load_ffi
+from needle_tvm.replay import Replay
 from needle_tvm.threads import available_cores, configure_tvm_threads
 
 
@@ -118,6 +126,8 @@ class Program:
         ]
         self._local = threading.local()
         self._params: tuple[Any, ...] | None = None if self._main["params"] else ()
+        # None where it is not to be captured.
+        self._graph = self._main.get("graph") if refusal is None else None
         if refusal is not None:
             return
         cores = available_cores()
@@ -222,6 +232,13 @@ class Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a flat list of arrays; a flat list of arrays back."""
+        replay = self._replay()
+        if replay is not None:
+            checked = self._checked(values)
+            try:
+                return replay.run(checked)
+            except CaptureError as error:
+                self._go_on_without(error)
         return self.to_arrays(self.call(self.convert(values)))
 
     def to_arrays(self, tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -230,12 +247,24 @@ class Program:
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed."""
+        here = self._memory
+        checked = self._checked(values)
+        return [here.shared(each) if isinstance(each, np.ndarray) else each for each in checked]
+
+    def _checked(self, values: Sequence[Any]) -> list[Any]:
+        """Arrays that fit the signature: of NumPy, or as tensors where they are on the GPU."""
         if len(values) != len(self._inputs):
             raise InputError(f"takes {len(self._inputs)} arrays, was given {len(values)}")
-        return [self._wrap(value, spec) for value, spec in zip(values, self._inputs, strict=True)]
+        return [self._check(value, spec) for value, spec in zip(values, self._inputs, strict=True)]
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
         """`main` on what `convert` made; tvm_ffi tensors back. This is what there is to time."""
+        replay = self._replay()
+        if replay is not None:
+            try:
+                return replay.call(tensors)
+            except CaptureError as error:
+                self._go_on_without(error)
         main = getattr(self._local, "main", None)
         if main is None:  # looking it up takes a microsecond
             main = self._local.main = self._machine()["main"]
@@ -249,27 +278,53 @@ class Program:
         """As `call`, on a machine that `new_machine` made, with no kernels merged into one."""
         return self._call(machine[self._main.get("by_kernel") or "main"], tensors)
 
-    def _call(self, function: Any, tensors: Sequence[Any]) -> list[Any]:
+    def _replay(self) -> Replay | None:
+        """This thread's graph with the weights in use; None where the program has none."""
+        names = self._graph
+        if names is None:
+            return None
+        params = self._weights()
+        replay: Replay | None = getattr(self._local, "replay", None)
+        if replay is None or replay.params is not params:
+            here = self._memory
+            assert isinstance(here, memory.CudaMemory)  # only code for a GPU has a graph
+            self._local.replay = None  # the old one's memory, for the new one
+            inputs = [(spec.shape, spec.dtype) for spec in self._inputs]
+            count = len(self._main["outputs"])
+            replay = Replay(here, self._machine(), names, inputs, count, params)
+            self._local.replay = replay
+        return replay
+
+    def _go_on_without(self, error: CaptureError) -> None:
+        self._graph = self._local.replay = None
+        warnings.warn(f"{self.path}: {error}; its kernels are launched singly", stacklevel=4)
+
+    def _weights(self) -> tuple[Any, ...]:
         if self._params is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
-        result = function(*tensors, *self._params)
+        return self._params
+
+    def _call(self, function: Any, tensors: Sequence[Any]) -> list[Any]:
+        result = function(*tensors, *self._weights())
         if self._main["bare_output"]:
             return [result]
         return list(result)
 
-    def _wrap(self, value: Any, spec: _Input) -> Any:
+    def _check(self, value: Any, spec: _Input) -> Any:
         here = self._memory
         if isinstance(here, memory.CudaMemory) and here.holds(value):
             tensor = here.imported(value)
             shape, dtype = tuple(tensor.shape), str(tensor.dtype)
             if shape != spec.shape or dtype != str(spec.dtype):
                 raise _mismatch(spec, shape, dtype)
+            if not tensor.is_contiguous():
+                raise InputError(f"input {spec.name!r} is not contiguous: give a contiguous copy")
             return tensor
         # Each name of a dtype takes NumPy some microseconds: they are compared as they are.
         array = _as_numpy(value)
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
-        return here.shared(array)
+        return array
 
     def _machine(self) -> Any:
         """This thread's VM: its registers are not locked, the code below them is shared."""

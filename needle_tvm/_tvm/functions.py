@@ -177,6 +177,11 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
     return sizes
 
 
+def element_bytes(dtype: Any) -> int:
+    """Size of an element of a dtype, of booleans too as they lie in memory."""
+    return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
+
+
 def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from needle_tvm._tvm.names import (
     PrimFunc,
     Target,
     make_target,
+    module_pass,
     relax,
     s_tir,
     sequential,
@@ -39,11 +40,14 @@ def for_llvm(target: Target) -> Target:
     return make_target({**fields, "cl-opt": [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]})
 
 
-def build_executable(module: IRModule, target: Target) -> Any:
+def build_executable(
+    module: IRModule, target: Target, planned: Callable[[IRModule], IRModule] | None = None
+) -> Any:
     """A virtual machine's executable of a module whose operators are all calls of PrimFuncs.
 
     Views apart, which are `reshape`: TVM's own pipeline begins with its legalisation and fusion,
-    which would make kernels of them again.
+    which would make kernels of them again. `planned` is given the module once its memory is
+    planned, with every allocation a call, and returns the one to go on with.
     """
     from tvm.relax.backend import cpu_generic, cuda
 
@@ -55,9 +59,11 @@ def build_executable(module: IRModule, target: Target) -> Any:
         relax.transform.CallTIRRewrite(),
         *backend.finalize_passes(target),
     ]
+    if planned is not None:
+        plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
+        lowering.insert(plan + 1, module_pass(planned))
     target = for_llvm(target)
-    options = {"relax.backend.use_cuda_graph": True} if backend is cuda else {}
-    with target, tvm.transform.PassContext(config=options):
+    with target:
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 

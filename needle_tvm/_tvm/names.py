@@ -44,6 +44,14 @@ TensorType = relax.TensorType
 expr_functor = relax.expr_functor
 sequential = tvm.ir.transform.Sequential
 
+
+def module_pass(apply: Callable[[IRModule], IRModule]) -> Any:
+    """A function of a module as one of TVM's passes."""
+    return tvm.ir.transform.module_pass(
+        lambda module, context: apply(module), opt_level=0, name=apply.__name__
+    )
+
+
 # AnnotateTIROpPattern's kinds, as the integers PrimFunc attribute "op_pattern" holds.
 OP_PATTERN = SimpleNamespace(
     elementwise=0, broadcast=1, injective=2, reduction=3, out_fusable=4, opaque=8

@@ -16,7 +16,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from needle_tvm import ffi, gpu, memory, nvcc
+from needle_tvm import cuda_driver, ffi, gpu, memory, nvcc
 from needle_tvm.gpu import Gpu
 
 HERE = Path(__file__).resolve().parent
@@ -58,13 +58,13 @@ def _compile(sources: list[Path], output: Path, *options: str) -> None:
 def build() -> Path:
     """The emulated runtime, compiled where its sources are not those it was compiled from."""
     site = Path(sysconfig.get_path("purelib"))
-    sources = [HERE / "runtime.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
-    text = b"".join(path.read_bytes() for path in [*sources, *sorted(CUDA.glob("*.h"))])
+    sources = [HERE / "runtime.cc", HERE / "driver.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
+    text = b"".join(path.read_bytes() for path in [*sources, HERE / "graphs.h", *sorted(CUDA.glob("*.h"))])
     library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.is_file():
         BUILD.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(".tmp")
-        folders = (HERE / "headers", site / "tvm/include", site / "tvm_ffi/include")
+        folders = (HERE, HERE / "headers", site / "tvm/include", site / "tvm_ffi/include")
         dlpack = site / "tvm_ffi/include/dlpack"
         _compile(sources, fresh, "-O1", *(f"-I{folder}" for folder in (*folders, dlpack)))
         fresh.replace(library)
@@ -101,9 +101,9 @@ def _given(parameters: str) -> str:
 def install() -> None:
     """From here on this process has a GPU."""
     library = ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
-    assert library is not None
     gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
     nvcc.compile_cubin = compile_cubin
     nvcc.find = lambda: "emulated"
     nvcc.version = lambda: "0.0"  # type: ignore[assignment]
+    cuda_driver.library = lambda: library
     memory.load_cuda_runtime = ffi.load_ffi

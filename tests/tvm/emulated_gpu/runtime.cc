@@ -3,11 +3,11 @@
 // source that TVM generated. Everything above is the real thing: the virtual machine, the host code
 // that launches kernels, what an artifact holds.
 #include <dlfcn.h>
+#include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/device_api.h>
-#include <tvm/runtime/vm/vm.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cuda_runtime.h"
+#include "graphs.h"
 
 namespace {
 
@@ -48,6 +48,8 @@ class EmulatedDevice final : public DeviceAPI {
   }
   void StreamSync(Device device, TVMStreamHandle stream) final {
     SetDevice(device);
+    if (emulated::captured(static_cast<cudaStream_t>(stream)))
+      TVM_FFI_THROW(RuntimeError) << "StreamSync: the stream is being captured";
     check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "StreamSync");
   }
 
@@ -106,7 +108,6 @@ unsigned& dimension(const std::string& tag, dim3& grid, dim3& block) {
 void run(const Kernel& kernel, const std::string& name, ffi::PackedArgs args) {
   const size_t count = kernel.arguments.size();
   std::vector<int64_t> values(count);
-  std::vector<void*> places;
   std::vector<const void*> pointers;
   for (size_t i = 0; i < count; ++i) {
     const DLDataType type = kernel.arguments[i];
@@ -123,15 +124,22 @@ void run(const Kernel& kernel, const std::string& name, ffi::PackedArgs args) {
     } else {
       values[i] = args[at].cast<int64_t>();
     }
-    places.push_back(&values[i]);
   }
   dim3 grid, block;
   for (size_t i = 0; i < kernel.launch.size(); ++i)
     dimension(kernel.launch[i], grid, block) =
         static_cast<unsigned>(args[static_cast<int>(count + i)].cast<int64_t>());
-  check(emulated::run(grid, block, kernel.thread, places.data(), nullptr, pointers.data(),
-                      static_cast<int>(pointers.size())),
-        name.c_str());
+  const auto launch = [thread = kernel.thread, grid, block, values,
+                       pointers](cudaStream_t stream) mutable {
+    std::vector<void*> places;
+    for (int64_t& value : values) places.push_back(&value);
+    return emulated::run(grid, block, thread, places.data(), stream, pointers.data(),
+                         static_cast<int>(pointers.size()));
+  };
+  int device = 0;
+  check(cudaGetDevice(&device), "GetDevice");
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  check(emulated::submit(stream, launch), name.c_str());
 }
 
 class EmulatedModule final : public ffi::ModuleObj {
@@ -179,32 +187,6 @@ class EmulatedModule final : public ffi::ModuleObj {
   std::unordered_map<std::string, Kernel> kernels_;
 };
 
-// CUDA graphs: what would be captured runs every time; what it allocates is kept, as a graph's is.
-class Graphs final : public tvm::runtime::vm::VMExtensionNode {
- public:
-  ffi::Any allocation(tvm::runtime::vm::VirtualMachine* vm, const ffi::ObjectRef& make,
-                      int64_t at) {
-    auto found = kept_.find(at);
-    if (found != kept_.end()) return found->second;
-    ffi::Any made;
-    vm->InvokeClosurePacked(make, ffi::PackedArgs(nullptr, 0), &made);
-    return kept_[at] = made;
-  }
-  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("needle.EmulatedGraphs", Graphs,
-                                    tvm::runtime::vm::VMExtensionNode);
-
- private:
-  std::unordered_map<int64_t, ffi::Any> kept_;
-};
-
-class GraphsRef final : public tvm::runtime::vm::VMExtension {
- public:
-  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(GraphsRef, tvm::runtime::vm::VMExtension, Graphs);
-  static GraphsRef Create() { return GraphsRef(ffi::make_object<Graphs>()); }
-};
-
-using tvm::runtime::vm::VirtualMachine;
-
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = ffi::reflection;
   refl::GlobalDef()
@@ -213,24 +195,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                     static auto* api = new EmulatedDevice;
                     *rv = static_cast<void*>(static_cast<DeviceAPI*>(api));
                   })
-      .def("ffi.Module.load_from_bytes.cuda",
-           [](const ffi::Bytes& bytes) {
-             return ffi::Module(ffi::make_object<EmulatedModule>(bytes));
-           })
-      .def_packed("vm.builtin.cuda_graph.run_or_capture",
-                  [](ffi::PackedArgs args, ffi::Any* rv) {
-                    VirtualMachine* vm = VirtualMachine::GetContextPtr(args[0]);
-                    auto given = args[2].cast<ffi::Array<ffi::Any>>();
-                    std::vector<ffi::AnyView> values(given.begin(), given.end());
-                    vm->InvokeClosurePacked(
-                        args[1].cast<ffi::ObjectRef>(),
-                        ffi::PackedArgs(values.data(), static_cast<int32_t>(values.size())), rv);
-                  })
-      .def_packed("vm.builtin.cuda_graph.get_cached_alloc", [](ffi::PackedArgs args, ffi::Any* rv) {
-        VirtualMachine* vm = VirtualMachine::GetContextPtr(args[0]);
-        auto graphs = vm->GetOrCreateExtension<GraphsRef>();
-        auto* node = const_cast<Graphs*>(static_cast<const Graphs*>(graphs.get()));
-        *rv = node->allocation(vm, args[1].cast<ffi::ObjectRef>(), args[2].cast<int64_t>());
+      .def("ffi.Module.load_from_bytes.cuda", [](const ffi::Bytes& bytes) {
+        return ffi::Module(ffi::make_object<EmulatedModule>(bytes));
       });
 }
 

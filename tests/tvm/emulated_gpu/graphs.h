@@ -1,0 +1,17 @@
+// Work on the emulated GPU's streams, done at once, or kept for a graph that captures the stream.
+#pragma once
+
+#include <functional>
+
+#include "cuda_runtime.h"
+
+namespace emulated {
+
+// Work that is put on a stream, which may be another one when a graph is replayed.
+using Work = std::function<cudaError_t(cudaStream_t)>;
+
+cudaError_t submit(cudaStream_t stream, Work work);
+// Whether work on the stream is kept. What else would wait for it must fail.
+bool captured(cudaStream_t stream);
+
+}  // namespace emulated
