@@ -100,6 +100,8 @@ class CudaMemory:
         """A NumPy array with the tensor's elements, once they are computed."""
         array = np.empty(tuple(tensor.shape), np.dtype(str(tensor.dtype)))
         if array.size:
+            if self.stream():  # reading waits for the default stream alone
+                self.synchronize()
             self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return array
 

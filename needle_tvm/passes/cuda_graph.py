@@ -8,8 +8,8 @@ of its own for inputs (`needle_tvm/replay.py`), and captures anew for other weig
 `cuda_graph` marks the `main` of a scheduled module where
 - all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,
   views and tuples: what the host would decide is decided once;
-- no PrimFunc allocates global memory: TVM's host code would take that from a pool of its own, which
-  hands it to others and may free it;
+- none of the PrimFuncs allocates global memory: TVM's host code would take that from a pool of its
+  own, which hands it to others and may free it;
 - it pays, by the reckoning of `_pays`.
 
 `add_graph_functions`, for which it is lowered to calls with explicit memory, then adds
@@ -31,6 +31,7 @@ from needle_tvm._tvm import (
     PrimFunc,
     Target,
     TensorType,
+    calls_of,
     element_bytes,
     nodes_in,
     prim_funcs,
@@ -61,8 +62,9 @@ _COPIED_BYTES_PER_US = 0.5e6
 def cuda_graph(module: IRModule, target: Target) -> IRModule:
     """Mark the module's `main` where it may be captured and that pays."""
     main = module[MAIN]
-    functions = prim_funcs(module).values()
-    if _may_be_captured(main) and not any(map(_allocates, functions)) and _pays(main):
+    functions = prim_funcs(module)
+    called = {functions[name] for name in calls_of(module, MAIN)}
+    if _may_be_captured(main) and not any(map(_allocates, called)) and _pays(main):
         module.update_func(module.get_global_var(MAIN), main.with_attr(_MARK, True))
     return module
 

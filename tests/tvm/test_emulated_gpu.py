@@ -22,10 +22,10 @@ SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softm
 
 
 def check(what, seconds, file="checks.py", **environment):
-    """Runs one of the checks, or all cases of it; what it says where it fails."""
+    """Runs one of the checks of a file, or all cases of it; what it says where it fails."""
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-p", "no:xdist", f"{HERE / file}::{what}"],
+        [*command, "-p", "no:xdist", f"{HERE / file}{what and '::'}{what}"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'apps'}:{ROOT}", **environment},
         capture_output=True,

@@ -59,7 +59,9 @@ def build() -> Path:
     """The emulated runtime, compiled where its sources are not those it was compiled from."""
     site = Path(sysconfig.get_path("purelib"))
     sources = [HERE / "runtime.cc", HERE / "driver.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
-    text = b"".join(path.read_bytes() for path in [*sources, HERE / "graphs.h", *sorted(CUDA.glob("*.h"))])
+    text = b"".join(
+        path.read_bytes() for path in [*sources, HERE / "graphs.h", *sorted(CUDA.glob("*.h"))]
+    )
     library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.is_file():
         BUILD.mkdir(parents=True, exist_ok=True)

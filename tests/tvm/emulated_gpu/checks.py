@@ -23,11 +23,12 @@ from needle_tvm.target import resolve
 
 from . import install
 
-if os.environ.get("NEEDLE_CHECKS_ON") != "gpu":
+EMULATED = os.environ.get("NEEDLE_CHECKS_ON") != "gpu"
+if EMULATED:
     install()
 
 # float16, which casts have among their samples, is not emulated.
-LEFT_OUT = set() if os.environ.get("NEEDLE_CHECKS_ON") == "gpu" else {"cast"}
+LEFT_OUT = {"cast"} if EMULATED else set()
 OWN = sorted(
     name
     for name, op in REGISTRY.items()
@@ -60,6 +61,8 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
     }
     for rung in parity.ladder(model, tensors, stages):
         assert rung.ok and rung.max_relative < 1e-5, rung
+    script = stages["tuned"].script
+    kernels = script[script.index("def main(") :].count("R.call_tir(")
     # Again: what a CUDA graph keeps, and memory that is handed out anew.
     expected = [t.numpy() for t in trace(model, *tensors).flatten_outputs(model(*tensors))]
     for stage, executable in stages.items():
@@ -68,6 +71,7 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
             for want, have in zip(expected, found, strict=True):
                 scale = np.abs(want).max()
                 np.testing.assert_allclose(have, want, atol=1e-5 * scale, err_msg=stage)
+    assert stages["tuned"].program._local.replay.nodes == kernels  # none is left outside
 
 
 def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
