@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from needle_tvm import atomic, gpu, host, signature, trees, versions
+from needle_tvm import atomic, cublas, gpu, host, signature, trees, versions
 from needle_tvm.errors import ArtifactError, SignatureError, TargetError
 
 FORMAT = 2
@@ -200,7 +200,8 @@ def refusal(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     if target.get("kind") == "cuda":
         found = gpu.gpus()
         if any(gpu.runs(target["arch"], each) for each in found):
-            return None
+            lacks = cublas.LIBRARY in manifest.get("libraries", ()) and cublas.find() is None
+            return f"{folder}: {cublas.MISSING}" if lacks else None
         here = ", ".join(f"{each.name} ({each.arch})" for each in found)
         why = f"this machine has {here}" if here else gpu.why_none()
         return f"{folder}: is compiled for a CUDA GPU ({target['arch']}); {why}"
@@ -299,6 +300,7 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     _expect(cores is None or (isinstance(cores, int) and cores > 0), "num-cores")
     if manifest["target"].get("kind") == "cuda":
         _expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
+    _expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
     _expect(isinstance(manifest["versions"], dict), "versions")
     main = manifest["functions"]["main"]
     for kind in ("inputs", "params", "outputs"):

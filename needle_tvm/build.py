@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from needle.graph import positional_names
-from needle_tvm import artifact, host, nvcc, pipeline, trees, versions
+from needle_tvm import artifact, cublas, host, nvcc, pipeline, trees, versions
 from needle_tvm._tvm import (
     IRModule,
     Target,
     build_executable,
     check_well_formed,
+    compile_function,
     cpu_features,
     export_library,
     llvm_version,
     script,
 )
 from needle_tvm.errors import ArtifactError, TranslationError
-from needle_tvm.passes import cuda_graph
+from needle_tvm.passes import cuda_graph, library_products
+from needle_tvm.passes.library_products import Product
 from needle_tvm.passes.merge_kernels import BY_KERNEL
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
@@ -33,22 +35,33 @@ Progress = Callable[[str], None]
 TRANSFORM = f"{MAIN}_transform_params"
 
 
-def lower(graph: Graph, target: Target, stage: str, disable: Collection[str] = ()) -> IRModule:
+def lower(
+    graph: Graph,
+    target: Target,
+    stage: str,
+    disable: Collection[str] = (),
+    by_library: Callable[[Product], bool] | None = None,
+) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
     module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
-    return lower_module(module, target, stage, disable)
+    return lower_module(module, target, stage, disable, by_library)
 
 
 def lower_module(
-    module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
+    module: IRModule,
+    target: Target,
+    stage: str,
+    disable: Collection[str] = (),
+    by_library: Callable[[Product], bool] | None = None,
 ) -> IRModule:
     """A Relax module, whatever made it, through the stage's passes over the graph.
 
     Its function `main` takes `num_input` inputs (an attribute) and then the parameters. `disable`
-    names what to leave out (`pipeline.without`).
+    names what to leave out (`pipeline.without`), `by_library` says which products are cuBLAS's.
     """
     check_well_formed(module)
-    module = pipeline.run(pipeline.without(target, stage, disable).graph, module, target)
+    chosen = pipeline.by_library(pipeline.without(target, stage, disable), by_library)
+    module = pipeline.run(chosen.graph, module, target)
     check_well_formed(module)
     return module
 
@@ -57,7 +70,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     """Compile a scheduled module into `folder`: the library and the script it was made from.
 
     What the manifest is to say of it is returned: `kernels`, of a GPU's code what ptxas says that
-    each takes.
+    each takes, and `libraries`, what else has to be found where it is loaded.
     """
     (folder / artifact.SCRIPT).write_text(script(module) + "\n")
     kernels: list[nvcc.Resources] = []
@@ -71,12 +84,18 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
-        export_library(executable, linked, compile_cuda)
+        objects, libraries = [], []
+        if library_products.is_used(module):
+            objects.append(str(temporary / "cublas.o"))
+            libraries.append(cublas.LIBRARY)
+            compile_function(cublas.SOURCE, objects[0])
+        export_library(executable, linked, compile_cuda, objects)
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / artifact.LIBRARY).write_bytes(code)
-    return {"kernels": [asdict(kernel) for kernel in kernels]} if kernels else {}
+    notes = {"kernels": [asdict(kernel) for kernel in kernels], "libraries": libraries}
+    return {name: value for name, value in notes.items() if value}
 
 
 def schedule(

@@ -36,15 +36,18 @@ def key(
     stage: str,
     search: dict[str, Any],
     disable: Collection[str] = (),
+    products: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
-    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it."""
+    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it,
+    `products` what `products.cache_key` gives."""
     return {
         "graph": graph,
         "target": target,
         "stage": stage,
         "search": search,
         "disable": sorted(disable),
+        "products": products,
         "versions": versions.stamp(),
     }
 

@@ -16,6 +16,8 @@ from needle.backend_ndarray.threads import rest_threads
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.errors import ArtifactError, StageError
+from needle_tvm.products import OWN, Choice, choice
+from needle_tvm.products import check as check_products
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 
@@ -145,6 +147,7 @@ def compile(
     tracker: str | None = None,
     key: str | None = None,
     disable: Collection[str] = (),
+    products: str = OWN,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile `model` for inputs like these, or reload what was compiled for them before.
@@ -158,8 +161,11 @@ def compile(
     are measured by the servers of `python -m needle_tvm server` there. `threads` is how many
     threads the code uses, by default the cores this process may use. `recompile` ignores what is
     cached. `disable` leaves out passes and schedule rules by name (`needle_tvm.pipeline.switches`),
-    to see what each is worth; a search takes none. `progress` is called with lines of text and,
-    while searching, with `needle_tvm.tune.status.Status`; `str()` of each is one line.
+    to see what each is worth; a search takes none. `products` is who computes a GPU's matrix
+    products: "own" kernels, "cublas", or, for each, whichever is faster on this machine's GPU
+    ("measured"); an artifact that calls cuBLAS runs where that is installed. `progress` is called
+    with lines of text and, while searching, with `needle_tvm.tune.status.Status`; `str()` of each
+    is one line.
 
     Raises StageError, TargetError, needle's TraceError, TranslationError, TuningError, and
     ArtifactError when the cache folder cannot be written.
@@ -169,14 +175,17 @@ def compile(
     if disable and options.searches:
         raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
+    check_products(products, spec, stage, options)
+    by_library = choice(products, spec)
     graph = trace(model, *inputs, training=training)
     source = Source(
         fingerprint=graph.fingerprint(),
-        lower=lambda target: _lower(graph, target, stage, disable),
+        lower=lambda target: _lower(graph, target, stage, disable, by_library),
         params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
         example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
         reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
         tolerances=lambda: golden.tolerances(graph),
+        by_library=by_library,
     )
     return compile_source(source, spec, stage, options, recompile, progress, disable)
 
@@ -189,7 +198,8 @@ class Source:
     module after the stage's graph passes, and the signature for the manifest; it is only called
     where nothing is cached. `reference(inputs, params)` is what the eager model gives for `example`
     and weights by name, `tolerances()` how far each output may be from it, relative to its
-    magnitude; both are only called where the model is exported.
+    magnitude; both are only called where the model is exported. `by_library` is the choice that
+    `lower` makes of products, None where it makes none.
     """
 
     fingerprint: str
@@ -200,6 +210,7 @@ class Source:
         [list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]
     ]
     tolerances: Callable[[], list[float]]
+    by_library: Choice | None = None
 
 
 def compile_source(
@@ -218,6 +229,7 @@ def compile_source(
         stage=stage,
         search=options.cache_key(),
         disable=disable,
+        products=None if source.by_library is None else source.by_library.key,
     )
     folder = cache.entry(key)
     program = None if recompile else _cached(folder, spec)
@@ -261,11 +273,15 @@ def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
 
 
 def _lower(
-    graph: Graph, target: Target, stage: str, disable: Collection[str]
+    graph: Graph,
+    target: Target,
+    stage: str,
+    disable: Collection[str],
+    by_library: Choice | None,
 ) -> tuple[IRModule, dict[str, Any]]:
     from needle_tvm import build
 
-    return build.lower(graph, target, stage, disable), build.signature(graph)
+    return build.lower(graph, target, stage, disable, by_library), build.signature(graph)
 
 
 def _build(
@@ -284,6 +300,8 @@ def _build(
     target = spec.to_tvm()
     module, signature = source.lower(target)
     notes: dict[str, Any] = {"stage": stage, "key": key}
+    if source.by_library is not None:
+        notes["products"] = source.by_library.notes
     if options.searches:
         module = _tuned(source, module, signature, spec, stage, options, notes, progress)
     else:

@@ -27,7 +27,11 @@ class TranslationError(NeedleTVMError):
     """A model that cannot be turned into a Relax module."""
 
 
-class CudaCompilerError(NeedleTVMError):
+class ToolchainError(NeedleTVMError):
+    """A compiler that is missing, or does not compile what it must."""
+
+
+class CudaCompilerError(ToolchainError):
     """CUDA code that nvcc does not compile."""
 
 

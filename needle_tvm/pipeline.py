@@ -27,6 +27,7 @@ from needle_tvm.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
 from needle_tvm.passes.fuse_attention import fuse_attention
+from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
 from needle_tvm.passes.merge_products import merge_products
@@ -195,6 +196,18 @@ def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
     rules = [names for apply, names in _RULES.items() if apply in pipeline.schedule]
     return tuple(dict.fromkeys([*passes, *chain(*rules)]))
+
+
+def by_library(pipeline: Pipeline, chosen: Callable[[Product], bool] | None) -> Pipeline:
+    """A GPU's tuned pipeline with cuBLAS's products where `chosen` says so; None chooses none.
+
+    They are chosen once the graph is what it will be, before our own rules have products.
+    """
+    if chosen is None:
+        return pipeline
+    place = pipeline.graph.index(trim_taps) + 1
+    choose = partial(library_products, chosen=chosen)
+    return replace(pipeline, graph=(*pipeline.graph[:place], choose, *pipeline.graph[place:]))
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:

@@ -27,6 +27,7 @@ from needle_tvm.errors import (
     InputError,
     ParameterError,
     TargetError,
+    UsageError,
 )
 from needle_tvm.ffi import load_ffi
 from needle_tvm.replay import Replay
@@ -325,6 +326,13 @@ class Program:
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
         return array
+
+    def to_capture(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """A function and its arguments for what `convert` made: what it returns is all memory that
+        a graph writes to which captures its call. UsageError where the program has none."""
+        if self._graph is None:
+            raise UsageError(f"{self.path}: has no function to capture as a CUDA graph")
+        return self.new_machine()[self._graph["function"]], [*tensors, *self._weights()]
 
     def _machine(self) -> Any:
         """This thread's VM: its registers are not locked, the code below them is shared."""

@@ -84,10 +84,10 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 over needle_tvm's own Python sources: an edited schedule is another compiler."""
+    """SHA-256 over needle_tvm's own sources: an edited schedule is another compiler."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.cc")]):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

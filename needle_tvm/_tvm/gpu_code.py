@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,20 @@ def device_source(library: Any) -> str:
 
 
 def export_library(
-    library: Any, path: str | os.PathLike[str], compile_cuda: Callable[[str], bytes]
+    library: Any,
+    path: str | os.PathLike[str],
+    compile_cuda: Callable[[str], bytes],
+    objects: Sequence[str] = (),
 ) -> None:
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
     `compile_cuda` makes a cubin of CUDA source; it is not called where there are no kernels.
+    `objects` are paths of object files that are linked in.
     """
     module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
     if not sources:
-        module.export_library(str(path))
+        module.export_library(str(path), addons=list(objects))
         return
     codes = [(raw, compile_cuda(source)) for raw, source in sources]
 
@@ -62,7 +66,7 @@ def export_library(
         )
         return str(assembly)
 
-    module.export_library(str(path), fpack_imports=pack)
+    module.export_library(str(path), fpack_imports=pack, addons=list(objects))
 
 
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:

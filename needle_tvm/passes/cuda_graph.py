@@ -62,9 +62,15 @@ _COPIED_BYTES_PER_US = 0.5e6
 def cuda_graph(module: IRModule, target: Target) -> IRModule:
     """Mark the module's `main` where it may be captured and that pays."""
     main = module[MAIN]
+    return mark(module) if _has_static_shapes(main) and _pays(main) else module
+
+
+def mark(module: IRModule) -> IRModule:
+    """Mark the module's `main` where it may be captured, whether that pays or not."""
+    main = module[MAIN]
     functions = prim_funcs(module)
     called = {functions[name] for name in calls_of(module, MAIN)}
-    if _may_be_captured(main) and not any(map(_allocates, called)) and _pays(main):
+    if _may_be_captured(main) and not any(map(_allocates, called)):
         module.update_func(module.get_global_var(MAIN), main.with_attr(_MARK, True))
     return module
 
@@ -118,10 +124,13 @@ def _keeping_memory(function: relax.Function) -> relax.Function:
     return relax.Function(function.params, body, body.ty, function.is_pure, function.attrs)
 
 
+def _has_static_shapes(main: relax.Function) -> bool:
+    variables = [*main.params, *bindings_of(main)]
+    return all(_is_static(each) for variable in variables for each in _fields(variable.ty))
+
+
 def _may_be_captured(main: relax.Function) -> bool:
-    bound = bindings_of(main)
-    tensors = [each for variable in [*main.params, *bound] for each in _fields(variable.ty)]
-    return all(map(_is_static, tensors)) and all(map(_is_step, bound.values()))
+    return _has_static_shapes(main) and all(map(_is_step, bindings_of(main).values()))
 
 
 def _is_step(value: Any) -> bool:

@@ -1,0 +1,51 @@
+"""cuBLAS, found where it is installed. Imports neither TVM nor needle.
+
+Artifacts whose products are its own call it through `gemm.cc`, which is compiled into their
+library and loads cuBLAS by name: either the system's loader knows where that is, or `find` has
+loaded it from one of NVIDIA's wheels before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+LIBRARY = "cublas"  # among a manifest's `libraries`
+FUNCTION = "needle_cublas_gemm"  # what gemm.cc exports
+SOURCE = Path(__file__).parent / "gemm.cc"
+
+_NAMES = ("libcublas.so.13", "libcublas.so.12")  # as in gemm.cc
+
+MISSING = (
+    f"takes cuBLAS, and neither {_NAMES[0]} nor {_NAMES[1]} was found "
+    "(pip install nvidia-cublas brings it)"
+)
+
+
+def find() -> str | None:
+    """The name or path by which cuBLAS is now in the process; None where there is none."""
+    for path in places():
+        # It needs its neighbour cublasLt, which the loader knows by name once it is loaded.
+        neighbour = path.replace("libcublas.so", "libcublasLt.so")
+        for library in (neighbour, path):
+            try:
+                ctypes.CDLL(library)
+            except OSError:
+                continue
+            if library == path:
+                return path
+    return None
+
+
+def places() -> Iterator[str]:
+    """Where to look: what the loader knows, then where NVIDIA's wheels put their libraries."""
+    folders = [
+        folder
+        for entry in dict.fromkeys(sys.path)
+        for folder in sorted(Path(entry or ".").glob("nvidia/*/lib"))
+    ]
+    for name in _NAMES:
+        yield name
+        yield from (str(folder / name) for folder in folders if (folder / name).is_file())
