@@ -14,7 +14,7 @@ from needle_tvm._tvm import (
     Target,
     build_executable,
     check_well_formed,
-    compile_function,
+    compiled_function,
     cpu_features,
     export_library,
     llvm_version,
@@ -84,17 +84,19 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
-        objects, libraries = [], []
+        objects = []
         if library_products.is_used(module):
-            objects.append(str(temporary / "cublas.o"))
-            libraries.append(cublas.LIBRARY)
-            compile_function(cublas.SOURCE, objects[0])
+            objects.append(temporary / f"{cublas.LIBRARY}.o")
+            objects[0].write_bytes(compiled_function(cublas.SOURCE))
         export_library(executable, linked, compile_cuda, objects)
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / artifact.LIBRARY).write_bytes(code)
-    notes = {"kernels": [asdict(kernel) for kernel in kernels], "libraries": libraries}
+    notes: dict[str, list[Any]] = {
+        "kernels": [asdict(kernel) for kernel in kernels],
+        "libraries": [path.stem for path in objects],
+    }
     return {name: value for name, value in notes.items() if value}
 
 

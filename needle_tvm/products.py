@@ -49,10 +49,10 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
         raise StageError(f"products={products!r}: a search is for kernels of our own")
     if products == CUBLAS:
         return
-    if not any(
-        each.index == spec.index and each.arch == spec.fields["arch"] for each in gpu.gpus()
-    ):
-        raise TargetError(f"products={products!r}: measuring takes a GPU ({gpu.why_none()})")
+    arch, here = spec.fields["arch"], [each for each in gpu.gpus() if each.index == spec.index]
+    if not any(each.arch == arch for each in here):
+        why = f"this one is {here[0].arch}" if here else gpu.why_none()
+        raise TargetError(f"products={products!r}: measuring takes a GPU of {arch}; {why}")
     if cublas.find() is None:
         raise TargetError(f"products={products!r}: measuring {cublas.MISSING}")
 

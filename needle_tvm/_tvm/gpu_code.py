@@ -40,17 +40,17 @@ def export_library(
     library: Any,
     path: str | os.PathLike[str],
     compile_cuda: Callable[[str], bytes],
-    objects: Sequence[str] = (),
+    objects: Sequence[Path] = (),
 ) -> None:
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
     `compile_cuda` makes a cubin of CUDA source; it is not called where there are no kernels.
-    `objects` are paths of object files that are linked in.
+    `objects` are object files that are linked in.
     """
     module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
     if not sources:
-        module.export_library(str(path), addons=list(objects))
+        module.export_library(str(path), addons=[str(each) for each in objects])
         return
     codes = [(raw, compile_cuda(source)) for raw, source in sources]
 
@@ -66,7 +66,7 @@ def export_library(
         )
         return str(assembly)
 
-    module.export_library(str(path), fpack_imports=pack, addons=list(objects))
+    module.export_library(str(path), fpack_imports=pack, addons=[str(each) for each in objects])
 
 
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,7 @@ from needle_tvm._tvm.names import (
     tvm_ffi,
 )
 from needle_tvm.errors import ToolchainError
+from needle_tvm.scratch import scratch_folder
 
 # LLVM keeps in registers what a loop adds up where the loop has few accesses to memory, 250 if not
 # told otherwise: four steps of a tile of 28 sums have 340. In a function of one kernel an earlier
@@ -109,8 +112,9 @@ def cxx_compiler() -> str | None:
     return cc.get_cc()
 
 
-def compile_function(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Compile C++ that exports functions by tvm-ffi's headers to an object file.
+@functools.cache
+def compiled_function(source: Path) -> bytes:
+    """The object file of C++ that exports functions by tvm-ffi's headers.
 
     It refers to tvm-ffi's library, which whoever loads it has loaded. Raises ToolchainError where
     there is no compiler, or it fails.
@@ -120,10 +124,13 @@ def compile_function(source: str | os.PathLike[str], output: str | os.PathLike[s
         raise ToolchainError(f"{source}: there is no C++ compiler to compile it with")
     include = tvm_ffi.libinfo.find_include_path()
     options = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", f"-I{include}"]
-    command = [compiler, "-x", "c++", *options, "-c", str(source), "-o", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ToolchainError(f"{source}: {compiler} failed: {done.stderr.strip()[-400:]}")
+    with scratch_folder("needle-object-") as folder:
+        output = folder / "function.o"
+        command = [compiler, "-x", "c++", *options, "-c", str(source), "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ToolchainError(f"{source}: {compiler} failed: {done.stderr.strip()[-400:]}")
+        return output.read_bytes()
 
 
 def generated_source(library: Any, form: str) -> str:

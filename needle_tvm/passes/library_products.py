@@ -128,38 +128,41 @@ class _Rewriter(Rewriter):
         return self._by_library(call, x, w, product)
 
     def _product(self, call: Any, x: Any, w: Any, variable: Any) -> Product | None:
-        shapes = [static_shape(operand) for operand in (*call.args, call)]
-        if None in shapes or not all(len(s) > 1 and 0 not in s for s in shapes if s is not None):
+        x_shape, w_shape, out = (static_shape(each) for each in (*call.args, call))
+        if x_shape is None or w_shape is None or out is None:
             return None
-        x_shape, w_shape, out = (tuple(shape or ()) for shape in shapes)
+        if len(x_shape) < 2 or len(w_shape) < 2 or 0 in (*x_shape, *w_shape):
+            return None
         dtypes = {str(x[0].ty.dtype), str(w[0].ty.dtype)}
-        if len(dtypes) != 1 or not dtypes <= set(_DTYPES) or max(map(max, shapes)) > _LARGEST:
+        if len(dtypes) != 1 or not dtypes <= set(_DTYPES):
             return None
-        if self.is_parameter_work(call.args[0]) and self.is_parameter_work(call.args[1]):
+        if all(map(self.is_parameter_work, call.args)):
             return None
-        if len(w_shape) == 2:
-            count, rows = 1, math.prod(out[:-1])
-            if x[1] and len(x_shape) > 2:
-                return None
-        else:
-            count, rows = math.prod(out[:-2]), out[-2]
-            if x_shape[:-2] != w_shape[:-2]:
-                return None
-        if max(count, rows) > _LARGEST:
+        # A (K, N) that all rows are multiplied with, or as many matrices on both sides.
+        shared = len(w_shape) == 2
+        if (x[1] and len(x_shape) > 2) if shared else x_shape[:-2] != w_shape[:-2]:
+            return None
+        count = 1 if shared else math.prod(out[:-2])
+        rows = math.prod(out[:-1]) // count
+        if max(count, rows, *w_shape) > _LARGEST:
             return None
         dtype = dtypes.pop()
-        if dtype == "float32":
-            dtype = self.precision
-        stored = self.is_parameter_work(call.args[1])
         terms, columns = w_shape[-2:]
-        turned = (x[1], w[1])
-        return Product(count, rows, terms, columns, dtype, turned, stored, self._followed(variable))
+        return Product(
+            count=count,
+            rows=rows,
+            terms=terms,
+            columns=columns,
+            dtype=self.precision if dtype == "float32" else dtype,
+            transposed=(x[1], w[1]),
+            stored=self.is_parameter_work(call.args[1]),
+            followed=self._followed(variable),
+        )
 
     def _followed(self, variable: Any) -> bool:
-        readers = self.readers[variable]
+        readers, shape = self.readers[variable], static_shape(variable)
         return len(readers) == 1 and any(
-            is_op(readers[0], f"relax.{name}")
-            and static_shape(readers[0]) == static_shape(variable)
+            is_op(readers[0], f"relax.{name}") and static_shape(readers[0]) == shape
             for name in _ELEMENTWISE
         )
 

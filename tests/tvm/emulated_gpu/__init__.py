@@ -73,6 +73,13 @@ def build() -> Path:
     return library
 
 
+def build_cublas() -> Path:
+    """A cuBLAS for the emulated GPU, under the name that the real one has in its file."""
+    library = BUILD / "libcublas.so.13"
+    _compile([HERE / "cublas.cc"], library, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
+    return library
+
+
 def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
     """The host's code of a CUDA source, in the place of `nvcc.compile_cubin`."""
     kernels = _KERNEL.findall(source)
