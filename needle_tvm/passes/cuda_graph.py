@@ -146,8 +146,14 @@ def _is_static(ty: Any) -> bool:
 
 
 def _allocates(function: PrimFunc) -> bool:
+    """Whether it has a buffer in global memory that something is read from or written to; a rule
+    that keeps in registers what such a buffer held leaves it behind, and TVM drops it."""
+    accessed = [
+        *(load.source for load in nodes_in(function.body, NODES.load)),
+        *(store.buffer for store in nodes_in(function.body, NODES.store)),
+    ]
     return any(
-        buffer.scope() == "global"
+        buffer.scope() == "global" and any(buffer.same_as(each) for each in accessed)
         for block in nodes_in(function.body, NODES.sblock)
         for buffer in block.alloc_buffers
     )
