@@ -70,6 +70,10 @@ def test_attention_of_many_shapes():
     check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
+def test_tensor_cores_and_asynchronous_copies():
+    check(None, 300, file="instructions.py")
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_an_op(name):
     check(f"test_op[{name}]", 600)

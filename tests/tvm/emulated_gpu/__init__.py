@@ -9,6 +9,7 @@ tests that use it run in one of their own.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import re
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from needle_tvm import cuda_driver, ffi, gpu, memory, nvcc
 from needle_tvm.gpu import Gpu
+
+from . import ptx
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -37,6 +40,9 @@ GPU = Gpu(
     multiprocessors=132,
     l2_bytes=50 << 20,
 )
+
+# What a kernel asks for when it is launched lies at one place, as large as it may be.
+_DYNAMIC = re.compile(r"extern __shared__ ([^;]*)\[\];")
 
 _KERNEL = re.compile(r'^extern "C" __global__ void [^{;]*?(\w+)\(([^)]*)\);$', re.MULTILINE)
 
@@ -80,22 +86,35 @@ def build_cublas() -> Path:
     return library
 
 
+@functools.cache
+def _headers() -> bytes:
+    """What kernels are compiled with, so that none is kept that was compiled with others."""
+    paths = [*(HERE / "headers").glob("*.h"), *CUDA.glob("*.h"), ROOT / "src/common/scalar.h"]
+    return b"".join(path.read_bytes() for path in sorted(paths))
+
+
 def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
     """The host's code of a CUDA source, in the place of `nvcc.compile_cubin`."""
     kernels = _KERNEL.findall(source)
+    cpp = ptx.translated(source)
+    begin = "needle::ptx::begin_thread(); " if cpp != source else ""
+    head = '#include "ptx.h"\n' if cpp != source else ""
     calls = "\n".join(
-        f'extern "C" void run_{name}(void* p) {{ void** a = (void**)p; {name}({_given(types)}); }}'
+        f'extern "C" void run_{name}(void* p) '
+        f"{{ {begin}void** a = (void**)p; {name}({_given(types)}); }}"
         for name, types in kernels
     )
-    key = hashlib.sha256(source.encode()).hexdigest()[:24]
+    cpp = _DYNAMIC.sub(rf"__shared__ \1[{GPU.shared_bytes_optin}];", cpp)
+    # In C++ the alignment comes first.
+    cpp = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 __shared__", cpp)
+    text = f"{head}{cpp}\n{calls}\n"
+    key = hashlib.sha256(text.encode() + _headers()).hexdigest()[:24]
     library = BUILD / f"kernels-{key}.so"
     if not library.is_file():
-        text = library.with_suffix(".cc")
-        # In C++ the alignment comes first.
-        cpp = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 __shared__", source)
-        text.write_text(f"{cpp}\n{calls}\n")
+        written = library.with_suffix(".cc")
+        written.write_text(text)
         fresh = library.with_suffix(".tmp")
-        _compile([text], fresh, "-O1", f"-I{HERE / 'headers'}")
+        _compile([written], fresh, "-O1", f"-I{HERE / 'headers'}", f"-I{ROOT / 'src/common'}")
         fresh.replace(library)
     return library.read_bytes(), [nvcc.Resources(name, 1, 0, 0, 0) for name, _ in kernels]
 

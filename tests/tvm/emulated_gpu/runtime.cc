@@ -97,6 +97,9 @@ struct Kernel {
   void (*thread)(void*) = nullptr;
 };
 
+const char* const kDynamicShared = "tirx.use_dyn_shared_memory";
+constexpr int64_t kMostShared = 232448;  // bytes, as emulated_gpu/__init__.py says of the GPU
+
 // A dimension of the grid or the block, from its tag: "blockIdx.x".
 unsigned& dimension(const std::string& tag, dim3& grid, dim3& block) {
   dim3& of = tag.rfind("blockIdx.", 0) == 0 ? grid : block;
@@ -126,9 +129,13 @@ void run(const Kernel& kernel, const std::string& name, ffi::PackedArgs args) {
     }
   }
   dim3 grid, block;
-  for (size_t i = 0; i < kernel.launch.size(); ++i)
-    dimension(kernel.launch[i], grid, block) =
-        static_cast<unsigned>(args[static_cast<int>(count + i)].cast<int64_t>());
+  for (size_t i = 0; i < kernel.launch.size(); ++i) {
+    const auto given = args[static_cast<int>(count + i)].cast<int64_t>();
+    if (kernel.launch[i] != kDynamicShared)
+      dimension(kernel.launch[i], grid, block) = static_cast<unsigned>(given);
+    else if (given > kMostShared)
+      TVM_FFI_THROW(RuntimeError) << name << ": " << given << " bytes of shared memory";
+  }
   const auto launch = [thread = kernel.thread, grid, block, values,
                        pointers](cudaStream_t stream) mutable {
     std::vector<void*> places;

@@ -9,6 +9,8 @@
 
 #include "cuda_runtime.h"
 
+#define __align__(bytes) alignas(bytes)
+
 #define NEEDLE_VECTORS(type, name)                                                       \
   struct alignas(sizeof(type)) name##1 { type x; };                                      \
   struct alignas(2 * sizeof(type)) name##2 { type x, y; };                               \
