@@ -27,13 +27,7 @@ EMULATED = os.environ.get("NEEDLE_CHECKS_ON") != "gpu"
 if EMULATED:
     install()
 
-# float16, which casts have among their samples, is not emulated.
-LEFT_OUT = {"cast"} if EMULATED else set()
-OWN = sorted(
-    name
-    for name, op in REGISTRY.items()
-    if op.__module__.startswith("needle.") and name not in LEFT_OUT
-)
+OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 DTYPES = tuple(os.environ.get("NEEDLE_EMULATED_DTYPES", "float32").split(","))
 
 
