@@ -72,10 +72,8 @@ def build_executable(
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 
-def by_dlight(function: PrimFunc, target: Target, *, alone: bool = False) -> PrimFunc | None:
+def by_dlight(function: PrimFunc, target: Target) -> PrimFunc | None:
     """A function by the first of TVM's default rules for GPUs that fits; None where none does.
-
-    With `alone`, only by that which shares no sum out among threads.
 
     These are `tvm.s_tir.dlight`'s. One that finds in the middle of its work that it does not fit
     raises one of many errors; of some it shows only when what threads reduce together is lowered.
@@ -85,8 +83,7 @@ def by_dlight(function: PrimFunc, target: Target, *, alone: bool = False) -> Pri
     lowered = sequential(
         [s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()]
     )
-    together = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction)
-    for rule in (*(() if alone else together), gpu.Fallback):
+    for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback):
         try:
             with target:
                 found = rule().apply(function, target, False)

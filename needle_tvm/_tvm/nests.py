@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -172,3 +173,19 @@ def written(
     notes = dict(annotations)
     block = s_tir.SBlock(list(axes), reads, [writes], name, body, None, list(kept), None, notes)
     return _in_loops(axes, block)
+
+
+def register_reduction(combine: Callable[[Any, Any], Any], start: Callable[[str], Any]) -> None:
+    """Tell TVM of a reduction, so that `rfactor` and several threads can share it out.
+
+    `combine(a, b)` of two values is associative, and `start(dtype)` its neutral element. Both are
+    asked for every dtype that TVM meets, and must give what a block would say in just that form.
+    """
+    register = tvm.get_global_func("s_tir.schedule.RegisterReducer")
+    given = [
+        tvm_ffi.convert(lambda a, b: [combine(a[0], b[0])]),
+        tvm_ffi.convert(lambda values: [start(str(values[0].ty))]),
+    ]
+    for function in given:  # TVM would let go of them after Python's end, and crash
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    register(1, *given)

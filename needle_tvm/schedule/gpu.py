@@ -17,19 +17,18 @@ from needle_tvm._tvm import (
     tirx,
 )
 from needle_tvm.schedule.blocks import blocks_of, extent
+from needle_tvm.schedule.gpu_nan import keeping_nan
 from needle_tvm.schedule.gpu_narrow import narrow
+from needle_tvm.schedule.gpu_reduce import shared_reductions
 from needle_tvm.schedule.gpu_threads import bind_threads, per_result
 from needle_tvm.schedule.gpu_tiles import tiled
 from needle_tvm.schedule.mark import mark_scheduled, schedule_each
-from needle_tvm.schedule.reductions import reduction
 
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
 # Our own rules in the order in which they are tried: each a schedule of a function, or None.
-RULES = (narrow, tiled, per_result)
+RULES = (narrow, tiled, shared_reductions, per_result)
 NAMES = tuple(rule.__name__ for rule in RULES)
-
-_KEEPS_NAN = "needle.keeps_nan"
 
 
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
@@ -65,36 +64,15 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 
 
 def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
-    keeps_nan = _KEEPS_NAN in (function.attrs or {})
-    found = by_dlight(function, target, alone=keeps_nan)
+    found = by_dlight(function, target)
     return _one_thread_each(function) if found is None else mark_scheduled(found, function)
-
-
-def _keeps_nan(function: PrimFunc) -> bool:
-    """Whether the function has a maximum or minimum through which NaN goes: TVM reduces by several
-    threads only what it knows as a sum, a product, a maximum or a minimum."""
-    sch = Schedule(function)
-    found = [reduction(sch.get(block)) for block in blocks_of(sch)]
-    return any(each is not None and each.across is not None for each in found)
-
-
-# Of each dtype its width and the bits of infinity, above which, but for the sign, all NaNs are.
-_INFINITY = {
-    "float16": (16, 0x7C00),
-    "bfloat16": (16, 0x7F80),
-    "float32": (32, 0x7F800000),
-    "float64": (64, 0x7FF0000000000000),
-}
 
 
 def _prepared(module: IRModule) -> IRModule:
     """Every function as a GPU's code can be made of it, whatever schedules it."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
-            changed = _particular(_without_isnan(function))
-            if _keeps_nan(function):  # as isnan tells
-                changed = changed.with_attr(_KEEPS_NAN, True)
-            module.update_func(name, changed)
+            module.update_func(name, _particular(keeping_nan(function)))
     return module
 
 
@@ -142,25 +120,6 @@ def _over_grid(loop: Any) -> Any:
     thread = tirx.IterVar(None, index, tirx.IterVar.ThreadIndex, "blockIdx.x")
     kind = tirx.ForKind.THREAD_BINDING
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body, thread)
-
-
-def _without_isnan(function: PrimFunc) -> PrimFunc:
-    """A function with a look at the bits instead of isnan(x).
-
-    Of a vector TVM writes isnan as one comparison, which CUDA does not have. Its simplifier does
-    not think of NaN: it takes x != x to be false, and not (x <= infinity) to be x > infinity.
-    """
-
-    def by_bits(call: Any) -> Any:
-        if getattr(call.op, "name", "") != "tirx.isnan":
-            return call
-        (value,) = call.args
-        width, infinity = _INFINITY[str(value.ty)]
-        unsigned = f"uint{width}"
-        magnitude = tirx.reinterpret(unsigned, value) & tirx.const(2 ** (width - 1) - 1, unsigned)
-        return magnitude > tirx.const(infinity, unsigned)
-
-    return function.with_body(nests.map_nodes(function.body, NODES.call, by_bits))
 
 
 def _one_thread_each(function: PrimFunc) -> PrimFunc:

@@ -1,5 +1,7 @@
 """What the rules for GPUs make of functions; that they compute the same is test_emulated_gpu's."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from needle_tvm import build, nvcc, pipeline
 from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi
 from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
 from needle_tvm.schedule.gpu_narrow import narrow
+from needle_tvm.schedule.gpu_reduce import shared_reductions
 from needle_tvm.schedule.gpu_threads import per_result
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
@@ -60,6 +63,73 @@ def test_a_weight_of_each_row_is_none_that_rows_share():
     r = te.reduce_axis((0, 256), "r")
     y = te.compute((4, 64), lambda i, j: te.sum(x[i, r] * w[i, r, j], axis=r), "y")
     assert narrow(te.create_prim_func([x, w, y])) is None
+
+
+def reduced(shape, axes, op=topi.max, follow=None, dtype="float32"):
+    x = te.placeholder(shape, dtype, "x")
+    y = op(x, axes, keepdims=True)
+    return te.create_prim_func([x, y if follow is None else follow(x, y)])
+
+
+def softmax_along(shape, axis):
+    return te.create_prim_func(
+        [x := te.placeholder(shape, "float32", "x"), topi.nn.softmax(x, axis)]
+    )
+
+
+# Rows, their terms, and the threads: of a row (x), and rows of a block (y).
+@pytest.mark.parametrize(
+    ("rows", "terms", "x", "y"),
+    [
+        (4096, 1024, 32, 8),
+        (4096, 1025, 64, 4),
+        (1024, 64, 32, 8),
+        (256, 64, 32, 2),
+        (255, 64, 32, 1),
+        (128, 4096, 256, 1),
+        (2, 100_000, 1024, 1),
+    ],
+)
+def test_a_row_has_as_many_warps_as_leave_each_thread_a_few_terms(rows, terms, x, y):
+    for function in (reduced((rows, terms), -1), softmax_along((rows, terms), -1)):
+        found = extents(shared_reductions(function).mod["main"])
+        assert found == {"blockIdx.x": rows // y, "threadIdx.x": x, "threadIdx.y": y}
+
+
+def test_neighbouring_rows_are_read_by_neighbouring_threads():
+    found = extents(shared_reductions(reduced((300, 64), 0)).mod["main"])
+    assert found == {"blockIdx.x": 2, "threadIdx.x": 32, "threadIdx.y": 8}
+    assert shared_reductions(reduced((300, 60), 0)) is None  # no whole warps
+    assert shared_reductions(reduced((300, 1 << 16), 0)) is None  # rows enough
+
+
+def test_what_is_read_twice_lies_in_shared_memory_where_there_is_room():
+    def staged(terms):
+        found = shared_reductions(softmax_along((64, terms), -1)).mod["main"]
+        buffers = chain(*(sblock.alloc_buffers for sblock in nodes_in(found.body, NODES.sblock)))
+        return [int(each.shape[1]) for each in buffers if len(each.shape) == 2]
+
+    assert staged(6000) == [6000]
+    assert staged(7000) == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        dense(64, 512, 64),
+        reduced((64, 16), -1),
+        reduced((8, 64, 64), (1, 2), follow=lambda x, y: topi.max(y, 0)),
+        te.create_prim_func(
+            [
+                x := te.placeholder((1, 8, 99, 99)),
+                topi.nn.pool2d(x, (7, 7), (1, 1), (1, 1), (0, 0, 0, 0), "max"),
+            ]
+        ),
+    ],
+    ids=["product", "few terms", "other rows", "windows"],
+)
+def test_other_reductions_are_left_to_others(function):
+    assert shared_reductions(function) is None
 
 
 def test_the_rules_have_switches():

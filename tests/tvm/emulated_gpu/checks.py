@@ -98,6 +98,40 @@ def test_products_of_few_rows(rows, terms, columns):
     np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
+# Shape and axis: a warp to a row and several rows to a block; several warps to a row, with tails;
+# few rows; all of it one row; neighbouring rows to neighbouring threads.
+REDUCED = [((1030, 40), 1), ((6, 1000), 1), ((2, 3, 5000), 2), ((37, 60), (0, 1)), ((300, 64), 0)]
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), REDUCED)
+@pytest.mark.parametrize("name", ["max", "min", "mean", "softmax", "logsumexp"])
+def test_reductions_that_threads_share(name, shape, axis, special, tmp_path):
+    if name == "softmax" and isinstance(axis, tuple):
+        pytest.skip("along one axis only")
+    x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    if special:  # in the first row, in the last one, infinities in another
+        x[(0,) * x.ndim] = x[(-1,) * x.ndim] = np.nan
+        x[(-1,) * (x.ndim - 1) + (1,)] = -np.inf
+    function = {
+        "softmax": lambda v: ndl.ops.softmax(v, axis),
+    }.get(name, lambda v: getattr(ndl.ops, name)(v, axis))
+    _, ready = program(function, (ndl.Tensor(x),), "tuned", tmp_path / "program")
+    with np.errstate(invalid="ignore"):
+        expected = _reference(name, x.astype(np.float64), axis)
+    (found,) = ready.run([x])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def _reference(name, x, axis):
+    if name == "softmax":
+        powers = np.exp(x - x.max(axis, keepdims=True))
+        return powers / powers.sum(axis, keepdims=True)
+    if name == "logsumexp":
+        return np.log(np.exp(x).sum(axis))
+    return getattr(np, name)(x, axis=axis)
+
+
 @functools.cache
 def kept():
     return {}
