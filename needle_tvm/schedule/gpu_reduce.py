@@ -230,7 +230,8 @@ def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _T
 
     `of_row` are its results for a row.
     """
-    sch.set_scope(block, 0, "shared")
+    # A reduction's result goes to all threads of its row, and they keep it.
+    sch.set_scope(block, 0, "local" if sch.get(block).init is not None else "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     _, _, *loops = sch.get_loops(block)
     axes = sch.get(block).iter_vars

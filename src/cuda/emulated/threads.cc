@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -17,7 +18,9 @@ namespace {
 constexpr size_t kStackBytes = 1 << 20;  // TVM's kernels are unrolled into large frames
 
 // The threads of a block. Threads run one after another on one fiber for as long as they do not
-// wait; one that does keeps its fiber, and another goes on with those that have not begun.
+// wait; one that does keeps its fiber, and another goes on with those that have not begun. They run
+// in the order of their numbers, or with NEEDLE_EMULATED_ORDER=descending the other way round: who
+// reads what an earlier thread wrote, with no barrier between, is found by one of the two.
 enum class State { waiting_for_block, waiting_for_warp, running, done };
 
 struct Fiber {
@@ -38,6 +41,12 @@ struct Block {
   void (*thread)(void*) = nullptr;
   void* context = nullptr;
 
+  // The thread whose turn is the i-th of those in [first, last).
+  static int at(int i, int first, int last) {
+    static const char* const order = std::getenv("NEEDLE_EMULATED_ORDER");
+    static const bool descending = order != nullptr && std::strcmp(order, "descending") == 0;
+    return descending ? last - 1 - (i - first) : i;
+  }
   void enter(int t) {
     current = t;
     const unsigned i = static_cast<unsigned>(t);
@@ -63,11 +72,13 @@ struct Block {
   void release(State from, int first, int last) {
     for (int t = first; t < last; ++t)
       if (state[t] == from) state[t] = State::running;
-    for (int t = first; t < last; ++t)
+    for (int i = first; i < last; ++i) {
+      const int t = at(i, first, last);
       if (state[t] == State::running) {
         enter(t);
         resume(fiber_of[t]);
       }
+    }
   }
 };
 
@@ -77,7 +88,7 @@ void fiber_main() {
   Block& b = g_block;
   for (;;) {
     while (b.begun < b.threads) {
-      const int t = b.begun++;
+      const int t = Block::at(b.begun++, 0, b.threads);
       b.enter(t);
       b.state[t] = State::running;
       b.thread(b.context);
