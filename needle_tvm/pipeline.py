@@ -169,6 +169,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 reshape_permutes,
                 _CLEAN,
                 *_FOLD,
+                pack_recurrence,
                 *_LOWER,
             ),
             schedule=(gpu.schedule, cuda_graph),

@@ -3,14 +3,17 @@
 Before: `lstm_sequence(projected, h, c, w)`, a kernel whose block op LstmSequence annotated, with
 static shapes, all of them float32 or float64.
 
-After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `schedule.recurrence`, which
-writes the sums of the gates only where they are still read: dead code is to be gone. `pack_gates`
-is opaque, so that nothing is fused into it; where `w` depends on parameters alone,
-`LiftTransformParams` moves it out of `main`. Elsewhere it runs once for all steps.
+After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `schedule.recurrence`, on a GPU
+those of `schedule.gpu_recurrence`. It writes the sums of the gates only where they are still
+read: dead code is to be gone. `pack_gates` is opaque, so that nothing is fused into it; where `w`
+depends on parameters alone, `LiftTransformParams` moves it out of `main`. Elsewhere it runs once
+for all steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from needle.ops.recurrent import LSTM_STEPS
@@ -23,9 +26,12 @@ from needle_tvm._tvm import (
     nodes_in,
     relax,
     static_shape,
+    te,
 )
 from needle_tvm.passes.dependence import bindings_of, is_op, readers_of
 from needle_tvm.passes.rewrite import Rewriter, rewrite
+from needle_tvm.schedule import gpu_recurrence
+from needle_tvm.schedule.mark import SCHEDULED
 from needle_tvm.schedule.recurrence import GATES, lstm_steps, lstm_tile, pack_gates
 
 _DTYPES = ("float32", "float64")
@@ -54,19 +60,30 @@ class _Packer(Rewriter):
         if shape is None or dtype not in _DTYPES:
             return call
         _, batch, sums = shape
-        tile = lstm_tile(batch, sums // GATES, dtype, self.target)
+        units, steps, marks = self._kernel(batch, sums // GATES, dtype, with_sums)
         panels = self.builder_.emit_te(
-            lambda weight: pack_gates(weight, tile.units),
+            lambda weight: pack_gates(weight, units),
             w,
             primfunc_name_hint="pack_gates",
             primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
         )
         return self.builder_.call_te(
-            lambda *tensors: lstm_steps(tensors, tile, with_sums=with_sums),
+            lambda *tensors: steps(tensors),
             *(projected, h, c, panels),
             primfunc_name_hint="lstm_steps",
-            primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+            primfunc_attrs={"op_pattern": OP_PATTERN.opaque, **marks},
         )
+
+    def _kernel(
+        self, batch: int, hidden: int, dtype: str, with_sums: bool
+    ) -> tuple[int, Callable[[Sequence[te.Tensor]], list[te.Tensor]], dict[str, Any]]:
+        """Units of a panel, what gives the results of the steps on such panels, and its marks."""
+        if str(self.target.kind) == "cuda":
+            threads = gpu_recurrence.lstm_threads(batch, hidden)
+            steps = partial(gpu_recurrence.lstm_steps, threads=threads, with_sums=with_sums)
+            return threads.units, steps, {SCHEDULED: True}
+        tile = lstm_tile(batch, hidden, dtype, self.target)
+        return tile.units, partial(lstm_steps, tile=tile, with_sums=with_sums), {}
 
     def _is_lstm(self, function: Any) -> bool:
         return any(LSTM_STEPS in block.annotations for block in nodes_in(function, NODES.sblock))

@@ -22,7 +22,7 @@ from needle_tvm.schedule.gpu_narrow import narrow
 from needle_tvm.schedule.gpu_reduce import shared_reductions
 from needle_tvm.schedule.gpu_threads import bind_threads, per_result
 from needle_tvm.schedule.gpu_tiles import tiled
-from needle_tvm.schedule.mark import mark_scheduled, schedule_each
+from needle_tvm.schedule.mark import is_scheduled, mark_scheduled, schedule_each
 
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
@@ -78,6 +78,8 @@ def _prepared(module: IRModule) -> IRModule:
 
 def _particular(function: PrimFunc) -> PrimFunc:
     """The function, scheduled where no rule knows it: written statements, and empty loops."""
+    if is_scheduled(function):
+        return function
     sch = Schedule(function)
     blocks = blocks_of(sch)
     if not blocks:

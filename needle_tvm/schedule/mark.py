@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from needle_tvm._tvm import IRModule, PrimFunc
 
+SCHEDULED = "tirx.is_scheduled"  # TVM's attribute of functions
+
 
 def schedule_each(module: IRModule, schedule: Callable[[PrimFunc], PrimFunc]) -> IRModule:
     """The module with every PrimFunc that has no schedule yet replaced by its own."""
     for name, function in list(module.functions_items()):
-        if isinstance(function, PrimFunc) and not _is_scheduled(function):
+        if isinstance(function, PrimFunc) and not is_scheduled(function):
             module.update_func(name, schedule(function))
     return module
 
@@ -22,8 +24,9 @@ def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
     """
     if "global_symbol" not in (original.attrs or {}):
         scheduled = scheduled.without_attr("global_symbol")
-    return scheduled.with_attrs({**dict(original.attrs or {}), "tirx.is_scheduled": True})
+    return scheduled.with_attrs({**dict(original.attrs or {}), SCHEDULED: True})
 
 
-def _is_scheduled(function: PrimFunc) -> bool:
-    return "tirx.is_scheduled" in (function.attrs or {})
+def is_scheduled(function: PrimFunc) -> bool:
+    """Whether a function has its schedule already."""
+    return SCHEDULED in (function.attrs or {})

@@ -160,9 +160,9 @@ class _Writer:
         with s.vectorized(0, units) as lane:
             for r in rows:
                 i, f, g, o = (sums[r, gate, lane] for gate in range(GATES))
-                kept, added = tirx.sigmoid(f) * cell[r, lane], tirx.sigmoid(i) * _tanh(g)
+                kept, added = tirx.sigmoid(f) * cell[r, lane], tirx.sigmoid(i) * tanh_or_nan(g)
                 s.buffer_store(cell, kept + added, [r, lane])
-                s.buffer_store(hidden, tirx.sigmoid(o) * _tanh(cell[r, lane]), [r, lane])
+                s.buffer_store(hidden, tirx.sigmoid(o) * tanh_or_nan(cell[r, lane]), [r, lane])
         self._each_unit(panel, store)
 
     def _each_unit(self, panel: Any, write: Callable[[Any, Any], None]) -> None:
@@ -191,6 +191,6 @@ class _Writer:
         return stack
 
 
-def _tanh(x: Any) -> Any:
+def tanh_or_nan(x: Any) -> Any:
     """tanh that keeps NaN, as the op's own."""
     return tirx.Select(tirx.isnan(x), x, tirx.tanh(x))

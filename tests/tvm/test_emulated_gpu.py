@@ -70,6 +70,17 @@ def test_attention_of_many_shapes():
     check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
+# Threads that read what another one wrote, with no barrier between, are found in one of the orders.
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_reductions_that_threads_share(order):
+    check("test_reductions_that_threads_share", 600, NEEDLE_EMULATED_ORDER=order)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_steps_of_an_lstm(order):
+    check("test_steps_of_an_lstm", 600, NEEDLE_EMULATED_ORDER=order)
+
+
 def test_tensor_cores_and_asynchronous_copies():
     check(None, 300, file="instructions.py")
 
@@ -81,4 +92,5 @@ def test_an_op(name):
 
 @pytest.mark.slow
 def test_every_op():
-    check("test_op", 7200, NEEDLE_EMULATED_DTYPES="float32,int32,bool")
+    dtypes = "float32,float16,bfloat16,int32,bool"
+    check("test_op", 14400, NEEDLE_EMULATED_DTYPES=dtypes)

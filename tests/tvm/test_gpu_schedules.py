@@ -12,6 +12,7 @@ from needle_tvm import build, nvcc, pipeline
 from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi
 from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
 from needle_tvm.schedule.gpu_narrow import narrow
+from needle_tvm.schedule.gpu_recurrence import lstm_threads
 from needle_tvm.schedule.gpu_reduce import shared_reductions
 from needle_tvm.schedule.gpu_threads import per_result
 from needle_tvm.stages import STAGES
@@ -130,6 +131,21 @@ def test_what_is_read_twice_lies_in_shared_memory_where_there_is_room():
 )
 def test_other_reductions_are_left_to_others(function):
     assert shared_reductions(function) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "hidden", "expected"),
+    [
+        (8, 1024, (8, 8, 8, 4)),
+        (8, 512, (4, 8, 16, 4)),
+        (1, 64, (2, 1, 16, 4)),
+        (33, 7, (2, 11, 4, 1)),
+        (1, 1, (2, 1, 1, 1)),
+    ],
+)
+def test_a_step_of_an_lstm_has_enough_blocks_and_no_slices_without_terms(batch, hidden, expected):
+    threads = lstm_threads(batch, hidden)
+    assert (threads.units, threads.rows, threads.slices, threads.terms) == expected
 
 
 def test_the_rules_have_switches():

@@ -99,26 +99,25 @@ def test_products_of_few_rows(rows, terms, columns):
 
 
 # Shape and axis: a warp to a row and several rows to a block; several warps to a row, with tails;
-# few rows; all of it one row; neighbouring rows to neighbouring threads.
-REDUCED = [((1030, 40), 1), ((6, 1000), 1), ((2, 3, 5000), 2), ((37, 60), (0, 1)), ((300, 64), 0)]
-
-
-@pytest.mark.parametrize("special", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), REDUCED)
+# few rows; neighbouring rows to neighbouring threads; all of it one row.
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((1030, 40), 1), ((6, 1000), 1), ((2, 3, 5000), 2), ((300, 64), 0), ((37, 60), (0, 1))],
+)
 @pytest.mark.parametrize("name", ["max", "min", "mean", "softmax", "logsumexp"])
-def test_reductions_that_threads_share(name, shape, axis, special, tmp_path):
+def test_reductions_that_threads_share(name, shape, axis, tmp_path):
     if name == "softmax" and isinstance(axis, tuple):
         pytest.skip("along one axis only")
     x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    if special:  # in the first row, in the last one, infinities in another
+    if not isinstance(axis, tuple):  # NaN in the first row and the last one, there beside -inf
         x[(0,) * x.ndim] = x[(-1,) * x.ndim] = np.nan
-        x[(-1,) * (x.ndim - 1) + (1,)] = -np.inf
-    function = {
-        "softmax": lambda v: ndl.ops.softmax(v, axis),
-    }.get(name, lambda v: getattr(ndl.ops, name)(v, axis))
+        np.moveaxis(x, axis, -1)[(-1,) * (x.ndim - 1) + (1,)] = -np.inf
+
+    def function(v):
+        return getattr(ndl.ops, name)(v, axis)
+
     _, ready = program(function, (ndl.Tensor(x),), "tuned", tmp_path / "program")
-    with np.errstate(invalid="ignore"):
-        expected = _reference(name, x.astype(np.float64), axis)
+    expected = _reference(name, x.astype(np.float64), axis)
     (found,) = ready.run([x])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -130,6 +129,30 @@ def _reference(name, x, axis):
     if name == "logsumexp":
         return np.log(np.exp(x).sum(axis))
     return getattr(np, name)(x, axis=axis)
+
+
+# Steps, rows and units: whole panels; one of each; tails of panels, slices, rows; blocks of rows.
+@pytest.mark.parametrize(
+    ("steps", "batch", "hidden"), [(3, 2, 64), (1, 1, 1), (2, 3, 13), (4, 5, 36), (2, 33, 10)]
+)
+@pytest.mark.parametrize("parts", [(0, 1), (1, 2)], ids=["states", "sums"])
+def test_steps_of_an_lstm(steps, batch, hidden, parts, tmp_path):
+    rng = np.random.default_rng(0)
+    shapes = ((steps, batch, 4 * hidden), (batch, hidden), (batch, hidden), (hidden, 4 * hidden))
+    given = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+    def sequence(*inputs):
+        results = ndl.ops.lstm_sequence(*inputs)
+        return tuple(results[part] for part in parts)
+
+    _, ready = program(sequence, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
+    kernels = ready.manifest["kernels"]
+    assert len([each for each in kernels if "lstm_steps" in each["kernel"]]) == min(steps, 2)
+    wide = [x.astype(np.float64) for x in given]
+    expected = REGISTRY["lstm_sequence"]().reference(*wide)
+    for part, found in zip(parts, ready.run(given), strict=True):
+        # Sums of so many terms in float32, an error of which goes into the next step.
+        np.testing.assert_allclose(found, expected[part], atol=steps * (hidden + 8) * 2.0**-22)
 
 
 @functools.cache
