@@ -4,7 +4,7 @@ dlight knows no steps, and one thread did them all. A step is a product of a few
 gpu_narrow.py) that ends as the next state: a block has all four gates of a few units, from a panel
 of the packed weight (`recurrence.pack_gates`), and its threads share out the terms.
 
-    for step (on the host, where it is captured as part of a CUDA graph):
+    for step (on the host, whose launches a CUDA graph can hold):
         for units (blockIdx.x), rows (blockIdx.y):
             for slice of the terms (threadIdx.y), gate and unit (threadIdx.x):
                 for term of the slice: for row: own[row] += h[row, term] * panel[term, gate, unit]
