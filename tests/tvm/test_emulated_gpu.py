@@ -25,7 +25,7 @@ def check(what, seconds, file="checks.py", **environment):
     """Runs one of the checks of a file, or all cases of it; what it says where it fails."""
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-p", "no:xdist", f"{HERE / file}{what and '::'}{what}"],
+        [*command, "-p", "no:xdist", f"{HERE / file}" + (f"::{what}" if what else "")],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'apps'}:{ROOT}", **environment},
         capture_output=True,
