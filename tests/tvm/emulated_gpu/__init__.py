@@ -42,7 +42,7 @@ GPU = Gpu(
 )
 
 # What a kernel asks for when it is launched lies at one place, as large as it may be.
-_DYNAMIC = re.compile(r"extern __shared__ ([^;]*)\[\];")
+_DYNAMIC = re.compile(r"extern __shared__ ((?:\w+\(\d+\) )?)(\w+) (\w+)\[\];")
 
 _KERNEL = re.compile(r'^extern "C" __global__ void [^{;]*?(\w+)\(([^)]*)\);$', re.MULTILINE)
 
@@ -104,9 +104,9 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
         f"{{ {begin}void** a = (void**)p; {name}({_given(types)}); }}"
         for name, types in kernels
     )
-    cpp = _DYNAMIC.sub(rf"__shared__ \1[{GPU.shared_bytes_optin}];", cpp)
+    cpp = _DYNAMIC.sub(rf"__shared__ \1\2 \3[{GPU.shared_bytes_optin} / sizeof(\2)];", cpp)
     # In C++ the alignment comes first.
-    cpp = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 __shared__", cpp)
+    cpp = re.sub(r"__shared__ ((?:alignas|__align__)\(\d+\))", r"\1 __shared__", cpp)
     text = f"{head}{cpp}\n{calls}\n"
     key = hashlib.sha256(text.encode() + _headers()).hexdigest()[:24]
     library = BUILD / f"kernels-{key}.so"

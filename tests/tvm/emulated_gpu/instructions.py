@@ -1,4 +1,4 @@
-"""Tensor-core instructions and asynchronous copies on the emulated GPU, as TVM writes them.
+"""Tensor cores, asynchronous copies, dynamic shared memory: the emulated GPU, as TVM uses it.
 
 test_emulated_gpu.py runs these in a process of its own, like checks.py; they check the emulated GPU
 itself, so that what it says of kernels with these instructions can be relied on.
@@ -208,6 +208,25 @@ def test_asynchronous_copies_arrive_when_they_are_waited_for(wait, arrived, tmp_
     expected = np.where(np.arange(32)[:, None] < arrived, a, -1)
     expected = expected.reshape(2, 16, 4)[:, ::-1].reshape(32, 4)
     np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_shared_memory_of_a_size_said_at_launch(tmp_path):
+    threads, each = 64, 300  # 75 kB, more than a kernel may declare
+
+    @T.prim_func(s_tir=True)
+    def kernel(A: T.Buffer((threads, each), "float32"), C: T.Buffer((threads, each), "float32")):
+        thread = T.launch_thread("threadIdx.x", threads)
+        shared = T.alloc_buffer((threads, each), "float32", scope="shared.dyn")
+        for i in T.serial(each):
+            shared[thread, i] = A[thread, i]
+        T.evaluate(T.tvm_storage_sync("shared"))
+        for i in T.serial(each):
+            C[thread, i] = shared[threads - 1 - thread, i]
+
+    a = normal(threads, each)
+    found, source = run(module_of(kernel), tmp_path, a, np.zeros_like(a))
+    assert "extern __shared__" in source
+    np.testing.assert_array_equal(found, a[::-1])
 
 
 # operand dtype, its fragments' shape, layout of B

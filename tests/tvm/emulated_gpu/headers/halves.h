@@ -43,7 +43,7 @@ struct Half {
   friend Half __hsub(Half a, Half b) { return a - b; }
   friend Half __hmul(Half a, Half b) { return a * b; }
   friend Half __hdiv(Half a, Half b) { return a / b; }
-  // Rounded once: the product of two halves is exact in double, and so is the sum but for its end.
+  // Rounded once, but for sums that double cannot hold: products of two halves it can.
   friend Half __hfma(Half a, Half b, Half c) { return Half(double(a) * double(b) + double(c)); }
   friend bool __hgt(Half a, Half b) { return a > b; }
   friend bool __hlt(Half a, Half b) { return a < b; }
