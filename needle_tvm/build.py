@@ -24,6 +24,7 @@ from needle_tvm.errors import ArtifactError, TranslationError
 from needle_tvm.passes import cuda_graph, library_products
 from needle_tvm.passes.library_products import Product
 from needle_tvm.passes.merge_kernels import BY_KERNEL
+from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
 from needle_tvm.translate import MAIN, translate
@@ -39,28 +40,36 @@ def lower(
     graph: Graph,
     target: Target,
     stage: str,
+    *,
     disable: Collection[str] = (),
+    precision: str = FLOAT32,
     by_library: Callable[[Product], bool] | None = None,
 ) -> IRModule:
     """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
     module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
-    return lower_module(module, target, stage, disable, by_library)
+    return lower_module(
+        module, target, stage, disable=disable, precision=precision, by_library=by_library
+    )
 
 
 def lower_module(
     module: IRModule,
     target: Target,
     stage: str,
+    *,
     disable: Collection[str] = (),
+    precision: str = FLOAT32,
     by_library: Callable[[Product], bool] | None = None,
 ) -> IRModule:
     """A Relax module, whatever made it, through the stage's passes over the graph.
 
     Its function `main` takes `num_input` inputs (an attribute) and then the parameters. `disable`
-    names what to leave out (`pipeline.without`), `by_library` says which products are cuBLAS's.
+    names what to leave out (`pipeline.without`), `precision` what products' operands are rounded to
+    (`needle_tvm.precision`), `by_library` says which products are cuBLAS's.
     """
     check_well_formed(module)
-    chosen = pipeline.by_library(pipeline.without(target, stage, disable), by_library)
+    chosen = pipeline.without(target, stage, disable)
+    chosen = pipeline.in_precision(pipeline.by_library(chosen, by_library, precision), precision)
     module = pipeline.run(chosen.graph, module, target)
     check_well_formed(module)
     return module

@@ -34,17 +34,20 @@ def key(
     graph: str,
     target: dict[str, Any],
     stage: str,
+    precision: str,
     search: dict[str, Any],
     disable: Collection[str] = (),
     products: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
-    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it,
-    `products` what `products.cache_key` gives."""
+    `precision` what its products' operands are rounded to, `search` what
+    `tune.options.Options.cache_key` gives, `disable` what was left out of it, `products` what
+    `products.cache_key` gives."""
     return {
         "graph": graph,
         "target": target,
         "stage": stage,
+        "precision": precision,
         "search": search,
         "disable": sorted(disable),
         "products": products,

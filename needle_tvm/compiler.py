@@ -16,6 +16,8 @@ from needle.backend_ndarray.threads import rest_threads
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.errors import ArtifactError, StageError
+from needle_tvm.precision import FLOAT32
+from needle_tvm.precision import check as check_precision
 from needle_tvm.products import OWN, Choice, choice
 from needle_tvm.products import check as check_products
 from needle_tvm.target import TargetSpec, resolve
@@ -127,7 +129,9 @@ class Executable:
             if carried is not None:
                 inputs = [carried[f"input.{i}"] for i in range(count)]
             made_by, outputs = golden.COMPILED, self.program.run(inputs)
-            tolerances = golden.estimated_tolerances(self.program.outputs, self.program.params)
+            tolerances = golden.estimated_tolerances(
+                self.program.outputs, self.program.params, self.manifest.get("precision", FLOAT32)
+            )
         arrays = {f"input.{i}": array for i, array in enumerate(inputs)}
         arrays |= {f"output.{i}": array for i, array in enumerate(outputs)}
         return arrays, {"source": made_by, "tolerances": tolerances}
@@ -138,6 +142,7 @@ def compile(
     *inputs: Any,
     target: str | dict[str, Any] = "cpu",
     stage: str = "tuned",
+    dtype: str | None = None,
     trials: int = 0,
     minutes: float | None = None,
     threads: int | None = None,
@@ -154,7 +159,11 @@ def compile(
 
     `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example
     arguments, whose shapes and dtypes the code is specialised to. `stage` is "noopt", "fused" or
-    "tuned". With `trials` above 0, or `minutes`, the tuned stage also searches, until either is
+    "tuned". `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is what the operands of
+    float32 matrix products and convolutions are rounded to before they are multiplied, where no
+    gradient or recurrence makes them: sums and all else stay float32, as do inputs, outputs and the
+    weights that are given. Products of halves, which a model has of its own, stay what they are.
+    float16 overflows above 65504. With `trials` above 0, or `minutes`, the tuned stage also searches, until either is
     spent, and keeps, per kernel, the fastest candidate that gives right results; trials are kept in
     the record store, so a search that was interrupted goes on, and what another model's search
     found for the same kernels is used at once. With `tracker` ("HOST:PORT") and `key`, candidates
@@ -175,16 +184,18 @@ def compile(
     if disable and options.searches:
         raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
+    precision = check_precision(dtype, spec, stage)
     check_products(products, spec, stage, options)
     by_library = choice(products, spec)
     graph = trace(model, *inputs, training=training)
     source = Source(
         fingerprint=graph.fingerprint(),
-        lower=lambda target: _lower(graph, target, stage, disable, by_library),
+        lower=lambda target: _lower(graph, target, stage, disable, precision, by_library),
         params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
         example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
         reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
-        tolerances=lambda: golden.tolerances(graph),
+        tolerances=lambda: golden.tolerances(graph, precision),
+        precision=precision,
         by_library=by_library,
     )
     return compile_source(source, spec, stage, options, recompile, progress, disable)
@@ -198,8 +209,9 @@ class Source:
     module after the stage's graph passes, and the signature for the manifest; it is only called
     where nothing is cached. `reference(inputs, params)` is what the eager model gives for `example`
     and weights by name, `tolerances()` how far each output may be from it, relative to its
-    magnitude; both are only called where the model is exported. `by_library` is the choice that
-    `lower` makes of products, None where it makes none.
+    magnitude; both are only called where the model is exported. `precision` is what `lower` rounds
+    the operands of products to, `by_library` the choice that it makes of products, None where it
+    makes none.
     """
 
     fingerprint: str
@@ -210,6 +222,7 @@ class Source:
         [list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]
     ]
     tolerances: Callable[[], list[float]]
+    precision: str = FLOAT32
     by_library: Choice | None = None
 
 
@@ -227,6 +240,7 @@ def compile_source(
         graph=source.fingerprint,
         target=spec.key(),
         stage=stage,
+        precision=source.precision,
         search=options.cache_key(),
         disable=disable,
         products=None if source.by_library is None else source.by_library.key,
@@ -277,11 +291,15 @@ def _lower(
     target: Target,
     stage: str,
     disable: Collection[str],
+    precision: str,
     by_library: Choice | None,
 ) -> tuple[IRModule, dict[str, Any]]:
     from needle_tvm import build
 
-    return build.lower(graph, target, stage, disable, by_library), build.signature(graph)
+    module = build.lower(
+        graph, target, stage, disable=disable, precision=precision, by_library=by_library
+    )
+    return module, build.signature(graph)
 
 
 def _build(
@@ -299,7 +317,7 @@ def _build(
 
     target = spec.to_tvm()
     module, signature = source.lower(target)
-    notes: dict[str, Any] = {"stage": stage, "key": key}
+    notes: dict[str, Any] = {"stage": stage, "precision": source.precision, "key": key}
     if source.by_library is not None:
         notes["products"] = source.by_library.notes
     if options.searches:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm.precision import FLOAT32
+from needle_tvm.tolerance import operand_tolerance, relative_tolerance
 
 if TYPE_CHECKING:
     from needle.autograd import Node
@@ -49,16 +50,19 @@ def eager_outputs(
     return [np.array(values[node].numpy()) for node in graph.outputs]
 
 
-def tolerances(graph: Graph) -> list[float]:
-    """For each output, how far two computations of it may lie apart, relative to its magnitude."""
+def tolerances(graph: Graph, precision: str = FLOAT32) -> list[float]:
+    """For each output, how far two computations of it may lie apart, relative to its magnitude: the
+    eager model's, and one whose products take operands rounded to `precision`."""
     from needle_tvm.parity import error_bounds
 
-    bounds = error_bounds(graph)
-    return [2 * bounds[node] for node in graph.outputs]  # both round
+    eager, compiled = error_bounds(graph), error_bounds(graph, precision)
+    return [eager[node] + compiled[node] for node in graph.outputs]
 
 
 def estimated_tolerances(
-    outputs: Sequence[Mapping[str, Any]], params: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]],
+    params: Sequence[Mapping[str, Any]],
+    precision: str = FLOAT32,
 ) -> list[float]:
     """As `tolerances`, where only the signature is known.
 
@@ -68,7 +72,11 @@ def estimated_tolerances(
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
     layers = max(1, len(weights))
-    return [2 * relative_tolerance(spec["dtype"], longest, layers) for spec in outputs]
+    return [
+        2 * relative_tolerance(spec["dtype"], longest, layers)
+        + layers * operand_tolerance(precision, longest, math.prod(spec["shape"]))
+        for spec in outputs
+    ]
 
 
 def relative_difference(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,18 @@ import numpy as np
 from needle import Tensor, cpu_numpy, no_grad
 from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
+from needle.ops.conv import Conv
+from needle.ops.matmul import Matmul
 from needle.testing import tolerance
 from needle.trace import Graph, trace
 from needle_tvm import artifact, runtime, trees
 from needle_tvm.compiler import Executable, to_numpy
+from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec, resolve
+from needle_tvm.tolerance import operand_tolerance
+
+_PRODUCTS = (Matmul, Conv)  # what passes/narrow_products.py narrows
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,18 @@ def ladder(
     """Parity of each stage, in the order given. A stage that is None is the eager model itself.
 
     The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s
-    bound for its dtype and the number of terms it sums.
+    bound for its dtype and the number of terms it sums, and at products by what rounding their
+    operands to the executable's precision may change.
     """
     graph = trace(model, *inputs)
     arrays = [to_numpy(leaf.value) for leaf in graph.inputs]
     expected = evaluate(graph, arrays)
-    bounds = error_bounds(graph)
     references = [expected[node] for node in graph.outputs]
-    bound = max((bounds[node] for node in graph.outputs), default=0.0)
     results = []
     for stage, executable in executables.items():
+        manifest = {} if executable is None else executable.manifest
+        bounds = error_bounds(graph, manifest.get("precision", FLOAT32))
+        bound = max((bounds[node] for node in graph.outputs), default=0.0)
         if executable is None:
             found = _eager(graph, model, inputs)
         else:
@@ -61,9 +70,7 @@ def ladder(
         ok = relative <= bound
         diverges = None
         if not ok and executable is not None:
-            diverges = first_divergence(
-                graph, arrays, expected, bounds, stage, _target_of(executable)
-            )
+            diverges = first_divergence(graph, arrays, expected, stage, executable)
         results.append(Parity(stage, absolute, relative, bound, ok, diverges))
     return results
 
@@ -81,8 +88,9 @@ def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
     return values
 
 
-def error_bounds(graph: Graph) -> dict[Node, float]:
-    """Relative error each node's value may have picked up on the way to it."""
+def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
+    """Relative error each node's value may have picked up on the way to it, where the operands of
+    products are rounded to `precision`."""
     bounds: dict[Node, float] = {}
     for node in graph.nodes:
         before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
@@ -91,6 +99,9 @@ def error_bounds(graph: Graph) -> dict[Node, float]:
         else:
             terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
             bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
+            if isinstance(node.op, _PRODUCTS):
+                results = math.prod(node.specs[0].shape)
+                bounds[node] += operand_tolerance(precision, terms, results)
     return bounds
 
 
@@ -98,11 +109,11 @@ def first_divergence(
     graph: Graph,
     arrays: Sequence[np.ndarray[Any, Any]],
     expected: Mapping[Node, Any],
-    bounds: Mapping[Node, float],
     stage: str,
-    spec: TargetSpec,
+    executable: Executable,
 ) -> str:
-    """Name and module of the first op, in topological order, that `stage` computes wrongly.
+    """Name and module of the first op, in topological order, that `stage` computes wrongly, in the
+    precision and on a device as `executable`.
 
     Compiles the graph once more with every op's result as an output; where the results are right
     that way, only the fusion across them can be at fault, and that is what is said.
@@ -113,8 +124,11 @@ def first_divergence(
     probe = copy.copy(graph)
     probe.outputs = nodes
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
+    precision = executable.manifest.get("precision", FLOAT32)
+    bounds, spec = error_bounds(graph, precision), _target_of(executable)
     target = spec.to_tvm()
-    module = build.schedule(build.lower(probe, target, stage), target, stage)
+    module = build.lower(probe, target, stage, precision=precision)
+    module = build.schedule(module, target, stage)
     with scratch_folder("needle-parity-") as folder:
         build.write_library(module, target, folder)
         manifest = build.describe(build.signature(probe), module, spec, target, {})

@@ -31,6 +31,7 @@ from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
 from needle_tvm.passes.merge_products import merge_products
+from needle_tvm.passes.narrow_products import narrow_products
 from needle_tvm.passes.own_outputs import own_outputs
 from needle_tvm.passes.pack_conv import pack_conv
 from needle_tvm.passes.pack_pairs import pack_pairs
@@ -42,6 +43,7 @@ from needle_tvm.passes.sink_views import reshape_permutes, sink_permutes, sink_r
 from needle_tvm.passes.trim_taps import trim_taps
 from needle_tvm.passes.view_reshapes import view_reshapes
 from needle_tvm.passes.winograd import winograd
+from needle_tvm.precision import FLOAT32
 from needle_tvm.schedule import cpu, gpu
 
 Pass = Callable[[IRModule, Target], IRModule]
@@ -136,6 +138,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 reduce_as_stored,
                 _DROP_DEAD,
                 *_FOLD,
+                narrow_products,
                 merge_groups,
                 conv_as_matmul,
                 winograd,
@@ -169,6 +172,8 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 reshape_permutes,
                 _CLEAN,
                 *_FOLD,
+                narrow_products,
+                _DROP_DEAD,
                 pack_recurrence,
                 *_LOWER,
             ),
@@ -199,16 +204,39 @@ def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
     return tuple(dict.fromkeys([*passes, *chain(*rules)]))
 
 
-def by_library(pipeline: Pipeline, chosen: Callable[[Product], bool] | None) -> Pipeline:
+def by_library(
+    pipeline: Pipeline, chosen: Callable[[Product], bool] | None, precision: str = FLOAT32
+) -> Pipeline:
     """A GPU's tuned pipeline with cuBLAS's products where `chosen` says so; None chooses none.
 
-    They are chosen once the graph is what it will be, before our own rules have products.
+    They are chosen once the graph is what it will be, before our own rules have products, and round
+    their operands to `precision`.
     """
     if chosen is None:
         return pipeline
     place = pipeline.graph.index(trim_taps) + 1
-    choose = partial(library_products, chosen=chosen)
+    choose = partial(library_products, chosen=chosen, precision=precision)
     return replace(pipeline, graph=(*pipeline.graph[:place], choose, *pipeline.graph[place:]))
+
+
+def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
+    """The pipeline with products' operands rounded to `precision` (`needle_tvm.precision`).
+
+    A CPU's attention is not made one kernel then: there its products are none to narrow.
+    """
+    if precision == FLOAT32:
+        return pipeline
+    narrow = partial(narrow_products, precision=precision)
+    if narrow_products not in pipeline.graph:  # what has no passes of ours
+        return replace(pipeline, graph=(_CLEAN, narrow, _DROP_DEAD, *pipeline.graph))
+    return replace(
+        pipeline,
+        graph=tuple(
+            narrow if apply is narrow_products else apply
+            for apply in pipeline.graph
+            if apply is not fuse_attention
+        ),
+    )
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:

@@ -16,6 +16,7 @@ import numpy as np
 
 from needle_tvm import artifact, cublas, cuda_driver, gpu, memory, runtime, trees
 from needle_tvm.errors import StageError, TargetError
+from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.tune.options import Options
 
@@ -105,7 +106,10 @@ def measure_on(spec: TargetSpec) -> Measure:
         target = spec.to_tvm()
         module, signature = example(product)
         chosen = Choice() if by_library else None
-        module = build.lower_module(module, target, _STAGE, by_library=chosen)
+        precision = product.dtype if product.dtype == "tf32" else FLOAT32
+        module = build.lower_module(
+            module, target, _STAGE, precision=precision, by_library=chosen
+        )
         module = cuda_graph.mark(build.schedule(module, target, _STAGE))
         with scratch_folder("needle-products-") as folder:
             notes = build.write_library(module, target, folder)

@@ -36,3 +36,25 @@ def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
+
+
+# Roundings to nearest, of relative size at most this.
+_UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+_MISSED = 1e-3  # how often chance alone may exceed `operand_tolerance` in one tensor
+
+
+def operand_tolerance(precision: str, terms: int, results: int) -> float:
+    """What rounding both operands of a product to `precision` may change, relative to the largest
+    of its results; 0 for float32.
+
+    Each of a sum's `terms` t_k changes by at most 2 u of itself, u being the unit roundoff. So a
+    sum changes by at most 2 u sqrt(K) |t|, and where roundings are independent by at most 2 u
+    lambda |t|, but for a probability of 2 exp(-lambda^2 / 2) (Higham and Mary, "A New Approach to
+    Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); lambda is such that all
+    `results` together miss it once in a thousand times. |t|, the terms' Euclidean norm, is what a
+    sum of terms of random signs comes to, so that the largest result is no smaller.
+    """
+    unit = _UNIT_ROUNDOFF.get(precision, 0.0)
+    spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
+    return 2 * unit * min(math.sqrt(max(1, terms)), spread)

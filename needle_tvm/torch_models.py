@@ -15,6 +15,7 @@ from needle.graph import positional_names
 from needle_tvm import golden, trees
 from needle_tvm.compiler import Executable, Progress, Source, compile_source
 from needle_tvm.errors import InstallError, TranslationError
+from needle_tvm.precision import check as check_precision
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
 
@@ -27,6 +28,7 @@ def compile_torch(
     *inputs: Any,
     target: str | dict[str, Any] = "cpu",
     stage: str = "tuned",
+    dtype: str | None = None,
     trials: int = 0,
     minutes: float | None = None,
     threads: int | None = None,
@@ -50,6 +52,7 @@ def compile_torch(
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
     spec = resolve(target, threads)
+    precision = check_precision(dtype, spec, stage)
     try:
         import torch
     except ImportError as error:
@@ -69,11 +72,14 @@ def compile_torch(
     state = exported.state_dict
     source = Source(
         fingerprint=_fingerprint(module, described),
-        lower=lambda target: (_lower(module, target, stage), described),
+        lower=lambda target: (_lower(module, target, stage, precision), described),
         params={entry["name"]: _array(state[entry["name"]]) for entry in described["params"]},
         example=[_array(tensor) for tensor in tensors],
         reference=_reference(torch, exported, arguments),
-        tolerances=lambda: golden.estimated_tolerances(described["outputs"], described["params"]),
+        tolerances=lambda: golden.estimated_tolerances(
+            described["outputs"], described["params"], precision
+        ),
+        precision=precision,
     )
     return compile_source(source, spec, stage, options, recompile, progress)
 
@@ -114,7 +120,7 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
 
 
-def _lower(module: IRModule, target: Target, stage: str) -> IRModule:
+def _lower(module: IRModule, target: Target, stage: str, precision: str) -> IRModule:
     """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build
     from needle_tvm._tvm import transform
@@ -138,7 +144,7 @@ def _lower(module: IRModule, target: Target, stage: str) -> IRModule:
             module = transform.DeadCodeElimination()(module)
         elif stage == "noopt":
             module = transform.LegalizeOps()(module)
-    return build.lower_module(module, target, stage)
+    return build.lower_module(module, target, stage, precision=precision)
 
 
 def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:

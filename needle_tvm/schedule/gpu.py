@@ -20,6 +20,7 @@ from needle_tvm.schedule.blocks import blocks_of, extent
 from needle_tvm.schedule.gpu_nan import keeping_nan
 from needle_tvm.schedule.gpu_narrow import narrow
 from needle_tvm.schedule.gpu_reduce import shared_reductions
+from needle_tvm.schedule.gpu_tensor_core import tensor_core
 from needle_tvm.schedule.gpu_threads import bind_threads, per_result
 from needle_tvm.schedule.gpu_tiles import tiled
 from needle_tvm.schedule.mark import is_scheduled, mark_scheduled, schedule_each
@@ -27,7 +28,7 @@ from needle_tvm.schedule.mark import is_scheduled, mark_scheduled, schedule_each
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
 # Our own rules in the order in which they are tried: each a schedule of a function, or None.
-RULES = (narrow, tiled, shared_reductions, per_result)
+RULES = (tensor_core, narrow, tiled, shared_reductions, per_result)
 NAMES = tuple(rule.__name__ for rule in RULES)
 
 

@@ -27,7 +27,7 @@ TARGET = resolve("cuda:sm_90")
 def scheduled(function, inputs, stage="tuned", disable=()):
     graph = trace(function, *inputs)
     target = TARGET.to_tvm()
-    module = build.lower(graph, target, stage, disable)
+    module = build.lower(graph, target, stage, disable=disable)
     return graph, build.schedule(module, target, stage, disable)
 
 

@@ -1,0 +1,343 @@
+"""Tensor-core instructions as TVM's `tensorize` takes them: CUDA's warp matrix functions (wmma).
+
+Each is a pair: what it computes as loops over one fragment, and the call that does it. They are
+like those of TVM's own `tvm.s_tir.tensor_intrin.cuda`, whose import describes every instruction of
+every processor and takes twelve seconds, and which has neither bfloat16 nor tf32. Sums are float32;
+all 32 threads of a warp carry out a call together (CUDA C++ Programming Guide, "Warp Matrix
+Functions").
+
+An operand may lie transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). tf32
+has no storage type: its operands are float32 whose values were rounded to tf32 before, and the
+code generator's `float` is made wmma's `precision::tf32` in the source (`_tvm/gpu_code.py`).
+
+Imports TVM's compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from needle_tvm._tvm import TensorIntrin
+from needle_tvm._tvm import tvmscript as T
+
+# What the lanes of a warp multiply at once, (rows, columns, terms), by the dtype of the operands.
+SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "float16": ((16, 16, 16), (8, 32, 16)),
+    "bfloat16": ((16, 16, 16), (8, 32, 16)),
+    "float32": ((16, 16, 8),),
+}
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """The instructions for one shape and dtype of fragments; each method names one of them.
+
+    `dtype` is the operands' in memory, "float32" for tf32; `left` and `right` say which operand
+    lies transposed, `scope` which shared memory they and the results lie in.
+    """
+
+    shape: tuple[int, int, int] = (16, 16, 16)
+    dtype: str = "float16"
+    left: bool = False
+    right: bool = False
+    scope: str = "shared"
+
+    def fill(self) -> str:
+        """Sets a fragment of sums to zero."""
+        return _fill(self.shape)
+
+    def load(self, operand: str) -> str:
+        """Loads a fragment of operand "a" or "b" from shared memory."""
+        transposed = self.left if operand == "a" else self.right
+        return _load(operand, self.shape, self.dtype, transposed, self.scope)
+
+    def multiply(self) -> str:
+        """Adds the product of two fragments to a third."""
+        return _multiply(self.shape, self.dtype, self.left, self.right)
+
+    def store(self, scope: str | None = None) -> str:
+        """Stores a fragment of sums into memory of `scope`, or else into shared memory."""
+        return _store(self.shape, scope or self.scope)
+
+    def edges(self, operand: str) -> tuple[int, int]:
+        """Extents of a fragment of "a", "b" or the sums "c" as it lies in memory."""
+        rows, columns, terms = self.shape
+        if operand == "c":
+            return rows, columns
+        if operand == "a":
+            return (terms, rows) if self.left else (rows, terms)
+        return (columns, terms) if self.right else (terms, columns)
+
+
+@cache
+def _fill(shape: tuple[int, int, int]) -> str:
+    m, n, k = shape
+
+    @T.prim_func(s_tir=True)
+    def zeros(sums: T.handle) -> None:
+        C = T.match_buffer(
+            sums, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
+        )
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:m, 0:n])
+            for i, j in T.grid(m, n):
+                with T.sblock("init"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = T.float32(0)
+
+    @T.prim_func(s_tir=True)
+    def call(sums: T.handle) -> None:
+        c1 = T.int32()
+        c0 = T.int32()
+        C = T.match_buffer(
+            sums,
+            (m, n),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope="wmma.accumulator",
+            strides=[c1, c0],
+        )
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:m, 0:n])
+            T.evaluate(
+                T.tvm_fill_fragment(C.data, m, n, k, _number(C, c1, m, n), T.float32(0), dtype="void")
+            )
+
+    return _registered(f"needle.wmma_fill_{m}_{n}_{k}", zeros, call)
+
+
+@cache
+def _load(
+    operand: str, shape: tuple[int, int, int], dtype: str, transposed: bool, place: str
+) -> str:
+    m, n, k = shape
+    scope = f"wmma.matrix_{operand}"
+    order = "col_major" if transposed else "row_major"
+    rows, columns = (m, k) if operand == "a" else (k, n)
+    if transposed:
+        rows, columns = columns, rows
+
+    @T.prim_func(s_tir=True)
+    def copy(source: T.handle, target: T.handle) -> None:
+        S = T.match_buffer(
+            source, (rows, columns), dtype, align=64, offset_factor=8, scope=place
+        )
+        F = T.match_buffer(
+            target, (rows, columns), dtype, align=64, offset_factor=16, scope=scope
+        )
+        with T.sblock("root"):
+            T.reads(S[0:rows, 0:columns])
+            T.writes(F[0:rows, 0:columns])
+            for i, j in T.grid(rows, columns):
+                with T.sblock("load"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    F[vi, vj] = S[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def call(source: T.handle, target: T.handle) -> None:
+        s1 = T.int32()
+        s0 = T.int32()
+        f1 = T.int32()
+        f0 = T.int32()
+        S = T.match_buffer(
+            source,
+            (rows, columns),
+            dtype,
+            align=64,
+            offset_factor=8,
+            scope=place,
+            strides=[s1, s0],
+        )
+        F = T.match_buffer(
+            target,
+            (rows, columns),
+            dtype,
+            align=64,
+            offset_factor=16,
+            scope=scope,
+            strides=[f1, f0],
+        )
+        with T.sblock("root"):
+            T.reads(S[0:rows, 0:columns])
+            T.writes(F[0:rows, 0:columns])
+            T.evaluate(
+                T.tvm_load_matrix_sync(
+                    F.data,
+                    m,
+                    n,
+                    k,
+                    _number(F, f1, rows, columns),
+                    S.access_ptr("r", ptr_type=dtype),
+                    s1,
+                    order,
+                    dtype="void",
+                )
+            )
+
+    name = f"needle.wmma_load_{operand}_{m}_{n}_{k}_{dtype}_{order}_{place}"
+    return _registered(name, copy, call)
+
+
+@cache
+def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) -> str:
+    m, n, k = shape
+    a_rows, a_columns = (k, m) if left else (m, k)
+    b_rows, b_columns = (n, k) if right else (k, n)
+
+    @T.prim_func(s_tir=True)
+    def product(a: T.handle, b: T.handle, sums: T.handle) -> None:
+        A = T.match_buffer(
+            a, (a_rows, a_columns), dtype, align=64, offset_factor=16, scope="wmma.matrix_a"
+        )
+        B = T.match_buffer(
+            b, (b_rows, b_columns), dtype, align=64, offset_factor=16, scope="wmma.matrix_b"
+        )
+        C = T.match_buffer(
+            sums, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
+        )
+        with T.sblock("root"):
+            T.reads(C[0:m, 0:n], A[0:a_rows, 0:a_columns], B[0:b_rows, 0:b_columns])
+            T.writes(C[0:m, 0:n])
+            for i, j, r in T.grid(m, n, k):
+                with T.sblock(""):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, r])
+                    C[vi, vj] = C[vi, vj] + _wide(A, vi, vk, left) * _wide(B, vk, vj, right)
+
+    @T.prim_func(s_tir=True)
+    def call(a: T.handle, b: T.handle, sums: T.handle) -> None:
+        a1 = T.int32()
+        a0 = T.int32()
+        b1 = T.int32()
+        b0 = T.int32()
+        c1 = T.int32()
+        c0 = T.int32()
+        A = T.match_buffer(
+            a,
+            (a_rows, a_columns),
+            dtype,
+            align=64,
+            offset_factor=16,
+            scope="wmma.matrix_a",
+            strides=[a1, a0],
+        )
+        B = T.match_buffer(
+            b,
+            (b_rows, b_columns),
+            dtype,
+            align=64,
+            offset_factor=16,
+            scope="wmma.matrix_b",
+            strides=[b1, b0],
+        )
+        C = T.match_buffer(
+            sums,
+            (m, n),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope="wmma.accumulator",
+            strides=[c1, c0],
+        )
+        with T.sblock("root"):
+            T.reads(C[0:m, 0:n], A[0:a_rows, 0:a_columns], B[0:b_rows, 0:b_columns])
+            T.writes(C[0:m, 0:n])
+            T.evaluate(
+                T.tvm_mma_sync(
+                    C.data,
+                    _number(C, c1, m, n),
+                    A.data,
+                    _number(A, a1, a_rows, a_columns),
+                    B.data,
+                    _number(B, b1, b_rows, b_columns),
+                    C.data,
+                    _number(C, c1, m, n),
+                    dtype="void",
+                )
+            )
+
+    orders = f"{'t' if left else 'n'}{'t' if right else 'n'}"
+    return _registered(f"needle.wmma_multiply_{m}_{n}_{k}_{dtype}_{orders}", product, call)
+
+
+@cache
+def _store(shape: tuple[int, int, int], place: str) -> str:
+    m, n, k = shape
+
+    @T.prim_func(s_tir=True)
+    def copy(source: T.handle, target: T.handle) -> None:
+        F = T.match_buffer(
+            source, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
+        )
+        D = T.match_buffer(target, (m, n), "float32", align=64, offset_factor=4, scope=place)
+        with T.sblock("root"):
+            T.reads(F[0:m, 0:n])
+            T.writes(D[0:m, 0:n])
+            for i, j in T.grid(m, n):
+                with T.sblock("store"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    D[vi, vj] = F[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def call(source: T.handle, target: T.handle) -> None:
+        d1 = T.int32()
+        d0 = T.int32()
+        f1 = T.int32()
+        f0 = T.int32()
+        F = T.match_buffer(
+            source,
+            (m, n),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope="wmma.accumulator",
+            strides=[f1, f0],
+        )
+        D = T.match_buffer(
+            target,
+            (m, n),
+            "float32",
+            align=64,
+            offset_factor=4,
+            scope=place,
+            strides=[d1, d0],
+        )
+        with T.sblock("root"):
+            T.reads(F[0:m, 0:n])
+            T.writes(D[0:m, 0:n])
+            T.evaluate(
+                T.tvm_store_matrix_sync(
+                    F.data,
+                    m,
+                    n,
+                    k,
+                    _number(F, f1, m, n),
+                    D.access_ptr("w", ptr_type="float32"),
+                    d1,
+                    "row_major",
+                    dtype="void",
+                )
+            )
+
+    return _registered(f"needle.wmma_store_{m}_{n}_{k}_{place}", copy, call)
+
+
+def _wide(buffer: Any, row: Any, column: Any, transposed: bool) -> Any:
+    """An operand's element in float32."""
+    value = buffer[column, row] if transposed else buffer[row, column]
+    return value if buffer.dtype == "float32" else T.Cast("float32", value)
+
+
+def _registered(name: str, description: Any, implementation: Any) -> str:
+    TensorIntrin.register(name, description, implementation)
+    return name
+
+
+def _number(buffer: Any, stride: Any, rows: int, columns: int) -> Any:
+    """Which fragment of a buffer of fragments begins at its offset, counted row by row."""
+    row = buffer.elem_offset // stride // rows
+    return row * (stride // columns) + buffer.elem_offset % stride // columns
