@@ -8,6 +8,7 @@ bits instead of 24), which `precision` says, the table shows and the tolerance f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_lab.ladders import gemm_cuda
@@ -83,41 +84,43 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
 
 def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
     """`blocks` with CUDA's wmma; returns the loop over the strips."""
-    from kernel_lab import wmma
+    from needle_tvm.schedule.wmma import Fragments
 
+    kind = Fragments()
     parts = blocks(sch, each, step, vector, pad)
     for number, operand in enumerate("ab"):
-        fragment = sch.cache_read(parts.tiles, number, f"wmma.matrix_{operand}")
+        fragment = sch.cache_read(parts.tiles, number, kind.memory(operand))
         sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
-        sch.tensorize(tile(sch, fragment), wmma.load(operand))
-    write = sch.cache_write(parts.tiles, 0, "wmma.accumulator")
+        sch.tensorize(tile(sch, fragment), kind.load(operand))
+    write = sch.cache_write(parts.tiles, 0, kind.memory("c"))
     sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
-    sch.tensorize(tile(sch, write), wmma.store("global"))
+    sch.tensorize(tile(sch, write), kind.store("global"))
     start = sch.decompose_reduction(parts.tiles, parts.strip)
-    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], wmma.fill())
-    sch.tensorize(sch.get_loops(parts.product)[-3], wmma.multiply())
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], kind.fill())
+    sch.tensorize(sch.get_loops(parts.product)[-3], kind.multiply())
     return parts.strip
 
 
 def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
     """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
-    from kernel_lab import mma
+    from needle_tvm.schedule.mma import Registers
 
+    kind = Registers()
     parts = blocks(sch, each, step, vector, pad)
     for number, operand in enumerate("ab"):
         fragment = sch.cache_read(parts.tiles, number, "warp")
         sch.compute_at(fragment, parts.piece, preserve_unit_loops=True)
         loop = tile(sch, fragment)
-        sch.transform_layout(fragment, ("write", 0), mma.tiles)
-        sch.tensorize(loop, mma.load(operand))
+        sch.transform_layout(fragment, ("write", 0), partial(kind.tiles, operand))
+        sch.tensorize(loop, kind.load(operand))
     write = sch.cache_write(parts.tiles, 0, "warp")
     sch.reverse_compute_at(write, parts.warp, preserve_unit_loops=True)
     loop = tile(sch, write)
     start = sch.decompose_reduction(parts.tiles, parts.strip)
-    sch.transform_layout(write, ("read", 0), mma.tiles)
-    sch.tensorize(loop, mma.store())
-    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], mma.fill())
-    sch.tensorize(sch.get_loops(parts.product)[-3], mma.multiply())
+    sch.transform_layout(write, ("read", 0), partial(kind.tiles, "c"))
+    sch.tensorize(loop, kind.store("global"))
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], kind.fill())
+    sch.tensorize(sch.get_loops(parts.product)[-3], kind.multiply())
 
 
 def fetch(sch: Schedule, copy: Any, vector: int) -> None:

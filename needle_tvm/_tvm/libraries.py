@@ -68,10 +68,7 @@ def build_executable(
         plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
         lowering.insert(plan + 1, module_pass(planned))
     target = for_llvm(target)
-    # TVM gives shared memory that is free again to the next buffer, but does not know where warp
-    # matrix functions still use it under another dtype.
-    options = {"tirx.disable_storage_rewrite": True} if backend is cuda else {}
-    with target, tvm.transform.PassContext(config=options):
+    with target:
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 

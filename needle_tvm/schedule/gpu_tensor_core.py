@@ -25,11 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from needle_tvm._tvm import NODES, SCHEDULE_ERROR, Schedule, nests, tirx, variables_of, loads_in, written_dtype, structural_equal as structural_equal_expr
 from needle_tvm.schedule.blocks import blocks_of, extent, inline_producers, item_bytes
-from needle_tvm.schedule.tensor_core import Fragments
+from needle_tvm.schedule.mma import Registers
+from needle_tvm.schedule.wmma import Fragments
 
 TF32 = "needle.tf32"  # annotation of blocks whose float32 operands were rounded to tf32
 
@@ -182,9 +184,9 @@ def _tile(found: _Product, shape: tuple[int, int, int]) -> _Tile:
 
 
 def _schedule(sch: Schedule, found: _Product) -> None:
-    m, n, k = shape = _shape(found)
-    tile = _tile(found, shape)
-    fragments = Fragments(shape, found.dtype, found.left, found.right)
+    fragments = _instructions(found)
+    m, n, k = fragments.shape
+    tile = _tile(found, fragments.shape)
     neighbours = [_neighbours(sch, found, number) for number in (0, 1)]
     _as_one_product(sch, found)
     deep = _DEEP
@@ -217,9 +219,11 @@ def _schedule(sch: Schedule, found: _Product) -> None:
         sch.compute_at(shared, strip, preserve_unit_loops=True)
         _inline_into(sch, shared)
         _fetch(sch, shared, count, neighbours[number])
-        fragment = sch.cache_read(tiles, number, f"wmma.matrix_{name}")
+        fragment = sch.cache_read(tiles, number, fragments.memory(name))
         sch.compute_at(fragment, piece, preserve_unit_loops=True)
         _, within = _in_fragments(sch, fragment, fragments.edges(name))
+        if isinstance(fragments, Registers):
+            sch.transform_layout(fragment, ("write", 0), partial(fragments.tiles, name))
         sch.tensorize(within, fragments.load(name))
     if extent(sch, strip) > 1:
         # The next strip is being read while this one is multiplied: of the five statements those
@@ -227,28 +231,30 @@ def _schedule(sch: Schedule, found: _Product) -> None:
         sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
         sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 
-    copy = sch.cache_write(tiles, 0, "wmma.accumulator")
+    copy = sch.cache_write(tiles, 0, fragments.memory("c"))
     sch.reverse_compute_at(copy, warp, preserve_unit_loops=True)
     row, within = _in_fragments(sch, copy, fragments.edges("c"))
-    if block is found.block:
-        sch.set_scope(copy, 0, fragments.scope)
-    else:
-        sch.set_scope(copy, 0, fragments.scope)
+    sch.set_scope(copy, 0, fragments.scope)
+    if tile.slices > 1:
         sch.reverse_compute_at(found.block, j, preserve_unit_loops=True)
-    _write(sch, out, row if tile.slices == 1 else j, 1 if tile.slices == 1 else count, found)
+        _write(sch, out, j, count, found)
+    else:
+        _write(sch, out, row, 1, found)
+    start = sch.decompose_reduction(tiles, strip)
+    if isinstance(fragments, Registers):
+        sch.transform_layout(copy, ("read", 0), partial(fragments.tiles, "c"))
     copy = sch.blockize(within)
     sch.storage_align(copy, 0, axis=-2, factor=8, offset=4)
     sch.tensorize(copy, fragments.store())
-    start = sch.decompose_reduction(tiles, strip)
     sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], fragments.fill())
     sch.tensorize(sch.get_loops(block)[-3], fragments.multiply())
 
 
-def _shape(found: _Product) -> tuple[int, int, int]:
-    """Rows, columns and terms of a fragment."""
+def _instructions(found: _Product) -> Fragments | Registers:
     if found.dtype == "float32":
-        return (16, 16, 8)
-    return (8, 32, 16) if found.extents[1] <= 8 else (16, 16, 16)
+        return Registers(found.dtype, found.left, found.right)
+    shape = (8, 32, 16) if found.extents[1] <= 8 else (16, 16, 16)
+    return Fragments(shape, found.dtype, found.left, found.right)
 
 
 def _neighbours(sch: Schedule, found: _Product, number: int) -> int:

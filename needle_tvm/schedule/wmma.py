@@ -6,9 +6,8 @@ every processor and takes twelve seconds, and which has neither bfloat16 nor tf3
 all 32 threads of a warp carry out a call together (CUDA C++ Programming Guide, "Warp Matrix
 Functions").
 
-An operand may lie transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). tf32
-has no storage type: its operands are float32 whose values were rounded to tf32 before, and the
-code generator's `float` is made wmma's `precision::tf32` in the source (`_tvm/gpu_code.py`).
+An operand may lie transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
+code generator knows no fragments of tf32: those are `mma.py`'s.
 
 Imports TVM's compiler.
 """
@@ -22,20 +21,13 @@ from typing import Any
 from needle_tvm._tvm import TensorIntrin
 from needle_tvm._tvm import tvmscript as T
 
-# What the lanes of a warp multiply at once, (rows, columns, terms), by the dtype of the operands.
-SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
-    "float16": ((16, 16, 16), (8, 32, 16)),
-    "bfloat16": ((16, 16, 16), (8, 32, 16)),
-    "float32": ((16, 16, 8),),
-}
-
-
 @dataclass(frozen=True)
 class Fragments:
     """The instructions for one shape and dtype of fragments; each method names one of them.
 
-    `dtype` is the operands' in memory, "float32" for tf32; `left` and `right` say which operand
-    lies transposed, `scope` which shared memory they and the results lie in.
+    `shape` is rows, columns and terms: (16, 16, 16) or, where there are few rows, (8, 32, 16).
+    `dtype` is the operands', float16 or bfloat16; `left` and `right` say which of them lies
+    transposed, `scope` which shared memory they and the results lie in.
     """
 
     shape: tuple[int, int, int] = (16, 16, 16)
@@ -43,6 +35,10 @@ class Fragments:
     left: bool = False
     right: bool = False
     scope: str = "shared"
+
+    def memory(self, operand: str) -> str:
+        """The scope of fragments of "a", "b" or the sums "c"."""
+        return "wmma.accumulator" if operand == "c" else f"wmma.matrix_{operand}"
 
     def fill(self) -> str:
         """Sets a fragment of sums to zero."""
@@ -266,7 +262,11 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
 
 @cache
 def _store(shape: tuple[int, int, int], place: str) -> str:
+    """Shared memory is given as an address, since TVM may put the sums where an operand lay, which
+    it refuses to point into under another dtype. It sets no barriers around what it does not see
+    being written: they are part of the instruction."""
     m, n, k = shape
+    barriers = 1 if place.startswith("shared") else 0
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
@@ -309,6 +309,8 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
         with T.sblock("root"):
             T.reads(F[0:m, 0:n])
             T.writes(D[0:m, 0:n])
+            for _ in T.unroll(barriers):
+                T.evaluate(T.tvm_storage_sync("shared"))
             T.evaluate(
                 T.tvm_store_matrix_sync(
                     F.data,
@@ -316,20 +318,21 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
                     n,
                     k,
                     _number(F, f1, m, n),
-                    D.access_ptr("w", ptr_type="float32"),
+                    T.address_of(D[0, 0]),
                     d1,
                     "row_major",
                     dtype="void",
                 )
             )
+            for _ in T.unroll(barriers):
+                T.evaluate(T.tvm_storage_sync("shared"))
 
     return _registered(f"needle.wmma_store_{m}_{n}_{k}_{place}", copy, call)
 
 
 def _wide(buffer: Any, row: Any, column: Any, transposed: bool) -> Any:
     """An operand's element in float32."""
-    value = buffer[column, row] if transposed else buffer[row, column]
-    return value if buffer.dtype == "float32" else T.Cast("float32", value)
+    return T.Cast("float32", buffer[column, row] if transposed else buffer[row, column])
 
 
 def _registered(name: str, description: Any, implementation: Any) -> str:
