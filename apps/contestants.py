@@ -191,10 +191,13 @@ def artifact(path: str, inputs: str) -> Contestant:
     return call, lambda: program.run(arrays)
 
 
-def check_agreement(outputs: Mapping[str, Sequence[np.ndarray]]) -> None:
+def check_agreement(
+    outputs: Mapping[str, Sequence[np.ndarray]], allowed: Mapping[str, float] | None = None
+) -> None:
     """Raises Disagreement naming a contestant whose outputs are not the first one's.
 
-    This tells a wrong set-up from rounding; the parity ladder is what measures the rounding.
+    `allowed` are contestants that compute in less precision, and how far off they may be relative
+    to the largest magnitude of an output. This tells a wrong set-up from rounding; the parity ladder is what measures the rounding.
     """
     (first, expected), *others = outputs.items()
     for name, arrays in others:
@@ -203,7 +206,11 @@ def check_agreement(outputs: Mapping[str, Sequence[np.ndarray]]) -> None:
         for theirs, ours in zip(arrays, expected, strict=True):
             scale = float(np.max(np.abs(ours), initial=0.0)) or 1.0
             close = theirs.shape == ours.shape and np.allclose(
-                theirs, ours, rtol=1e-4, atol=1e-5 * scale, equal_nan=True
+                theirs,
+                ours,
+                rtol=1e-4,
+                atol=max(1e-5, (allowed or {}).get(name, 0.0)) * scale,
+                equal_nan=True,
             )
             if not close:
                 raise Disagreement(f"{name} computes something else than {first}")

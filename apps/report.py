@@ -65,6 +65,8 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     title = f"{result['model']} on {result['device']}, input " + ", ".join(
         f"{'x'.join(map(str, x['shape']))} {x['dtype']}" for x in result["inputs"]
     )
+    if result.get("dtype"):
+        title += f", products of {result['dtype']}"
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )

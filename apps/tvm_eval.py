@@ -12,6 +12,7 @@ from pathlib import Path
 import models
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
+from needle_tvm.precision import PRECISIONS
 
 STAGES = ("noopt", "fused", "tuned")
 DEVICES = ("cpu", "cuda")
@@ -45,6 +46,11 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(models.FACTORIES)}, or FILE.py:function that returns (model, inputs)",
     )
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
+    add(
+        "--dtype",
+        choices=PRECISIONS,
+        help="what products take their operands in, but at stage noopt (float32)",
+    )
     add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
     add(
         "--stages",
@@ -84,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("out"),
         metavar="DIR",
-        help="folder for MODEL-DEVICE.json and .png (%(default)s)",
+        help="folder for MODEL-DEVICE[-DTYPE].json and .png (%(default)s)",
     )
     add("--json", metavar="FILE", help="also write the JSON here; - is stdout")
     add("--dump-ir", type=Path, metavar="DIR", help="write every stage's module as text")
@@ -145,6 +151,7 @@ def run(options: argparse.Namespace) -> int:
     request = evaluation.Request(
         model=options.model,
         device=options.device,
+        dtype=options.dtype,
         stages=options.stages,
         trials=options.trials,
         minutes=options.minutes,
@@ -163,6 +170,7 @@ def run(options: argparse.Namespace) -> int:
 
     report.print_table(result, console)
     name = f"{Path(options.model.partition(':')[0]).stem}-{options.device}"
+    name += f"-{options.dtype}" if options.dtype else ""
     written = [options.out / f"{name}.json"]
     report.write_json(result, written[0])
     if "timing" in result:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from needle_tvm import versions
+from needle_tvm.precision import FLOAT32
 
 CACHE_VARIABLE = "NEEDLE_CACHE_DIR"
 
@@ -34,15 +35,15 @@ def key(
     graph: str,
     target: dict[str, Any],
     stage: str,
-    precision: str,
     search: dict[str, Any],
     disable: Collection[str] = (),
     products: dict[str, Any] | None = None,
+    precision: str = FLOAT32,
 ) -> dict[str, Any]:
     """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
-    `precision` what its products' operands are rounded to, `search` what
-    `tune.options.Options.cache_key` gives, `disable` what was left out of it, `products` what
-    `products.cache_key` gives."""
+    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it,
+    `products` what `products.Choice.key` is, `precision` what products' operands are rounded to.
+    """
     return {
         "graph": graph,
         "target": target,

@@ -28,7 +28,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from needle_tvm._tvm import NODES, SCHEDULE_ERROR, Schedule, nests, tirx, variables_of, loads_in, written_dtype, structural_equal as structural_equal_expr
+from needle_tvm._tvm import (
+    NODES,
+    SCHEDULE_ERROR,
+    Schedule,
+    loads_in,
+    nests,
+    tirx,
+    variables_of,
+    written_dtype,
+)
+from needle_tvm._tvm import (
+    structural_equal as structural_equal_expr,
+)
 from needle_tvm.schedule.blocks import blocks_of, extent, inline_producers, item_bytes
 from needle_tvm.schedule.mma import Registers
 from needle_tvm.schedule.wmma import Fragments
@@ -303,7 +315,9 @@ def _merged(sch: Schedule, found: _Product, axes: list[Any], order: Sequence[str
         kind, count = kinds.get(axis, ("unit", 1))
         if kind != "unit":
             result[kind] = result[kind] * count + index if kind in result else index
-    return tirx.IndexMap(given, [result.get(kind, tirx.const(0, kinds_dtype)) for kind in order], None)
+    return tirx.IndexMap(
+        given, [result.get(kind, tirx.const(0, kinds_dtype)) for kind in order], None
+    )
 
 
 def _rest(sch: Schedule, block: Any) -> Any:
@@ -341,7 +355,9 @@ def _fetch(sch: Schedule, copy: Any, warps: int, neighbours: int) -> None:
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
     sch.vectorize(lane)
-    sch.storage_align(copy, 0, axis=-2, factor=16, offset=_PAD // item_bytes(written_dtype(sch.get(copy))))
+    sch.storage_align(
+        copy, 0, axis=-2, factor=16, offset=_PAD // item_bytes(written_dtype(sch.get(copy)))
+    )
     sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
 
 

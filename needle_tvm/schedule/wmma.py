@@ -21,6 +21,7 @@ from typing import Any
 from needle_tvm._tvm import TensorIntrin
 from needle_tvm._tvm import tvmscript as T
 
+
 @dataclass(frozen=True)
 class Fragments:
     """The instructions for one shape and dtype of fragments; each method names one of them.
@@ -101,7 +102,9 @@ def _fill(shape: tuple[int, int, int]) -> str:
             T.reads()
             T.writes(C[0:m, 0:n])
             T.evaluate(
-                T.tvm_fill_fragment(C.data, m, n, k, _number(C, c1, m, n), T.float32(0), dtype="void")
+                T.tvm_fill_fragment(
+                    C.data, m, n, k, _number(C, c1, m, n), T.float32(0), dtype="void"
+                )
             )
 
     return _registered(f"needle.wmma_fill_{m}_{n}_{k}", zeros, call)
@@ -120,12 +123,8 @@ def _load(
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
-        S = T.match_buffer(
-            source, (rows, columns), dtype, align=64, offset_factor=8, scope=place
-        )
-        F = T.match_buffer(
-            target, (rows, columns), dtype, align=64, offset_factor=16, scope=scope
-        )
+        S = T.match_buffer(source, (rows, columns), dtype, align=64, offset_factor=8, scope=place)
+        F = T.match_buffer(target, (rows, columns), dtype, align=64, offset_factor=16, scope=scope)
         with T.sblock("root"):
             T.reads(S[0:rows, 0:columns])
             T.writes(F[0:rows, 0:columns])
