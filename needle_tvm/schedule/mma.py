@@ -76,7 +76,7 @@ class Registers:
         return 4 * (column % 8) + row % 4, column // 8 * 2 + row // 4
 
     def tiles(self, operand: str, *at: Any) -> tuple[Any, ...]:
-        """Where an array of fragments keeps an element: which fragment, thread, and which of its."""
+        """Where an array of fragments keeps an element: which fragment, thread, and place there."""
         *outer, row, column = at
         high, wide = self.edges(operand)
         place = self.at(operand, row % high, column % wide)
