@@ -197,7 +197,8 @@ def check_agreement(
     """Raises Disagreement naming a contestant whose outputs are not the first one's.
 
     `allowed` are contestants that compute in less precision, and how far off they may be relative
-    to the largest magnitude of an output. This tells a wrong set-up from rounding; the parity ladder is what measures the rounding.
+    to the largest magnitude of an output. This tells a wrong set-up from rounding; the parity
+    ladder is what measures the rounding.
     """
     (first, expected), *others = outputs.items()
     for name, arrays in others:

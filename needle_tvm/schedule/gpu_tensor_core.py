@@ -1,4 +1,4 @@
-"""Products of narrow operands on a GPU's tensor cores: dense layers, batched products, convolutions.
+"""Products of narrow factors on a GPU's tensor cores: dense layers, batches, convolutions.
 
 A product is in the form that `gpu_product` gives it, with float16, bfloat16 or (annotated) tf32
 factors and float32 sums. Factors are rounded, padded with zeros and gathered from windows on their
