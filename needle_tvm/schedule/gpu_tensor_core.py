@@ -71,7 +71,7 @@ class _Tile:
 
 # From large to small. A warp's sums are at most 64 registers of each thread; strips and results
 # together stay below the 48 kB of shared memory that every GPU gives without asking.
-_TILES = (
+TILES = (
     _Tile(columns=4, slices=1, by_rows=4, by_columns=2),
     _Tile(columns=4, slices=1, by_rows=2, by_columns=1),
     _Tile(columns=1, slices=4, by_rows=2, by_columns=2),
@@ -140,7 +140,7 @@ def _instructions(found: Product, dtype: str) -> Instructions:
 
 def _tile(found: Product, instructions: Instructions) -> _Tile:
     m, n, k = instructions.shape
-    for tile in _TILES:
+    for tile in TILES:
         high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
         filled = 2 * found.rows > high and 2 * found.columns > wide
         if filled and _blocks(found, instructions, tile) >= _BLOCKS:

@@ -8,6 +8,7 @@ import needle_tvm
 from contestants import build_model
 from needle import Tensor
 from needle_tvm import gpu, nvcc
+from needle_tvm.precision import PRECISIONS
 from needle_tvm.stages import STAGES
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
@@ -29,6 +30,36 @@ def test_every_kernel_fits_its_registers(name, stage, arch, cache_dir, monkeypat
     tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     found = needle_tvm.compile(model.eval(), *tensors, target=f"cuda:{arch}", stage=stage)
     assert found.manifest["target"]["arch"] == arch and found.manifest["stage"] == stage
+    for kernel in found.manifest["kernels"]:
+        assert 0 < kernel["registers"] <= 255 and kernel["shared"] <= 48 << 10, kernel
+        assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "arch", "dtype"),
+    [
+        ("mlp", "tuned", "sm_75", "float16"),
+        ("mlp", "tuned", "sm_80", "tf32"),
+        ("mlp", "tuned", "sm_90", "bfloat16"),
+        *(
+            pytest.param(name, stage, arch, dtype, marks=pytest.mark.slow)
+            for name in sorted(models.FACTORIES)
+            for stage in STAGES[1:]
+            for arch in ("sm_80", "sm_90")
+            for dtype in PRECISIONS[1:]
+        ),
+    ],
+)
+def test_kernels_of_narrow_products_fit_their_registers(
+    name, stage, arch, dtype, cache_dir, monkeypatch
+):
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
+    model, inputs = build_model(models.factory(name))
+    tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
+    found = needle_tvm.compile(
+        model.eval(), *tensors, target=f"cuda:{arch}", stage=stage, dtype=dtype
+    )
+    assert found.manifest["precision"] == dtype
     for kernel in found.manifest["kernels"]:
         assert 0 < kernel["registers"] <= 255 and kernel["shared"] <= 48 << 10, kernel
         assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel

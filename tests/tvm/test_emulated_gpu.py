@@ -84,6 +84,27 @@ def test_tensor_cores_asynchronous_copies_and_dynamic_shared_memory():
     check(None, 300, file="instructions.py")
 
 
+def test_products_on_tensor_cores():
+    check(
+        "test_any_tile_computes_the_product",
+        900,
+        "tensor_cores.py",
+        NEEDLE_PRODUCTS="1",
+        NEEDLE_EMULATED_ORDER="descending",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32"])
+def test_a_model_on_tensor_cores(dtype):
+    check(f"test_a_model[mlp-{dtype}]", 600, "tensor_cores.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_all_models_and_many_products_on_tensor_cores(order):
+    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="10", NEEDLE_EMULATED_ORDER=order)
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_an_op(name):
     check(f"test_op[{name}]", 600)
