@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from needle_tvm import atomic, cublas, gpu, host, signature, trees, versions
 from needle_tvm.errors import ArtifactError, SignatureError, TargetError
+from needle_tvm.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -302,6 +303,7 @@ def _check_structure(manifest: dict[str, Any]) -> None:
         _expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
     _expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
     _expect(isinstance(manifest["versions"], dict), "versions")
+    _expect(manifest.get("precision", FLOAT32) in PRECISIONS, "precision")
     main = manifest["functions"]["main"]
     for kind in ("inputs", "params", "outputs"):
         for spec in main[kind]:

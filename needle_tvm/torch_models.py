@@ -14,8 +14,10 @@ import numpy as np
 from needle.graph import positional_names
 from needle_tvm import golden, trees
 from needle_tvm.compiler import Executable, Progress, Source, compile_source
-from needle_tvm.errors import InstallError, TranslationError
+from needle_tvm.errors import InstallError, StageError, TranslationError
+from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
+from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
 
@@ -40,8 +42,9 @@ def compile_torch(
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
 
-    `inputs` are tensors, or tuples, lists and dicts of them. Parameters keep their `state_dict`
-    names; buffers (batch norm's statistics) become constants of the code. The result takes torch
+    `inputs` are tensors, or tuples, lists and dicts of them. `dtype` is for stage "tuned" alone,
+    and for convolutions of one and two dimensions. Parameters keep their `state_dict` names;
+    buffers (batch norm's statistics) become constants of the code. The result takes torch
     tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
     imported and the model exported at each call, also when the code itself is in the cache.
 
@@ -53,6 +56,10 @@ def compile_torch(
     options.check(stage)
     spec = resolve(target, threads)
     precision = check_precision(dtype, spec, stage)
+    if precision != FLOAT32 and stage != STAGES[-1]:  # other layouts, which no pass of ours knows
+        raise StageError(
+            f"dtype={dtype!r}: a PyTorch model takes it at stage 'tuned', not {stage!r}"
+        )
     try:
         import torch
     except ImportError as error:

@@ -265,7 +265,7 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
     it refuses to point into under another dtype. It sets no barriers around what it does not see
     being written: they are part of the instruction."""
     m, n, k = shape
-    barriers = 1 if place.startswith("shared") else 0
+    shared = place.startswith("shared")
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
@@ -308,23 +308,36 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
         with T.sblock("root"):
             T.reads(F[0:m, 0:n])
             T.writes(D[0:m, 0:n])
-            for _ in T.unroll(barriers):
+            if shared:
                 T.evaluate(T.tvm_storage_sync("shared"))
-            T.evaluate(
-                T.tvm_store_matrix_sync(
-                    F.data,
-                    m,
-                    n,
-                    k,
-                    _number(F, f1, m, n),
-                    T.address_of(D[0, 0]),
-                    d1,
-                    "row_major",
-                    dtype="void",
+                T.evaluate(
+                    T.tvm_store_matrix_sync(
+                        F.data,
+                        m,
+                        n,
+                        k,
+                        _number(F, f1, m, n),
+                        T.address_of(D[0, 0]),
+                        d1,
+                        "row_major",
+                        dtype="void",
+                    )
                 )
-            )
-            for _ in T.unroll(barriers):
                 T.evaluate(T.tvm_storage_sync("shared"))
+            else:
+                T.evaluate(
+                    T.tvm_store_matrix_sync(
+                        F.data,
+                        m,
+                        n,
+                        k,
+                        _number(F, f1, m, n),
+                        D.access_ptr("w", ptr_type="float32"),
+                        d1,
+                        "row_major",
+                        dtype="void",
+                    )
+                )
 
     return _registered(f"needle.wmma_store_{m}_{n}_{k}_{place}", copy, call)
 

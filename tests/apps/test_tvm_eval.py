@@ -165,6 +165,18 @@ def _processes_with(setting):
     return found
 
 
+def test_narrow_products(run_app, tmp_path):
+    options = ("--stages", "noopt,tuned", "--rounds", "1", "--out", tmp_path)
+    done = run_app("tvm_eval.py", "-m", "mlp", "--dtype", "bfloat16", *options)
+    assert done.returncode == 0 and "products of bfloat16" in done.stderr + done.stdout
+    result = json.loads((tmp_path / "mlp-cpu-bfloat16.json").read_text())
+    exact, narrow = (result["stages"][stage]["parity"] for stage in ("noopt", "tuned"))
+    assert result["dtype"] == "bfloat16" and result["ok"]
+    assert narrow["max_relative"] > 100 * exact["max_relative"]
+    assert narrow["tolerance"] > exact["tolerance"]
+    assert [each["name"] for each in result["timing"]["contestants"]][1:] == ["noopt", "tuned"]
+
+
 def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
     """The command line shows a table of it, so it must not be made a line of text on the way."""
     status, seen = Status([], 1, 2, 3.0), []

@@ -5,7 +5,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm import runtime
-from needle_tvm.errors import TranslationError
+from needle_tvm.errors import StageError, TranslationError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -114,6 +114,19 @@ def test_what_is_no_number_goes_through_reductions(reduce, axes):
     x[2] = float("inf")
     found = needle_tvm.compile_torch(Reduction().eval(), x)(x.numpy()).numpy()
     np.testing.assert_array_equal(found, Reduction()(x).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_take_narrow_operands(dtype):
+    model, x = torch.nn.Conv1d(8, 5, 3, bias=False).eval(), torch.randn(2, 8, 30)
+    found = needle_tvm.compile_torch(model, x, dtype=dtype)
+    narrow = [t.detach().to(getattr(torch, dtype)).double() for t in (x, model.weight)]
+    expected = torch.nn.functional.conv1d(*narrow).numpy()
+    # Exact products of rounded operands, 24 of them summed in float32.
+    np.testing.assert_allclose(found(x).numpy(), expected, atol=1e-6 * np.abs(expected).max())
+    assert found.manifest["precision"] == dtype
+    with pytest.raises(StageError, match="takes it at stage 'tuned', not 'fused'"):
+        needle_tvm.compile_torch(model, x, dtype=dtype, stage="fused")
 
 
 def test_weights_are_packed_ahead_and_can_be_replaced():
