@@ -107,9 +107,7 @@ def measure_on(spec: TargetSpec) -> Measure:
         module, signature = example(product)
         chosen = Choice() if by_library else None
         precision = product.dtype if product.dtype == "tf32" else FLOAT32
-        module = build.lower_module(
-            module, target, _STAGE, precision=precision, by_library=chosen
-        )
+        module = build.lower_module(module, target, _STAGE, precision=precision, by_library=chosen)
         module = cuda_graph.mark(build.schedule(module, target, _STAGE))
         with scratch_folder("needle-products-") as folder:
             notes = build.write_library(module, target, folder)

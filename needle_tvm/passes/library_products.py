@@ -117,7 +117,7 @@ class _Rewriter(Rewriter):
         call = self.visit_expr_post_order(call)
         if not is_op(call, "relax.matmul"):
             return call
-        halves = [self._half(operand) for operand in call.args]
+        halves = [self.half_of(operand) for operand in call.args]
         operands = list(call.args)
         if None not in halves and len({str(half.ty.dtype) for half in halves}) == 1:
             operands = halves
@@ -183,13 +183,6 @@ class _Rewriter(Rewriter):
             )
         )
         return relax.TupleGetItem(both, 0)
-
-    def _half(self, operand: Any) -> Any:
-        """The tensor of halves that `operand` is in float32, None where it is no such cast."""
-        value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
-        if not is_op(value, "relax.astype") or str(value.args[0].ty.dtype) not in _HALVES:
-            return None
-        return value.args[0]
 
     def _as_it_lies(self, operand: Any) -> tuple[Any, bool]:
         """The operand, or what it is with the last two axes exchanged; whether they are."""

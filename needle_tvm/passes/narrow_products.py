@@ -37,7 +37,6 @@ from needle_tvm.passes.rewrite import Rewriter, rewrite
 from needle_tvm.precision import FLOAT32
 from needle_tvm.schedule.gpu_tensor_core import TF32
 
-_HALVES = ("float16", "bfloat16")
 _FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant ones
 
 
@@ -113,7 +112,7 @@ class _OnGpu(_Narrower):
         self._rounded: dict[Any, Any] = {}
 
     def narrowed(self, call: Any, products_alone: Sequence[bool]) -> Any:
-        halves = [self._half(operand) for operand in call.args]
+        halves = [self.half_of(operand) for operand in call.args]
         if all(half is not None for half in halves):
             dtypes = {str(half.ty.dtype) for half in halves}
             if len(dtypes) == 1:
@@ -127,13 +126,6 @@ class _OnGpu(_Narrower):
             for operand, alone in zip(call.args, products_alone, strict=True)
         ]
         return self._product(call, operands, self.precision)
-
-    def _half(self, operand: Any) -> Any:
-        """The tensor of halves that `operand` is in float32, None where it is no such cast."""
-        value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
-        if not is_op(value, "relax.astype") or str(value.args[0].ty.dtype) not in _HALVES:
-            return None
-        return value.args[0]
 
     def _is_made(self, operand: Any) -> bool:
         """Whether a kernel makes `operand`, which can round it as well: it is no argument, seen

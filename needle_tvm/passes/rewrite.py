@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from needle.backend_ndarray.dtypes import is_half
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax
 from needle_tvm.passes.dependence import (
     arguments_behind,
+    is_op,
     is_parameter_work,
     parameters_of,
     readers_of,
@@ -63,3 +65,10 @@ class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
             return None
         return self.lookup_binding(expr)
+
+    def half_of(self, operand: Any) -> Any:
+        """The tensor of halves that `operand` is in float32, None where it is no such cast."""
+        value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
+        if not is_op(value, "relax.astype") or not is_half(str(value.args[0].ty.dtype)):
+            return None
+        return value.args[0]
