@@ -35,21 +35,26 @@ from needle_tvm.threads import available_cores, configure_tvm_threads
 
 
 def load(
-    path: str | os.PathLike[str], *, require_signature: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    require_signature: str | os.PathLike[str] | None = None,
+    device: int = 0,
 ) -> Program:
     """Verify the artifact at `path`, then load it.
 
     With `require_signature`, the PEM file of an Ed25519 public key, only an artifact signed with
-    that key is loaded. Raises ArtifactError when it is absent, damaged or built by another TVM,
-    TargetError when this processor cannot run it, SignatureError when it is not signed by that key,
-    KeyFileError when the file holds no key, InstallError without the package `cryptography`;
-    nothing of it is loaded in any of these cases.
+    that key is loaded. `device` is the index of the GPU that code for one runs on.
+
+    Raises ArtifactError when it is absent, damaged or built by another TVM, TargetError when this
+    machine cannot run it, SignatureError when it is not signed by that key, KeyFileError when the
+    file holds no key, InstallError without the package `cryptography`; nothing of it is loaded in
+    any of these cases.
     """
 
     def read() -> Program:
         folder = Path(path)
         manifest, params = _verified(folder, require_signature)
-        program = Program(folder, manifest)
+        program = Program(folder, manifest, device=device)
         if params is not None:
             tensors = program.to_tensors(params)
             del params  # the file's bytes: packing needs as much again

@@ -45,6 +45,20 @@ class TargetSpec:
         """CPU threads the compiled code is scheduled for: 1 of what runs on a GPU."""
         return int(self.fields.get("num-cores", 1))
 
+    @property
+    def missing(self) -> str:
+        """Why code for this target cannot be measured here; "" where it can be tried.
+
+        A processor is not looked at: what it lacks, candidates tell.
+        """
+        if self.device != "cuda":
+            return ""
+        found, arch = gpu.gpus(), str(self.fields["arch"])
+        if len(found) <= self.index:
+            return gpu.why_none() or f"this machine has {len(found)} CUDA devices"
+        here = found[self.index]
+        return "" if gpu.runs(arch, here) else f"this machine has {here.name} ({here.arch})"
+
     def key(self) -> dict[str, Any]:
         """What of this target decides which code is generated, for the cache key."""
         fields = self.fields
@@ -54,8 +68,9 @@ class TargetSpec:
             fields["nvcc"] = nvcc.version()
         return fields
 
-    def to_tvm(self) -> Target:
-        """TVM's Target; the host processor is looked up here. Imports TVM."""
+    def resolved(self) -> dict[str, Any]:
+        """TVM's description, the host processor looked up. Raises TargetError where LLVM does not
+        know the processor. Imports TVM."""
         from needle_tvm import _tvm
 
         fields = self.fields
@@ -64,6 +79,13 @@ class TargetSpec:
         elif fields["kind"] == "llvm" and "mtriple" not in fields:
             if not _tvm.is_known_cpu(fields["mcpu"]):
                 raise TargetError(f"target: LLVM knows no processor named {fields['mcpu']!r} here")
+        return fields
+
+    def to_tvm(self) -> Target:
+        """TVM's Target; the host processor is looked up here. Imports TVM."""
+        from needle_tvm import _tvm
+
+        fields = self.resolved()
         try:
             return _tvm.make_target(fields)
         except ValueError as error:

@@ -28,6 +28,7 @@ from needle_tvm._tvm.functions import (
 )
 from needle_tvm._tvm.gpu_code import device_source, export_library
 from needle_tvm._tvm.libraries import (
+    DLIGHT,
     SESSION_EXPIRED,
     about_server,
     build_executable,
@@ -80,18 +81,19 @@ from needle_tvm._tvm.names import (
     structural_hash,
     target_fields,
     te,
+    tensor_intrinsics,
     tirx,
     topi,
     transform,
     tvm,
     tvm_ffi,
     tvmscript,
-    without_tensor_intrinsics,
 )
 
 vector_math.register()
 
 __all__ = [
+    "DLIGHT",
     "INTERNAL_ERROR",
     "NARROW_FLOATS",
     "NODES",
@@ -162,6 +164,7 @@ __all__ = [
     "structural_hash",
     "target_fields",
     "te",
+    "tensor_intrinsics",
     "tirx",
     "topi",
     "trace_fields",
@@ -170,7 +173,6 @@ __all__ = [
     "tvm_ffi",
     "tvmscript",
     "variables_of",
-    "without_tensor_intrinsics",
     "write_object",
     "written_dtype",
 ]

@@ -72,21 +72,25 @@ def build_executable(
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 
-def by_dlight(function: PrimFunc, target: Target) -> PrimFunc | None:
-    """A function by the first of TVM's default rules for GPUs that fits; None where none does.
+# TVM's default rules for GPUs, `tvm.s_tir.dlight`'s, in their order.
+DLIGHT = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
-    These are `tvm.s_tir.dlight`'s. One that finds in the middle of its work that it does not fit
-    raises one of many errors; of some it shows only when what threads reduce together is lowered.
+
+def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT) -> PrimFunc | None:
+    """A function by the first that fits of TVM's default rules of these names; None: none does.
+
+    One that finds in the middle of its work that it does not fit raises one of many errors; of some
+    it shows only when what threads reduce together is lowered.
     """
     from tvm.s_tir.dlight import gpu
 
     lowered = sequential(
         [s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()]
     )
-    for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback):
+    for name in names:
         try:
             with target:
-                found = rule().apply(function, target, False)
+                found = getattr(gpu, name)().apply(function, target, False)
                 if found is not None:
                     found = (found[0] if isinstance(found, list) else found).mod["main"]
                     lowered(IRModule({"main": found}))

@@ -77,10 +77,11 @@ INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's
 
 
 @contextmanager
-def without_tensor_intrinsics() -> Iterator[None]:
-    """Inside, a TuneContext is made without importing every intrinsic of every target (10 s)."""
+def tensor_intrinsics(wanted: bool) -> Iterator[None]:
+    """Inside, a TuneContext is made with every intrinsic of every target, which it takes 10 s to
+    import, or, where none is wanted, without."""
     name = "tvm.s_tir.tensor_intrin"
-    if name in sys.modules:
+    if wanted or name in sys.modules:
         yield
         return
     sys.modules[name] = ModuleType(name)

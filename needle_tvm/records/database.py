@@ -28,6 +28,7 @@ from needle_tvm.records.rows import (
     Workload,
 )
 from needle_tvm.records.store import Store, now, this_host
+from needle_tvm.schedule.gpu_knobs import is_noted
 
 for _error in (RecordsError, DamagedRecordsError):
     _tvm.raised_through_tvm(_error)
@@ -147,8 +148,11 @@ class RecordDatabase(ms.database.PyDatabase):
         return self.store.known(self.names(mod))
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """The fastest usable records of a workload, fastest first; then seeds, where wanted."""
-        found = [record for _, record in self.best(workload.mod, top_k)]
+        """The fastest usable records of a workload, fastest first; then seeds, where wanted.
+
+        Schedules alone: TVM's search, which asks for them, can do nothing with a choice.
+        """
+        found = [record for _, record in self.best(workload.mod, top_k, schedules=True)]
         if self.seeds is not None and len(found) < top_k:
             found += self.seeds(self, workload.mod, top_k - len(found))
         return found
@@ -167,7 +171,7 @@ class RecordDatabase(ms.database.PyDatabase):
         """The fastest usable record of `mod`; None where there is none, or for another target."""
         if _tvm.target_fields(target) != self._target:
             return None
-        found = self.best(mod, 1)
+        found = self.best(mod, 1, schedules=True)
         return found[0][1] if found else None
 
     def __len__(self) -> int:
@@ -177,11 +181,19 @@ class RecordDatabase(ms.database.PyDatabase):
         )
 
     def best(
-        self, mod: IRModule, limit: int, states: Sequence[str] | None = None
+        self,
+        mod: IRModule,
+        limit: int,
+        states: Sequence[str] | None = None,
+        *,
+        schedules: bool = False,
     ) -> list[tuple[str, Any]]:
-        """The fastest records of `mod` with their names in the store, for `Store.decide`."""
-        names = self.names(mod)
-        found = self.store.best(names, limit, self.states if states is None else states)
+        """The fastest records of `mod` with their names in the store, for `Store.decide`.
+
+        With `schedules`, without those whose trace is a choice of knobs (`schedule.gpu_knobs`).
+        """
+        states = self.states if states is None else states
+        found = self._fastest(self.names(mod), limit, states, schedules)
         workload = ms.database.Workload(mod)
         return [(name, self._tuning_record(record, workload)) for name, record in found]
 
@@ -220,13 +232,23 @@ class RecordDatabase(ms.database.PyDatabase):
             self._modules[name] = _tvm.load_module(module.text)
         return self._modules[name]
 
-    def of_workload(self, name: str, limit: int, states: Sequence[str]) -> Iterator[Any]:
-        """The fastest records in one of `states` of the workload of this name."""
+    def _fastest(
+        self, names: Sequence[str], limit: int, states: Sequence[str], schedules: bool
+    ) -> list[tuple[str, Record]]:
+        if not schedules:
+            return self.store.best(names, limit, states)
+        found = self.store.best(names, _NO_LIMIT, states)
+        return [(name, record) for name, record in found if not is_noted(record.trace)][:limit]
+
+    def of_workload(
+        self, name: str, limit: int, states: Sequence[str], *, schedules: bool = False
+    ) -> Iterator[Any]:
+        """The fastest records in one of `states` of the workload of this name; see `best`."""
         row = self.store.row(Workload, name)
         module = self.module(name, row) if row is not None else None
         if module is not None:
             workload = ms.database.Workload(module)
-            for _, record in self.store.best([name], limit, states):
+            for _, record in self._fastest([name], limit, states, schedules):
                 yield self._tuning_record(record, workload)
 
     def _tuning_record(self, record: Record, workload: Any) -> Any:

@@ -95,7 +95,7 @@ def near(database: RecordDatabase, mod: IRModule, limit: int) -> list[tuple[floa
     records = (
         (apart, record)
         for apart, name in distances
-        for record in database.of_workload(name, limit, (GATED,))
+        for record in database.of_workload(name, limit, (GATED,), schedules=True)
     )
     found: dict[str, tuple[float, Any]] = {}  # by trace: several may become equal
     for apart, record in itertools.islice(records, _TRIES * limit):

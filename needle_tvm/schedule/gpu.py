@@ -37,7 +37,7 @@ def one_thread_each(module: IRModule, target: Target) -> IRModule:
 
     A GPU runs no code without threads: this is the plainest schedule it takes.
     """
-    return schedule_each(_prepared(module), _one_thread_each)
+    return schedule_each(prepared(module), _one_thread_each)
 
 
 def by_default(module: IRModule, target: Target) -> IRModule:
@@ -45,7 +45,7 @@ def by_default(module: IRModule, target: Target) -> IRModule:
 
     Those that none fits get `one_thread_each`.
     """
-    return schedule_each(_prepared(module), lambda function: _by_default(function, target))
+    return schedule_each(prepared(module), lambda function: _by_default(function, target))
 
 
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
@@ -53,15 +53,20 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 
     `without` names those of `NAMES` that are left out.
     """
+    return schedule_each(
+        prepared(module), lambda function: schedule_function(function, target, without)
+    )
 
-    def by_rules(function: PrimFunc) -> PrimFunc:
-        for rule in RULES:
-            found = None if rule.__name__ in without else rule(function)
-            if found is not None:
-                return mark_scheduled(found.mod["main"], function)
-        return _by_default(function, target)
 
-    return schedule_each(_prepared(module), by_rules)
+def schedule_function(
+    function: PrimFunc, target: Target, without: Collection[str] = ()
+) -> PrimFunc:
+    """One function of `prepared`, scheduled as `schedule` does it."""
+    for rule in RULES:
+        found = None if rule.__name__ in without else rule(function)
+        if found is not None:
+            return mark_scheduled(found.mod["main"], function)
+    return _by_default(function, target)
 
 
 def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
@@ -69,7 +74,7 @@ def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
     return _one_thread_each(function) if found is None else mark_scheduled(found, function)
 
 
-def _prepared(module: IRModule) -> IRModule:
+def prepared(module: IRModule) -> IRModule:
     """Every function as a GPU's code can be made of it, whatever schedules it."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):

@@ -35,10 +35,30 @@ from needle_tvm.schedule.blocks import blocks_of, extent, inline_producers
 
 _MOST_ROWS = 16  # sums a thread keeps in registers
 _LEAST_TERMS = 128  # shared out among fewer threads there is little left for each
-_THREADS = 256
-_STEP = 4  # neighbouring terms of a thread: one vector of x
 _COLUMNS = (32, 16, 8)
 _BLOCKS = 128  # about as many as large GPUs have processors: columns are cut until there are
+
+
+@dataclass(frozen=True)
+class NarrowKnobs:
+    """What of the rule is a matter of choice; the defaults need no search.
+
+    A block's threads, its columns (None: by the number of blocks that makes), and how many
+    neighbouring terms a thread takes: four are one vector of x.
+    """
+
+    threads: int = 256
+    columns: int | None = None
+    step: int = 4
+
+
+_DEFAULT = NarrowKnobs()
+NARROW_KNOBS = tuple(
+    NarrowKnobs(threads, columns, step)
+    for step in (4, 8)
+    for columns in (8, 16, 32)
+    for threads in (256, 128, 512)
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ class _Product:
     terms: int
 
 
-def narrow(function: PrimFunc) -> Schedule | None:
+def narrow(function: PrimFunc, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
     """The schedule of a product of few rows and what follows of it; None of anything else."""
     trial = Schedule(function)
     inline_producers(trial, keep=set())
@@ -59,7 +79,7 @@ def narrow(function: PrimFunc) -> Schedule | None:
         found = _product(trial)
         if found is None:
             return None
-        _schedule(trial, found)
+        _schedule(trial, found, knobs)
     except SCHEDULE_ERROR:
         return None  # a result in another order or of another shape: that is for other rules
     return trial
@@ -115,18 +135,19 @@ def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
     return False
 
 
-def _schedule(sch: Schedule, found: _Product) -> None:
-    columns = next((n for n in _COLUMNS if found.columns >= n * _BLOCKS), _COLUMNS[-1])
-    slices = _THREADS // columns
-    while slices > 1 and found.terms < slices * _STEP:
+def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
+    fitting = (n for n in _COLUMNS if found.columns >= n * _BLOCKS)
+    columns = knobs.columns or next(fitting, _COLUMNS[-1])
+    slices = knobs.threads // columns
+    while slices > 1 and found.terms < slices * knobs.step:
         slices //= 2
-    if found.terms % (slices * _STEP):  # terms of 0 besides: rfactor forgets a condition on them
+    if found.terms % (slices * knobs.step):  # terms of 0 besides: rfactor forgets a condition
         axes = len(sch.get(found.block).iter_vars)
-        sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * _STEP])
+        sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * knobs.step])
         for producer in sch.get_producers(found.block):
             sch.compute_inline(producer)
     term = sch.get_loops(found.block)[-1]
-    _, each_slice, _ = sch.split(term, [None, slices, _STEP])
+    _, each_slice, _ = sch.split(term, [None, slices, knobs.step])
     part = sch.rfactor(each_slice, 0)
     shared = sch.cache_write(part, 0, "local")
     sch.set_scope(shared, 0, "shared")

@@ -106,15 +106,33 @@ class Tile(_Extents):
         return own + fetched + _OTHERS
 
 
-def tiled(function: PrimFunc) -> Schedule | None:
-    """The function's schedule where it is a product and what follows of it, else None."""
+def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None:
+    """The function's schedule where it is a product and what follows of it, else None.
+
+    In tiles of the kind given, which must be one of `tiles`, by default the first of them.
+    """
+    found = _worthwhile(function)
+    if found is None:
+        return None
+    if tile is None:
+        tile = min(candidates(found), key=lambda tile: cycles(found, tile), default=None)
+    return None if tile is None else scheduled(found, tile)
+
+
+def tiles(function: PrimFunc) -> list[Tile]:
+    """The tiles that `tiled` may be given for a function, by arithmetic the fastest first."""
+    found = _worthwhile(function)
+    if found is None:
+        return []
+    return sorted(candidates(found), key=lambda tile: cycles(found, tile))
+
+
+def _worthwhile(function: PrimFunc) -> Product | None:
     found = find(function)
     if found is None or found.wide != "float32":
         return None
-    if found.batches * found.rows * found.columns * found.terms < _WORTH:
-        return None
-    tile = min(candidates(found), key=lambda tile: cycles(found, tile), default=None)
-    return None if tile is None else scheduled(found, tile)
+    work = found.batches * found.rows * found.columns * found.terms
+    return found if work >= _WORTH else None
 
 
 def scheduled(found: Product, tile: Tile) -> Schedule | None:

@@ -69,6 +69,26 @@ def decides(function: PrimFunc) -> bool:
     return any(_is_float(node) and _named(node, _STEPS) for node in calls)
 
 
+def multiplied_dtypes(function: PrimFunc) -> set[str]:
+    """Types of numbers of one type that are multiplied with each other, as they lie in memory.
+
+    What is widened first counts as what it was: that is what a tensor core reads.
+    """
+    found = set()
+    products = [node for node in nodes_in(function, tirx.Mul) if _is_float(node)]
+    for product in products:
+        stored = {str(_narrow(factor).ty) for factor in (product.a, product.b)}
+        if len(stored) == 1:
+            found |= stored
+    return found
+
+
+def _narrow(expr: Any) -> Any:
+    while isinstance(expr, NODES.cast):
+        expr = expr.value
+    return expr
+
+
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
     """(lowest, first beyond) of what each integer input may hold without pointing out of an array.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,8 +18,20 @@ from needle_tvm.tune import roofline
 from needle_tvm.tune.workers import OK, Limits, Outcome, Runner, Workers
 
 WRONG = "wrong"  # the kind of a candidate that ran and gave something else
+UNFIT = "unfit"  # of one whose code takes more of a GPU's registers than there are
 
-_PREPARE_SECONDS, _BUILD_SECONDS, _RUN_SECONDS = 300.0, 10.0, 15.0  # limits of one request
+
+@dataclass(frozen=True)
+class Seconds:
+    """Limits of one request: to prepare a gate, to build a candidate, to run it."""
+
+    prepare: float
+    build: float
+    run: float
+
+
+# By what generates the code. nvcc takes seconds, and so may a process's first look at a GPU.
+_SECONDS = {"llvm": Seconds(300.0, 10.0, 15.0), "cuda": Seconds(300.0, 90.0, 30.0)}
 _SERVICE = "needle_tvm.tune.services:serve"
 # How a candidate is timed: as meta_schedule does by default.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
@@ -28,24 +41,28 @@ _REMOTE_COMPARISONS = 5
 class Bench:
     """Processes that build, judge and time; a context manager that ends them.
 
-    `target` is TVM's description of what candidates are compiled for, `environment` that of the
-    processes. With `tracker` and `key`, candidates run on the servers there. Modules are TVM's JSON
-    text; a gate is the folder that `prepare` filled.
+    `target` is TVM's description of what candidates are compiled for, `device` where they run here
+    (`measure.measure`), `threads` how many are built at once and how many the code of those for a
+    processor has; `environment` is that of the processes. With `tracker` and `key`, candidates run
+    on the servers there. Modules are TVM's JSON text; a gate is the folder that `prepare` filled.
     """
 
     def __init__(
         self,
         target: dict[str, Any],
+        device: Sequence[Any],
+        threads: int,
         environment: dict[str, str],
         tracker: str | None = None,
         key: str | None = None,
     ) -> None:
         self.target, self.is_remote = target, tracker is not None
+        self._device, self._threads, self._seconds = device, threads, _SECONDS[target["kind"]]
         self._libraries = 0  # so many were named
-        threads = int(target["num-cores"])
         with ExitStack() as stack:
             self.folder = stack.enter_context(scratch_folder("needle-tune-"))
-            build, run = Limits(_BUILD_SECONDS, _memory()), Limits(_RUN_SECONDS, _memory())
+            build = Limits(self._seconds.build, _memory())
+            run = Limits(self._seconds.run, _memory())
             self._builders = stack.enter_context(
                 Workers(
                     "builder",
@@ -80,7 +97,7 @@ class Bench:
         """This machine's; None where others measure, or where they could not be found."""
         if self.is_remote:
             return None
-        outcome = self._local.call({"do": "probe", "target": self.target})
+        outcome = self._local.call({"do": "probe", "target": self.target, "device": self._device})
         return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
@@ -88,61 +105,69 @@ class Bench:
 
         The outcome's value is what `measure.prepare` answers.
         """
-        target = self.target
-        if self.is_remote:  # the servers' processor may have what this one has not
-            target = {**target, "mcpu": _tvm.host_cpu()}
+        # Expected results are computed here, whatever the candidates are for.
+        target = {"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
             {"do": "prepare", "module": module, "target": target, "folder": str(gate), "seed": seed}
             for module, gate in zip(modules, gates, strict=True)
         ]
-        limits = Limits(_PREPARE_SECONDS, _memory())
+        limits = Limits(self._seconds.prepare, _memory())
         for number, outcome in self._builders.map(requests, limits):
             yield number, gates[number], outcome
 
     def measure(
-        self, modules: Sequence[str], gates: Sequence[Path]
+        self, modules: Sequence[str], gates: Sequence[Path], spills: int | None = None
     ) -> Iterator[tuple[int, Path, Outcome]]:
         """Build and run modules: number, library and outcome of each, as they end.
 
         The outcome's value is what `measure.measure` answers, of kind WRONG where the gate did not
-        let it pass. Everything is built before anything runs: a compiler at work would disturb the
-        clock.
+        let it pass, UNFIT where a thread of a GPU spills more bytes than `spills`. Everything is
+        built before anything runs: a compiler at work would disturb the clock.
         """
         paths = [self.folder / f"{self._libraries + i}.so" for i in range(len(modules))]
         self._libraries += len(modules)
         builds = [
-            {"do": "build", "module": module, "target": self.target, "path": str(path)}
+            {
+                "do": "build",
+                "module": module,
+                "target": self.target,
+                "path": str(path),
+                "spills": spills,
+            }
             for module, path in zip(modules, paths, strict=True)
         ]
         built = []
         for number, outcome in self._builders.map(builds):
+            outcome = _judged(outcome, UNFIT)
             if outcome.kind == OK:
                 built.append(number)
             else:
                 yield number, paths[number], outcome
-        runs = [_run(paths[number], gates[number]) for number in built]
+        runs = [self._run(paths[number], gates[number]) for number in built]
         for number, outcome in self._runner.map(runs):
-            if outcome.kind == OK and "wrong" in outcome.value:
-                outcome = Outcome(WRONG, outcome.value, outcome.value["wrong"], outcome.seconds)
-            yield built[number], paths[built[number]], outcome
+            yield built[number], paths[built[number]], _judged(outcome, WRONG)
 
     def speedup(self, rule: Path, candidate: Path, gate: Path) -> float:
         """Time of one library / time of another; 0 where they cannot be compared."""
         if not self.is_remote:
             request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
-            outcome = self._local.call({**request, "gate": str(gate)})
+            outcome = self._local.call({**request, "gate": str(gate), "device": self._device})
             if outcome.kind != OK:
                 return 0.0
             return float(outcome.value.get("speedup", 0.0))
         times: dict[Path, list[float]] = {rule: [], candidate: []}
         for _ in range(_REMOTE_COMPARISONS):
             for path, found in times.items():
-                ((_, outcome),) = self._runner.map([_run(path, gate)])
+                ((_, outcome),) = self._runner.map([self._run(path, gate)])
                 taken = seconds(outcome)
                 if taken is not None:
                     found.append(taken)
         return min(times[rule]) / min(times[candidate]) if all(times.values()) else 0.0
+
+    def _run(self, path: Path, gate: Path) -> dict[str, Any]:
+        request = {"do": "measure", "path": str(path), "gate": str(gate), "device": self._device}
+        return {**request, **_EVALUATOR}
 
 
 def seconds(outcome: Outcome) -> float | None:
@@ -150,8 +175,11 @@ def seconds(outcome: Outcome) -> float | None:
     return rows.mean_seconds(outcome.value["run_secs"]) if outcome.kind == OK else None
 
 
-def _run(path: Path, gate: Path) -> dict[str, Any]:
-    return {"do": "measure", "path": str(path), "gate": str(gate), **_EVALUATOR}
+def _judged(outcome: Outcome, kind: str) -> Outcome:
+    """What a service answered, of this kind where it answered with that."""
+    if outcome.kind != OK or kind not in outcome.value:
+        return outcome
+    return Outcome(kind, outcome.value, outcome.value[kind], outcome.seconds)
 
 
 def _memory() -> int:

@@ -3,26 +3,61 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import IRModule, Target, cxx_compiler, for_llvm, tvm, write_object
+from needle_tvm import nvcc
+from needle_tvm._tvm import (
+    IRModule,
+    Target,
+    cxx_compiler,
+    export_library,
+    for_llvm,
+    tvm,
+    write_object,
+)
 from needle_tvm.errors import TuningError
 
 
-def write(module: IRModule, target: Target, path: Path) -> None:
+def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
     """Compile a module into the library `path`, as artifacts are compiled.
 
-    Raises what TVM raises for a module it cannot compile, and TuningError when it cannot be linked.
+    Returns what each of a GPU's kernels takes. Raises what TVM raises for a module it cannot
+    compile, CudaCompilerError for kernels that nvcc cannot, and TuningError when it cannot be
+    linked.
     """
     target = for_llvm(target)
     with target:
         built = tvm.tirx.build(module, target=target)
+    return _WRITERS[str(target.kind)](built, target, path)
+
+
+def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
     # Beside the library: the folder is the caller's, who removes it also when this is killed.
     code = path.with_suffix(".o")
     write_object(built, str(code))
     _link(code, path)
     code.unlink()
+    return []
+
+
+def _write_cuda(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
+    kernels: list[nvcc.Resources] = []
+
+    def compile_cuda(source: str) -> bytes:
+        code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
+        kernels.extend(found)
+        return code
+
+    export_library(built, path, compile_cuda)
+    return kernels
+
+
+_WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
+    "llvm": _write_host,
+    "cuda": _write_cuda,
+}
 
 
 def load(path: Path) -> Any:

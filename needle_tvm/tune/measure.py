@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from needle_tvm import bfloat16
-from needle_tvm._tvm import load_module, make_target, tvm
-from needle_tvm.ffi import load_ffi
+from needle_tvm._tvm import load_module, make_target
 from needle_tvm.memory import aligned_copy
 from needle_tvm.tune import library, reference
-from needle_tvm.tune.gate import ORDINARY, Array, Gate, Guarded
+from needle_tvm.tune.devices import DEVICES, Call, Device
+from needle_tvm.tune.gate import ORDINARY, Array, Gate, Guarded, Verdict
 
-_MAIN = "main"
 _BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of `compare`'s timing
 _SLICE = 0.05  # of the time a candidate is timed for: so much at once
 
@@ -40,72 +37,98 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compile a candidate into a shared library.
 
-    request: `module`, `target`, `path` of the library. Answers {"bytes": its size}. Raises what
-    TVM raises for a module it cannot compile, and TuningError when it cannot be linked.
+    request: `module`, `target`, `path` of the library, and `spills` (optional), how many bytes a
+    thread of a GPU may spill. Answers {"bytes": its size}, or {"unfit": why}. Raises what TVM
+    raises for a module it cannot compile, CudaCompilerError where nvcc cannot, and TuningError when
+    it cannot be linked.
     """
     module = load_module(request["module"])
     target = make_target(request["target"])
     path = Path(request["path"])
-    library.write(module, target, path)
+    kernels = library.write(module, target, path)
+    most = request.get("spills")
+    for kernel in kernels:
+        spilled = kernel.spill_stores + kernel.spill_loads
+        if most is not None and spilled > most:
+            return {"unfit": f"{kernel.kernel}: {spilled} bytes are spilled, of at most {most}"}
     return {"bytes": path.stat().st_size}
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     """Check a candidate, and time it if it is right.
 
-    request: `path` of its library, `gate` (the folder), and meta_schedule's `number`, `repeat` and
-    `min_repeat_ms`. Answers {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one
-    line, "difference"}; the difference is relative to the result's scale and may be infinite.
-    What it computed while it was timed is looked at, too.
+    request: `path` of its library, `gate` (the folder), meta_schedule's `number`, `repeat` and
+    `min_repeat_ms`, and `device`, where it runs: [one of DEVICES, index], by default the processor.
+    Answers {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one line,
+    "difference"}; the difference is relative to the result's scale and may be infinite. What it
+    computed while it was timed is looked at, too.
     """
     gate = Gate.load(request["gate"])
+    device = _device(request)
     code = library.load(Path(request["path"]))
-    run = code[_MAIN]
-    verdict = gate.check(_caller(gate, run))
+    verdict = check(gate, device, code)
     if not verdict.passed:
         return {"wrong": verdict.wrong, "difference": verdict.difference}
-    inputs, outputs, tensors = _ordinary(gate)
+    inputs, outputs, call = _ordinary(gate, device, code)
     number, least = int(request["number"]), 1e-3 * float(request["min_repeat_ms"])
-    number = max(number, _calls_in(_SLICE * least, lambda: run(*tensors)))
-    evaluator = code.time_evaluator(_MAIN, tvm.cpu(), number=number, repeat=1)
-    seconds = [
-        _repeat(lambda: float(evaluator(*tensors).results[0]), number, least)
-        for _ in range(int(request["repeat"]))
-    ]
+    number = min(max(number, _calls_in(_SLICE * least, call)), call.most_calls)
+    seconds = [_repeat(call, number, least) for _ in range(int(request["repeat"]))]
+    spilled = call.fetch()
     after = gate.compare(ORDINARY, inputs, outputs)
     difference = max(verdict.difference, after.difference)
-    if not after.passed:
-        return {"wrong": f"after many calls, {after.wrong}", "difference": difference}
+    if spilled or not after.passed:
+        wrong = after.wrong or f"{ORDINARY}: {spilled}"
+        return {"wrong": f"after many calls, {wrong}", "difference": difference}
     return {"run_secs": seconds, "difference": difference}
 
 
 def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     """Time a candidate against our rule's code, in alternating blocks of calls.
 
-    request: `rule` and `candidate`, paths of libraries, and `gate`. Answers {"speedup": median of
-    rule's time / candidate's time, "quartiles": [lower, upper]}, or {"wrong", "difference"} where
-    the candidate does not pass.
+    request: `rule` and `candidate`, paths of libraries, `gate`, and `device` as in `measure`.
+    Answers {"speedup": median of rule's time / candidate's time, "quartiles": [lower, upper]}, or
+    {"wrong", "difference"} where the candidate does not pass.
     """
     gate = Gate.load(request["gate"])
-    runs = {name: library.load(Path(request[name]))[_MAIN] for name in ("rule", "candidate")}
-    verdict = gate.check(_caller(gate, runs["candidate"]))
+    device = _device(request)
+    rule, candidate = (library.load(Path(request[name])) for name in ("rule", "candidate"))
+    verdict = check(gate, device, candidate)
     if not verdict.passed:
         return {"wrong": verdict.wrong, "difference": verdict.difference}
-    _, _, tensors = _ordinary(gate)
-    ratios = _ratios(lambda: runs["rule"](*tensors), lambda: runs["candidate"](*tensors))
+    calls = [_ordinary(gate, device, code)[2] for code in (rule, candidate)]
+    ratios = _ratios(*calls)
     lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"speedup": middle, "quartiles": [lower, upper]}
 
 
-def _calls_in(seconds: float, run: Callable[[], object]) -> int:
-    """How many calls take at least `seconds`."""
+def check(gate: Gate, device: Device, code: Any) -> Verdict:
+    """Hold a library's function to the gate on a device."""
+    wrong = ""
+
+    def call(inputs: list[Array], outputs: list[Array]) -> None:
+        nonlocal wrong
+        there = device.call(code, gate, inputs, outputs)
+        there.run()
+        wrong = there.fetch() or wrong
+
+    verdict = gate.check(call)
+    return Verdict(math.inf, wrong) if wrong and verdict.passed else verdict
+
+
+def _device(request: Mapping[str, Any]) -> Device:
+    kind, index = request.get("device", ("cpu", 0))
+    return DEVICES[kind](int(index))
+
+
+def _calls_in(seconds: float, call: Call) -> int:
+    """How many calls take at least `seconds`, or as many as there may be."""
     calls = 1
-    while _block(run, calls) * calls < seconds:
+    while calls < call.most_calls and call.clock(calls) * calls < seconds:
         calls *= 2
     return calls
 
 
-def _repeat(evaluate: Callable[[], float], number: int, seconds: float) -> float:
+def _repeat(call: Call, number: int, seconds: float) -> float:
     """Seconds per call over slices of `number` calls that come to `seconds` together.
 
     TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but throws away what it
@@ -113,47 +136,28 @@ def _repeat(evaluate: Callable[[], float], number: int, seconds: float) -> float
     """
     times: list[float] = []
     while not times or math.fsum(times) * number < seconds:
-        times.append(evaluate())
+        times.append(call.evaluate(number))
     return math.fsum(times) / len(times)
 
 
-def _caller(gate: Gate, run: Callable[..., object]) -> Callable[[list[Array], list[Array]], object]:
-    """`run` as `Gate.check` calls it."""
-    ffi = load_ffi()
-
-    def call(inputs: list[Array], outputs: list[Array]) -> None:
-        arrays = gate.arguments(inputs, outputs)
-        run(*(bfloat16.to_tensor(ffi, array) for array in arrays))
-
-    return call
-
-
-def _ordinary(gate: Gate) -> tuple[list[Array], list[Guarded], list[Any]]:
-    """Inputs and outputs of the ordinary case, and the tensors over them to time a function with.
+def _ordinary(gate: Gate, device: Device, code: Any) -> tuple[list[Array], list[Guarded], Call]:
+    """Inputs and outputs of the ordinary case, and a call on them to time a function with.
 
     The inputs are copied: a file's pages are mapped in another way than memory is for a model.
     """
-    ffi = load_ffi()
     inputs, outputs = [aligned_copy(each) for each in gate.inputs(ORDINARY)], gate.outputs()
-    arrays = gate.arguments(inputs, [each.array for each in outputs])
-    return inputs, outputs, [bfloat16.to_tensor(ffi, array) for array in arrays]
+    return inputs, outputs, device.call(code, gate, inputs, [each.array for each in outputs])
 
 
-def _ratios(rule: Callable[[], object], candidate: Callable[[], object]) -> list[float]:
+def _ratios(rule: Call, candidate: Call) -> list[float]:
     """Rule's time / candidate's time over alternating blocks."""
-    for run in (rule, candidate):
-        _block(run, 1)
-    calls = max(1, int(_BLOCK_SECONDS / max(_block(rule, 3), 1e-7)))
+    for call in (rule, candidate):
+        call.clock(1)
+    calls = max(1, int(_BLOCK_SECONDS / max(rule.clock(3), 1e-7)))
+    calls = min(calls, rule.most_calls)
     ratios = []
     for number in range(_BLOCKS):
         order = (rule, candidate) if number % 2 else (candidate, rule)
-        seconds = {run: _block(run, calls) for run in order}
+        seconds = {call: call.clock(calls) for call in order}
         ratios.append(seconds[rule] / seconds[candidate])
     return ratios
-
-
-def _block(run: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - start) / calls

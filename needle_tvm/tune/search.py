@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from needle_tvm.records.database import RecordDatabase, trace_text
 from needle_tvm.records.keys import Key
 from needle_tvm.records.rows import GATED, MEASURED, REJECTED
 from needle_tvm.records.store import Store
+from needle_tvm.schedule.kinds import rules_of
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.remote import LOST
+from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task
 from needle_tvm.tune.workers import OK, Outcome
@@ -37,6 +40,7 @@ _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take i
 _LEARNED = 64  # stored records per task that the cost model is taught when a search begins
 _FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
 _SEEDS = 8  # records of near shapes that a task starts from
+_SPILLS = 128  # bytes of a GPU's thread: more than a few sums, which would go through memory
 _ADMITTED = 4  # records per task that nobody has judged yet, judged when a search begins
 
 
@@ -44,18 +48,20 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
     """Search within a budget; yields {"status": ...} and {"said": line} all along,
     {"results": ...} at the end.
 
-    setup: `target` (TVM's description), `tasks` ({name: {"plain": JSON, "rule": JSON, "calls":
-    n}}), `trials` and `seconds` (None: no limit), `seed`, `store` (folder), `environment` of the
-    processes that measure, `tracker` and `key` (None: measured here). A result says per task what
+    setup: `target` (TVM's description), `device` and `threads` (see `Bench`), `tasks` ({name:
+    {"plain": JSON, "written": JSON, "rule": JSON, "calls": n}}), `trials` and `seconds` (None: no
+    limit), `seed`, `store` (folder), `environment` of the processes that measure, `tracker` and
+    `key` (None: measured here). Of a task, "plain" is what is scheduled and "written", which may be
+    the same, what says which results are right. A result says per task what
     was tried and what came of it; `candidate` is the JSON of the fastest right one, None where
     there is none, and `chosen` is "search" where it is worth taking the rule's place.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
-    places = setup["tracker"], setup["key"]
+    places = [setup[name] for name in ("device", "threads", "environment", "tracker", "key")]
     reports: list[str] = []
     with (
         Store(setup["store"], report=reports.append) as store,
-        Bench(setup["target"], setup["environment"], *places) as bench,
+        Bench(setup["target"], *places) as bench,
     ):
         yield from ({"said": line} for line in reports)
         yield from Search(setup, bench, store).run()
@@ -67,7 +73,7 @@ class Search:
     def __init__(self, setup: dict[str, Any], bench: Bench, store: Store) -> None:
         self.setup, self.bench, self.store = setup, bench, store
         self.target: Target = make_target(setup["target"])
-        self.threads = int(setup["target"]["num-cores"])
+        self.rules, self.threads = rules_of(self.target), int(setup["threads"])
         self.database = RecordDatabase(store, Key.of(self.target), seeds=self._near)
         self.cost_model = space.cost_model(self.threads)
         self.tasks: dict[str, Task] = {}
@@ -118,8 +124,8 @@ class Search:
             task.rejected.update(reason.split(":")[0] for reason in reasons.values() if reason)
             self.tasks[name] = task
         tasks = list(self.tasks.values())
-        plain_texts = [given["plain"] for given in self.setup["tasks"].values()]
-        for number, gate, outcome in self.bench.prepare(plain_texts, self.setup["seed"]):
+        texts = [given["written"] for given in self.setup["tasks"].values()]
+        for number, gate, outcome in self.bench.prepare(texts, self.setup["seed"]):
             task = tasks[number]
             if outcome.kind == OK:
                 task.gate, task.notes["gate"] = gate, outcome.value
@@ -155,18 +161,19 @@ class Search:
                 if known[trace_text(record.trace)][0] != MEASURED:
                     continue  # judged before, under another name
                 yield self._status(task)
-                schedule = self._replayed(task, record)
-                if schedule is None:
+                replayed = self._replayed(task, record)
+                if replayed is None:
                     self.store.decide([name], REJECTED, "error: its trace cannot be applied")
                     continue
-                module = tvm.ir.save_json(schedule.mod)
-                ((_, path, outcome),) = self.bench.measure([module], [task.gate])
+                trace, module = replayed
+                text = tvm.ir.save_json(module)
+                ((_, path, outcome),) = self.bench.measure([text], [task.gate])
                 path.unlink(missing_ok=True)
                 if outcome.kind != OK:
                     self._reject(name, outcome)
                     continue
                 arguments = record.args_info
-                admitted = self._tuning_record(task, schedule.trace, arguments, outcome)
+                admitted = self._tuning_record(task, trace, arguments, outcome)
                 self.database.commit_gated(admitted)
                 task.saw(seconds(outcome))
             task.share.best = task.best_seconds
@@ -175,14 +182,14 @@ class Search:
         if outcome.kind != LOST:  # of which nobody knows how good it is
             self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
 
-    def _replayed(self, task: Task, record: Any) -> Schedule | None:
-        """A record's schedule of its task; None where it is none of it."""
+    def _replayed(self, task: Task, record: Any) -> tuple[Any, IRModule] | None:
+        """A record's trace on its task, and the module it stands for; None where it is none."""
         schedule = Schedule(task.plain)
         try:
             record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            return schedule.trace, self.rules.realised(schedule.mod, self.target)
         except (RuntimeError, ValueError, TypeError):  # what TVM raises of a schedule
             return None
-        return schedule
 
     def _tuning_record(self, task: Task, trace: Any, arguments: Any, outcome: Outcome) -> Any:
         return ms.database.TuningRecord(
@@ -228,35 +235,65 @@ class Search:
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
         """Have one batch of a task's candidates proposed, measured, kept and learned from."""
+        if task.turns is None:
+            task.turns = self._turns(task, size)
+        turn = task.turns.popleft()
+        proposed = self._proposed(task, turn)
+        if proposed:
+            task.turns.append(turn)
+            yield from self._measured(task, turn, proposed)
+        task.share.exhausted = not task.turns
+
+    def _turns(self, task: Task, size: int) -> deque[Turn]:
+        def known() -> list[tuple[Any, Any]]:
+            found = []
+            for _, record in self.database.best(task.plain, _LEARNED):
+                replayed = self._replayed(task, record)
+                if replayed is not None:
+                    schedule = Schedule(replayed[1])
+                    candidate = ms.MeasureCandidate(schedule, record.args_info)
+                    found.append((candidate, runner_result(_mean(record.run_secs))))
+            return found
+
+        def begin() -> Any:
+            seed = self.setup["seed"]
+            return space.context(task.plain, self.target, task.name, seed, self.threads)
+
+        evolution = Evolution(begin, known, self.cost_model, self.database, size)
+        # Half a batch, so that a small budget has some of both.
+        choices = Choices(task.plain, self.target, max(1, size // 2))
+        return deque([Turn(choices), Turn(evolution)])
+
+    def _proposed(self, task: Task, turn: Turn) -> list[Any]:
         try:
-            if task.context is None:
-                self._begin(task, size)
-            proposed = list(task.context.generate_measure_candidates() or [])
+            return turn.source.propose()
         except NeedleTVMError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             # What TVM raises of a function that it cannot search: the others go on.
-            proposed, task.notes["ended"] = [], f"{type(error).__name__}: {one_line(error)}"
-        if not proposed:
-            task.share.exhausted = True
-            return
+            task.notes["ended"] = f"{type(error).__name__}: {one_line(error)}"
+            return []
+
+    def _measured(self, task: Task, turn: Turn, proposed: list[Any]) -> Iterator[dict[str, Any]]:
+        assert task.gate is not None and task.turns is not None  # or it would not have been picked
         known = self.database.known(task.plain)
         traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
             if trace in known:  # measured before, by whichever session: nothing is spent on it
-                results[number] = _result(known[trace][1])
+                results[number] = runner_result(known[trace][1])
             elif trace not in traces[:number]:
                 fresh.append(number)
-        task.fruitless = 0 if fresh else task.fruitless + 1
-        task.share.exhausted = task.fruitless >= _FRUITLESS
+        turn.fruitless = 0 if fresh else turn.fruitless + 1
+        if turn.source.endless and turn.fruitless >= _FRUITLESS:
+            task.turns.remove(turn)
         if self.setup["trials"] is not None:
             fresh = fresh[: self.setup["trials"] - self.spent_trials]
-        modules = [tvm.ir.save_json(proposed[number].sch.mod) for number in fresh]
-        assert task.gate is not None  # or it would not have been picked
+        modules = [self._compiled(proposed[number].sch.mod) for number in fresh]
         lost: list[str] = []
-        for number, path, outcome in self.bench.measure(modules, [task.gate] * len(fresh)):
+        gates = [task.gate] * len(fresh)
+        for number, path, outcome in self.bench.measure(modules, gates, _SPILLS):
             path.unlink(missing_ok=True)
             if outcome.kind == LOST:
                 lost.append(outcome.detail)
@@ -268,30 +305,12 @@ class Search:
                 break
         if lost and len(lost) == len(fresh):
             raise TuningError(f"no candidate could be measured: {lost[0]}")
-        self._learn(task, proposed, results)
+        turn.source.learn(proposed, results)
         task.share.learn(task.best_seconds)
 
-    def _begin(self, task: Task, size: int) -> None:
-        task.context = space.context(
-            task.plain, self.target, task.name, self.setup["seed"], self.threads
-        )
-        designs = task.context.generate_design_space()
-        task.context.pre_tuning(
-            max_trials=1 << 30,  # the budget is ours to keep
-            num_trials_per_iter=size,
-            design_spaces=designs,
-            database=self.database,
-            cost_model=self.cost_model,
-        )
-        candidates, results = [], []
-        for _, record in self.database.best(task.plain, _LEARNED):
-            schedule = self._replayed(task, record)
-            if schedule is None:
-                continue
-            candidates.append(ms.MeasureCandidate(schedule, record.args_info))
-            results.append(_result(_mean(record.run_secs)))
-        if candidates:
-            self.cost_model.update(task.context, candidates, results)
+    def _compiled(self, module: IRModule) -> str:
+        """The text of the module that a candidate's stands for."""
+        return str(tvm.ir.save_json(self.rules.realised(module, self.target)))
 
     def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
         """Write one trial down, durably; what the search is told of it."""
@@ -312,16 +331,7 @@ class Search:
         if taken is None:
             task.rejected[outcome.kind] += 1
         task.saw(taken)
-        return _result(taken)
-
-    def _learn(self, task: Task, proposed: list[Any], results: list[Any]) -> None:
-        ran = [i for i, result in enumerate(results) if result is not None and result.run_secs]
-        if ran:
-            self.cost_model.update(
-                task.context, [proposed[i] for i in ran], [results[i] for i in ran]
-            )
-        told = [result or _result(None) for result in results]
-        task.context.notify_runner_results(proposed, told)
+        return runner_result(taken)
 
     # Choosing.
 
@@ -334,14 +344,14 @@ class Search:
 
     def _choose_for(self, task: Task, gate: Path) -> None:
         for name, record in self.database.best(task.plain, _CANDIDATES):
-            schedule = self._replayed(task, record)
-            if schedule is None:
+            replayed = self._replayed(task, record)
+            if replayed is None:
                 self.store.decide([name], REJECTED, "error: its trace cannot be applied")
                 continue
-            module = tvm.ir.save_json(schedule.mod)
+            text = tvm.ir.save_json(replayed[1])
             if task.is_promising(_mean(record.run_secs)):
                 # Judged again: this is what goes into an artifact, not what was measured then.
-                ((_, path, outcome),) = self.bench.measure([module], [gate])
+                ((_, path, outcome),) = self.bench.measure([text], [gate])
                 if outcome.kind != OK:
                     self._reject(name, outcome)
                     continue
@@ -352,7 +362,7 @@ class Search:
                     speedup = self.bench.speedup(task.rule_library, path, gate)
                     task.notes["speedup"] = speedup
                     task.notes["chosen"] = SEARCH if speedup >= _WORTH_IT else RULE
-            task.notes.update(candidate=module, record=name)
+            task.notes.update(candidate=text, record=name)
             return
 
     # What all phases share.
@@ -398,10 +408,3 @@ class Search:
 
 def _mean(run_secs: Any) -> float | None:
     return rows.mean_seconds([float(seconds) for seconds in run_secs or ()])
-
-
-def _result(taken: float | None) -> Any:
-    """TVM's RunnerResult of a candidate that took so long, or did not work."""
-    if taken is None:
-        return ms.runner.RunnerResult(None, "rejected")
-    return ms.runner.RunnerResult([taken], None)

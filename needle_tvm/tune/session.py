@@ -14,13 +14,13 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, PrimFunc, calls_of, tvm
 from needle_tvm.child import Child, ChildError
-from needle_tvm.errors import TuningError
+from needle_tvm.errors import TargetError, TuningError
 from needle_tvm.records.store import default_path
-from needle_tvm.schedule import cpu
 from needle_tvm.schedule.blocks import work
-from needle_tvm.schedule.mark import mark_scheduled
+from needle_tvm.schedule.kinds import rules_of
+from needle_tvm.schedule.mark import is_scheduled, mark_scheduled
 from needle_tvm.target import TargetSpec
-from needle_tvm.threads import thread_environment
+from needle_tvm.threads import available_cores, thread_environment
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE as RULE
@@ -41,9 +41,14 @@ def tune(
     Returns it with one note per task: trials, what was rejected and why, what the rule and the best
     candidates take, what was chosen and why. Every candidate is built, judged and measured in
     processes of their own that end with this call. `progress` is called with lines of text and with
-    `status.Status`. Raises TuningError when the search itself fails.
+    `status.Status`. Raises TuningError when the search itself fails, TargetError where there is
+    nothing here to measure on.
     """
+    _check(spec, options)
     target = spec.to_tvm()
+    rules_here = rules_of(target)
+    written = dict(module.functions_items())
+    module = rules_here.prepared(module)
     tasks = find_tasks(module)
     if not tasks:
         return module, []
@@ -52,11 +57,18 @@ def tune(
 
         check_tracker(options.tracker, options.key)
     rules = {
-        name: tvm.IRModule({"main": cpu.schedule_function(plain["main"], target)})
+        name: tvm.IRModule({"main": rules_here.schedule_function(plain["main"], target)})
         for name, (plain, _) in tasks.items()
     }
-    description = {**spec.fields, "mcpu": str(target.attrs["mcpu"])}
-    notes = search(tasks, rules, description, options, progress=progress)
+    notes = search(
+        tasks,
+        rules,
+        spec.resolved(),
+        options,
+        written={name: _alone(written[module.get_global_var(name)]) for name in tasks},
+        device=(spec.device, spec.index),
+        progress=progress,
+    )
     for name, note in notes.items():
         candidate = note.pop("candidate")
         if note["chosen"] == SEARCH:
@@ -66,18 +78,31 @@ def tune(
     return module, list(notes.values())
 
 
+def _check(spec: TargetSpec, options: Options) -> None:
+    if spec.missing:
+        arch = spec.fields["arch"]
+        raise TargetError(f"target {spec.device} ({arch}): nothing to measure on: {spec.missing}")
+    if spec.device == "cuda" and options.tracker is not None:
+        raise TuningError(
+            f"tracker={options.tracker!r}: candidates for a GPU are measured on this machine alone"
+        )
+
+
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
     """Functions worth tuning, each alone in a module as "main", with its calls per inference."""
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
     for variable, function in module.functions_items():
         name = variable.name_hint
-        if not isinstance(function, PrimFunc) or not calls[name]:
+        if not isinstance(function, PrimFunc) or not calls[name] or is_scheduled(function):
             continue
         if work(function) >= _LEAST_WORK:
-            alone = function.with_attr("global_symbol", "main")
-            tasks[name] = (tvm.IRModule({"main": alone}), calls[name])
+            tasks[name] = (_alone(function), calls[name])
     return tasks
+
+
+def _alone(function: PrimFunc) -> IRModule:
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def search(
@@ -86,20 +111,26 @@ def search(
     target: dict[str, Any],
     options: Options,
     *,
+    written: dict[str, IRModule] | None = None,
+    device: tuple[str, int] = ("cpu", 0),
     store: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """What `search.search` finds for tasks and the rules they compete with, per task.
 
-    `target` is TVM's description with the processor's name in it; `store` the record store's
-    folder, by default the user's.
+    `target` is TVM's description with the processor's name in it, `written` what results are judged
+    by where that is not the tasks themselves, `device` where candidates are measured (kind and
+    index); `store` the record store's folder, by default the user's.
     """
-    threads = int(target["num-cores"])
+    threads = int(target.get("num-cores") or available_cores())
     setup = {
         "target": target,
+        "device": list(device),
+        "threads": threads,
         "tasks": {
             name: {
                 "plain": tvm.ir.save_json(plain),
+                "written": tvm.ir.save_json((written or {}).get(name, plain)),
                 "rule": tvm.ir.save_json(rules[name]),
                 "calls": calls,
             }

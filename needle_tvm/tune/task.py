@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import IRModule
 from needle_tvm.tune import budget
+from needle_tvm.tune.sources import Turn
 from needle_tvm.tune.status import TaskStatus
 
 RULE, SEARCH = "rule", "search"  # who proposed what is chosen
@@ -19,7 +20,8 @@ _NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that
 @dataclass
 class Task:
     """One function to be tuned. `gate` is the folder with what its results are compared
-    with, None where there is nothing to compare with."""
+    with, None where there is nothing to compare with; `turns` who proposes its candidates, None
+    before the first batch."""
 
     name: str
     calls: int
@@ -28,13 +30,12 @@ class Task:
     flops: int
     share: budget.Share
     gate: Path | None = None
-    context: Any = None
+    turns: deque[Turn] | None = None
     trials: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     best_seconds: float | None = None
     rule_seconds: float | None = None
     rule_library: Path | None = None
-    fruitless: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:

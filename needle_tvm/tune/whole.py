@@ -47,8 +47,8 @@ def compare(
             path.mkdir()
             _write(path, modules[name], signature, params, spec, target)
             factory = f"{__name__}:contestant"
-            threads = int(target.attrs["num-cores"])
-            contestants.append(Contestant(name, factory, {"path": str(path)}, threads=threads))
+            arguments = {"path": str(path), "device": spec.index}
+            contestants.append(Contestant(name, factory, arguments, threads=spec.threads))
         rules, tuned = contest(
             contestants,
             rounds=_ROUNDS,
@@ -64,11 +64,16 @@ def compare(
     }
 
 
-def contestant(path: str) -> tuple[Callable[[], object], Callable[[], Outputs]]:
-    """What the timed process runs: an artifact on random inputs."""
-    program = runtime.load(path)
+def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
+    """What the timed process runs: an artifact on random inputs, each inference to its end."""
+    program = runtime.load(path, device=device)
     tensors = program.convert(program.random_inputs())
-    return (lambda: program.call(tensors)), (lambda: program.to_arrays(program.call(tensors)))
+
+    def infer() -> None:
+        program.call(tensors)
+        program.synchronize()
+
+    return infer, (lambda: program.to_arrays(program.call(tensors)))
 
 
 def _write(

@@ -9,6 +9,7 @@ from needle_tvm._tvm import IRModule, host_cpu, make_target, prim_funcs, tvm
 from needle_tvm.schedule import cpu
 from needle_tvm.tune import library as code
 from needle_tvm.tune import measure
+from needle_tvm.tune.devices import Processor
 from needle_tvm.tune.gate import Gate
 
 TARGET = {"kind": "llvm", "mcpu": host_cpu(), "num-cores": 2}
@@ -57,12 +58,16 @@ def compiled(module, folder, name, threads=2):
     """A candidate with its gate: `module` prepared, `call` the rule's code."""
     facts, gate = prepare(module, folder / name)
     library = built(ruled(module, threads), folder / f"{name}.so")
-    run = code.load(Path(library))["main"]
+    loaded = code.load(Path(library))
+
+    def call(inputs, outputs):
+        Processor(0).call(loaded, gate, inputs, outputs).run()
+
     return SimpleNamespace(
         module=module,
         facts=facts,
         gate=gate,
         folder=folder / name,
         library=library,
-        call=measure._caller(gate, run),
+        call=call,
     )

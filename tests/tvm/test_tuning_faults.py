@@ -34,7 +34,12 @@ def task():
     module = build.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
     ((name, (plain, calls)),) = session.find_tasks(module).items()
     rule = tvm.IRModule({"main": cpu.schedule_function(plain["main"], spec.to_tvm())})
-    texts = {"plain": tvm.ir.save_json(plain), "rule": tvm.ir.save_json(rule), "calls": calls}
+    texts = {
+        "plain": tvm.ir.save_json(plain),
+        "written": tvm.ir.save_json(plain),
+        "rule": tvm.ir.save_json(rule),
+        "calls": calls,
+    }
     return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}, {name: texts}
 
 
@@ -43,6 +48,8 @@ def setup_of(folder, trials):
     target, tasks = task()
     return {
         "target": target,
+        "device": ["cpu", 0],
+        "threads": 2,
         "tasks": tasks,
         "trials": trials,
         "seconds": None,
@@ -59,8 +66,7 @@ def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     trials = 2 * len(PLANTED) * each
     for name, value in (
         ("_SERVICE", "tests.tvm.faulty_measure:serve"),
-        ("_BUILD_SECONDS", RUN_SECONDS),
-        ("_RUN_SECONDS", RUN_SECONDS),
+        ("_SECONDS", {"llvm": bench.Seconds(60.0, RUN_SECONDS, RUN_SECONDS)}),
         ("_memory", lambda: 800 << 20),
     ):
         monkeypatch.setattr(bench, name, value)

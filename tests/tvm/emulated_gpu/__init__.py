@@ -3,7 +3,8 @@
 What is emulated is the device: everything else is what runs on a machine with a GPU, from the
 target that its driver describes to the library in the artifact. Kernels are compiled from the very
 CUDA source that nvcc would get, by the host's compiler. `install` changes the process for good:
-tests that use it run in one of their own.
+tests that use it run in one of their own. `environment` has every Python process that is started
+with it install it: those of a search too.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from needle_tvm import cuda_driver, ffi, gpu, memory, nvcc
 from needle_tvm.gpu import Gpu
@@ -61,6 +64,12 @@ def _compile(sources: list[Path], output: Path, *options: str) -> None:
         raise RuntimeError(f"{output.name}: {done.stderr[:2000]}")
 
 
+def _fresh(library: Path) -> Path:
+    """Where this process writes the library first: others may be compiling the same."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    return library.with_suffix(f".{os.getpid()}.tmp")
+
+
 def build() -> Path:
     """The emulated runtime, compiled where its sources are not those it was compiled from."""
     site = Path(sysconfig.get_path("purelib"))
@@ -70,8 +79,7 @@ def build() -> Path:
     )
     library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.is_file():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        fresh = library.with_suffix(".tmp")
+        fresh = _fresh(library)
         folders = (HERE, HERE / "headers", site / "tvm/include", site / "tvm_ffi/include")
         dlpack = site / "tvm_ffi/include/dlpack"
         _compile(sources, fresh, "-O1", *(f"-I{folder}" for folder in (*folders, dlpack)))
@@ -82,8 +90,9 @@ def build() -> Path:
 def build_cublas() -> Path:
     """A cuBLAS for the emulated GPU, under the name that the real one has in its file."""
     library = BUILD / "libcublas.so.13"
-    _compile([HERE / "cublas.cc"], library, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
-    return library
+    fresh = _fresh(library)
+    _compile([HERE / "cublas.cc"], fresh, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
+    return fresh.replace(library)
 
 
 @functools.cache
@@ -111,11 +120,12 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
     key = hashlib.sha256(text.encode() + _headers()).hexdigest()[:24]
     library = BUILD / f"kernels-{key}.so"
     if not library.is_file():
-        written = library.with_suffix(".cc")
+        fresh = _fresh(library)
+        written = fresh.with_suffix(".cc")
         written.write_text(text)
-        fresh = library.with_suffix(".tmp")
         _compile([written], fresh, "-O1", f"-I{HERE / 'headers'}", f"-I{ROOT / 'src/common'}")
         fresh.replace(library)
+        written.unlink()
     return library.read_bytes(), [nvcc.Resources(name, 1, 0, 0, 0) for name, _ in kernels]
 
 
@@ -126,12 +136,31 @@ def _given(parameters: str) -> str:
     return ", ".join(f"*({each}*)a[{i}]" for i, each in enumerate(plain))
 
 
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """The emulated runtime, loaded; not before it is needed, since it needs TVM's own library."""
+    ffi.load_ffi()
+    return ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
+
+
+def _load_runtime() -> Any:
+    """In the place of `ffi.load_cuda_runtime`."""
+    _library()
+    return ffi.load_ffi()
+
+
+def environment() -> dict[str, str]:
+    """Variables with which a Python process has a GPU from its start: see site/sitecustomize.py."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(HERE / "site"), str(ROOT), *filter(None, before)]
+    return {"PYTHONPATH": os.pathsep.join(path)}
+
+
 def install() -> None:
     """From here on this process has a GPU."""
-    library = ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
     gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
     nvcc.compile_cubin = compile_cubin
     nvcc.find = lambda: "emulated"
     nvcc.version = lambda: "0.0"  # type: ignore[assignment]
-    cuda_driver.library = lambda: library
-    memory.load_cuda_runtime = ffi.load_ffi
+    cuda_driver.library = _library  # type: ignore[assignment]
+    memory.load_cuda_runtime = _load_runtime
