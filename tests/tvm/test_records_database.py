@@ -4,6 +4,7 @@ import base64
 import contextlib
 import functools
 import json
+import logging
 import os
 import struct
 import subprocess
@@ -244,19 +245,28 @@ class NoRunner(ms.runner.PyRunner):
 
 
 def tune(database, module, target, folder, trials, **options):
-    return ms.tune_tir(
-        module,
-        target,
-        str(folder),
-        trials,
-        num_trials_per_iter=trials,
-        database=database,
-        num_tuning_cores=1,
-        cost_model="random",
-        strategy="replay-trace",
-        seed=1,
-        **options,
-    )
+    try:
+        return ms.tune_tir(
+            module,
+            target,
+            str(folder),
+            trials,
+            num_trials_per_iter=trials,
+            database=database,
+            num_tuning_cores=1,
+            cost_model="random",
+            strategy="replay-trace",
+            seed=1,
+            **options,
+        )
+    finally:
+        # pytest adds handlers of its own, without names, to loggers that do not propagate, as TVM
+        # leaves its own; setting them up again then fails on those.
+        logger = logging.getLogger("tvm.s_tir.meta_schedule")
+        logger.propagate = True
+        for handler in [*logger.handlers]:
+            logger.removeHandler(handler)
+            handler.close()
 
 
 def product(n):
