@@ -11,10 +11,10 @@ A rule with knobs gets a row in `_KNOBS`.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 from needle_tvm._tvm import (
@@ -75,17 +75,17 @@ _KNOBS = (
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     """A function of `gpu.prepared` noted with each rule and knobs that make something else of it
-    than `gpu.schedule_function` does, and than what came before."""
+    than `gpu.schedule_function` does, and than what came before. The rules take turns."""
     seen = {_digest(gpu.schedule_function(function, target))}
-    for each in _KNOBS:
-        for knobs in itertools.islice(each.of(function), _MOST):
-            found = each.apply(function, target, knobs)
-            digest = None if found is None else _digest(found.mod["main"])
-            if digest is not None and digest not in seen:
-                seen.add(digest)
-                noted = Schedule(function)
-                noted.annotate(noted.get_sblock("root"), NOTE, _text(each, knobs))
-                yield noted
+    rows = [[(each, knobs) for knobs in islice(each.of(function), _MOST)] for each in _KNOBS]
+    for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
+        found = each.apply(function, target, knobs)
+        digest = None if found is None else _digest(found.mod["main"])
+        if digest is not None and digest not in seen:
+            seen.add(digest)
+            noted = Schedule(function)
+            noted.annotate(noted.get_sblock("root"), NOTE, _text(each, knobs))
+            yield noted
 
 
 def realised(module: IRModule, target: Target) -> IRModule:

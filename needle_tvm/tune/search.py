@@ -63,6 +63,8 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
         Store(setup["store"], report=reports.append) as store,
         Bench(setup["target"], *places) as bench,
     ):
+        if not space.has_cost_model():
+            reports.append("tuned: xgboost is not installed: candidates are bred at random")
         yield from ({"said": line} for line in reports)
         yield from Search(setup, bench, store).run()
 

@@ -1,0 +1,37 @@
+"""The search's services on the emulated GPU, with faults in some candidates: see search_checks.
+
+A candidate is numbered by its library's name; 0 is the rule's. On a GPU what is read or written far
+outside ends the process's context, and here the process.
+"""
+
+import re
+from pathlib import Path
+
+from needle_tvm._tvm import tvm
+from needle_tvm.tune import services
+
+
+def serve(request):
+    number = int(Path(request["path"]).stem) if "path" in request else 0
+    if request["do"] == "build" and number in FAULTS:
+        request = {**request, "module": FAULTS[number][1](request["module"])}
+    return services.serve(request)
+
+
+def spilt(text, by):
+    """Every result is stored a second time, so many elements further."""
+    script = tvm.ir.load_json(text).script()
+    stores = rf"^( *{RESULT}\[[^\n]*)\] = ([^\n]*)$"
+    twice = rf"\1] = \2\n\1 + T.int64({by})] = \2"
+    changed, count = re.subn(stores, twice, script, flags=re.MULTILINE)
+    assert count, script
+    return tvm.ir.save_json(tvm.script.from_source(changed))
+
+
+RESULT, ELEMENTS = "T_maximum_intermediate", 8 * 32
+
+# By number: how the trial must end, and what is done to the module.
+FAULTS = {
+    1: ("crash", lambda text: spilt(text, 10**10)),
+    2: ("wrong", lambda text: spilt(text, ELEMENTS)),
+}
