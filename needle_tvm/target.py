@@ -54,8 +54,10 @@ class TargetSpec:
         if self.device != "cuda":
             return ""
         found, arch = gpu.gpus(), str(self.fields["arch"])
+        if not found:
+            return gpu.why_none()
         if len(found) <= self.index:
-            return gpu.why_none() or f"this machine has {len(found)} CUDA devices"
+            return f"this machine has {len(found)} CUDA devices"
         here = found[self.index]
         return "" if gpu.runs(arch, here) else f"this machine has {here.name} ({here.arch})"
 

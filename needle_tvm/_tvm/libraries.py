@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from needle_tvm._tvm.functions import NODES, nodes_in
 from needle_tvm._tvm.gpu_code import module_of_library
 from needle_tvm._tvm.names import (
     INTERNAL_ERROR,
@@ -45,6 +46,18 @@ def for_llvm(target: Target) -> Target:
     return make_target({**fields, "cl-opt": [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]})
 
 
+def pass_options(module: IRModule) -> dict[str, Any]:
+    """What TVM's passes must be told to compile these functions.
+
+    Sharing storage, TVM 0.27 lays a tensor core's float32 results over its float16 factors, and
+    then refuses the pointer to them as one of another type.
+    """
+    functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
+    calls = [call for function in functions for call in nodes_in(function, NODES.call)]
+    stores = any(getattr(call.op, "name", "") == "tirx.tvm_store_matrix_sync" for call in calls)
+    return {"tirx.disable_storage_rewrite": True} if stores else {}
+
+
 def build_executable(
     module: IRModule, target: Target, planned: Callable[[IRModule], IRModule] | None = None
 ) -> Any:
@@ -68,7 +81,7 @@ def build_executable(
         plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
         lowering.insert(plan + 1, module_pass(planned))
     target = for_llvm(target)
-    with target:
+    with target, tvm.transform.PassContext(config=pass_options(module)):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 

@@ -94,10 +94,11 @@ class Bench:
         self._stack.__exit__(kind, error, where)
 
     def limits(self) -> roofline.Limits | None:
-        """This machine's; None where others measure, or where they could not be found."""
-        if self.is_remote:
+        """This machine's processor's; None where others measure, or a GPU does, or where they could
+        not be found."""
+        if self.is_remote or self._device[0] != "cpu":
             return None
-        outcome = self._local.call({"do": "probe", "target": self.target, "device": self._device})
+        outcome = self._local.call({"do": "probe", "target": self.target})
         return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:

@@ -14,6 +14,7 @@ from needle_tvm._tvm import (
     cxx_compiler,
     export_library,
     for_llvm,
+    pass_options,
     tvm,
     write_object,
 )
@@ -28,7 +29,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
     linked.
     """
     target = for_llvm(target)
-    with target:
+    with target, tvm.transform.PassContext(config=pass_options(module)):
         built = tvm.tirx.build(module, target=target)
     return _WRITERS[str(target.kind)](built, target, path)
 

@@ -38,7 +38,7 @@ _RULES: dict[str, Callable[[IRModule, Target], str]] = {"llvm": _on_processor, "
 def context(module: IRModule, target: Target, name: str, seed: int, threads: int) -> Any:
     """A TuneContext for the task `module`, whose search is TVM's evolution over `design_space`."""
     rules = _RULES[str(target.kind)](module, target)
-    with _tvm.tensor_intrinsics(wanted=rules == "cuda-tensorcore"):
+    with _tvm.tensor_intrinsics(cuda=rules == "cuda-tensorcore"):
         return ms.TuneContext(
             mod=module,
             target=target,
