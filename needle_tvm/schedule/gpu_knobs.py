@@ -29,6 +29,7 @@ from needle_tvm._tvm import (
 )
 from needle_tvm.schedule import gpu
 from needle_tvm.schedule.gpu_narrow import NARROW_KNOBS, narrow
+from needle_tvm.schedule.gpu_tensor_core import tensor_core, warp_tiles
 from needle_tvm.schedule.gpu_tiles import tiled, tiles
 
 NOTE = "needle.rule"  # annotation of a function's root block
@@ -41,14 +42,24 @@ class Knobs:
     """A rule's: `of(function)` are JSON values, or dataclasses of them, the most promising first.
 
     `apply(function, target, knobs)` is the function's schedule with one of them, None where it does
-    not fit. `revision` is raised when the same knobs come to mean another schedule: what was
-    measured is of the old one.
+    not fit. Both are called under the target. `revision` is raised when the same knobs come to mean
+    another schedule: what was measured is of the old one.
     """
 
     rule: str
     of: Callable[[PrimFunc], Iterable[Any]]
     apply: Callable[[PrimFunc, Target, Any], Schedule | None]
     revision: int = 1
+
+    def all_of(self, function: PrimFunc, target: Target) -> list[Any]:
+        """Those for a function on a target."""
+        with target:
+            return list(self.of(function))
+
+    def scheduled(self, function: PrimFunc, target: Target, knobs: Any) -> Schedule | None:
+        """The function's schedule on a target."""
+        with target:
+            return self.apply(function, target, knobs)
 
 
 def _by_one_of_dlights(function: PrimFunc, target: Target, name: str) -> Schedule | None:
@@ -63,6 +74,7 @@ _KNOBS = (
         lambda function: gpu.NAMES,
         lambda function, target, name: gpu.RULES[gpu.NAMES.index(name)](function),
     ),
+    Knobs("tensor_core", warp_tiles, lambda function, target, tile: tensor_core(function, tile)),
     Knobs("tiled", tiles, lambda function, target, tile: tiled(function, tile)),
     Knobs(
         "narrow",
@@ -76,7 +88,8 @@ _KNOBS = (
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     """A function of `gpu.prepared` noted with each rule and knobs that make something else of it
     than `gpu.schedule_function` does, and than what came before. The rules take turns."""
-    seen = {_digest(gpu.schedule_function(function, target))}
+    with target:
+        seen = {_digest(gpu.schedule_function(function, target))}
     rows = [[(each, knobs) for knobs in islice(each.of(function), _MOST)] for each in _KNOBS]
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
         found = each.apply(function, target, knobs)
@@ -101,9 +114,9 @@ def realised(module: IRModule, target: Target) -> IRModule:
     sch.unannotate(root, NOTE)
     function = sch.mod["main"]
     for each in _KNOBS:
-        for knobs in each.of(function):
+        for knobs in each.all_of(function, target):
             if _text(each, knobs) == note:
-                found = each.apply(function, target, knobs)
+                found = each.scheduled(function, target, knobs)
                 if found is None:
                     raise ValueError(f"{note}: does not fit the function")
                 return found.mod

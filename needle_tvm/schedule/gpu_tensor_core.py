@@ -51,6 +51,7 @@ _SINCE = {
 _WARP = 32
 _BLOCKS = 128  # about as many as large GPUs have processors
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
+_SHARED = 48 << 10  # bytes that every GPU gives a block without asking
 _PAD = 16  # bytes between the rows of a strip, so that those of a fragment lie in different banks
 _VECTOR = 16  # bytes that a thread reads at once
 _DEEP = 32  # terms of a strip that no slices share
@@ -59,7 +60,7 @@ _LEAST_ROWS = 5  # below, a thread for each column multiplies as fast as it read
 
 
 @dataclass(frozen=True)
-class _Tile:
+class WarpTile:
     """A block's tile: its warps side by side, or else sharing out the terms, and the fragments of
     sums that each has, one above the other and side by side."""
 
@@ -72,34 +73,26 @@ class _Tile:
 # From large to small. A warp's sums are at most 64 registers of each thread; strips and results
 # together stay below the 48 kB of shared memory that every GPU gives without asking.
 TILES = (
-    _Tile(columns=4, slices=1, by_rows=4, by_columns=2),
-    _Tile(columns=4, slices=1, by_rows=2, by_columns=1),
-    _Tile(columns=1, slices=4, by_rows=2, by_columns=2),
-    _Tile(columns=1, slices=8, by_rows=1, by_columns=2),
-    _Tile(columns=1, slices=8, by_rows=1, by_columns=1),
+    WarpTile(columns=4, slices=1, by_rows=4, by_columns=2),
+    WarpTile(columns=4, slices=1, by_rows=2, by_columns=1),
+    WarpTile(columns=1, slices=4, by_rows=2, by_columns=2),
+    WarpTile(columns=1, slices=8, by_rows=1, by_columns=2),
+    WarpTile(columns=1, slices=8, by_rows=1, by_columns=1),
 )
 
 
-def tensor_core(function: PrimFunc) -> Schedule | None:
+def tensor_core(function: PrimFunc, tile: WarpTile | None = None) -> Schedule | None:
     """The function's schedule where it is a product of narrow factors and what follows, else None.
 
-    It is made for the target in force; without one, for a GPU that has every instruction.
+    In tiles of the kind given, one of `warp_tiles`, by default the first of them. It is made for
+    the target in force; without one, for a GPU that has every instruction.
     """
-    found = find(function)
-    if found is None or found.wide != "float32":
+    taken = _taken(function)
+    if taken is None:
         return None
-    dtypes = {_dtype(factor) for factor in (found.left, found.right)}
-    if len(dtypes) > 1 or not dtypes <= set(_SINCE):
-        return None
-    (dtype,) = dtypes
-    if dtype == "float32" and TF32 not in found.block.annotations:
-        return None
-    if _architecture() < _SINCE[dtype]:
-        return None
-    if found.rows < _LEAST_ROWS or min(found.columns, found.terms) < _LEAST:
-        return None
-    instructions = _instructions(found, dtype)
-    tile = _tile(found, instructions)
+    found, instructions = taken
+    if tile is None:
+        tile = _tile(found, instructions)
     if _blocks(found, instructions, tile) > _MOST_BLOCKS:
         return None
     m, n, k = instructions.shape
@@ -115,6 +108,30 @@ def tensor_core(function: PrimFunc) -> Schedule | None:
     except SCHEDULE_ERROR:
         return None
     return sch
+
+
+def warp_tiles(function: PrimFunc) -> list[WarpTile]:
+    """The tiles that `tensor_core` may be given for a function: the one it takes, and others."""
+    taken = _taken(function)
+    return [] if taken is None else list(dict.fromkeys([_tile(*taken), *_others(*taken)]))
+
+
+def _taken(function: PrimFunc) -> tuple[Product, Instructions] | None:
+    """The product that the function is and what multiplies it; None where the rule does not fit."""
+    found = find(function)
+    if found is None or found.wide != "float32":
+        return None
+    dtypes = {_dtype(factor) for factor in (found.left, found.right)}
+    if len(dtypes) > 1 or not dtypes <= set(_SINCE):
+        return None
+    (dtype,) = dtypes
+    if dtype == "float32" and TF32 not in found.block.annotations:
+        return None
+    if _architecture() < _SINCE[dtype]:
+        return None
+    if found.rows < _LEAST_ROWS or min(found.columns, found.terms) < _LEAST:
+        return None
+    return found, _instructions(found, dtype)
 
 
 def _dtype(factor: Any) -> str:
@@ -138,33 +155,59 @@ def _instructions(found: Product, dtype: str) -> Instructions:
     return Fragments((8, 32, 16) if found.rows <= 8 else (16, 16, 16), dtype, left, right)
 
 
-def _tile(found: Product, instructions: Instructions) -> _Tile:
-    m, n, k = instructions.shape
+def _tile(found: Product, instructions: Instructions) -> WarpTile:
+    m, n, _ = instructions.shape
     for tile in TILES:
         high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
         filled = 2 * found.rows > high and 2 * found.columns > wide
         if filled and _blocks(found, instructions, tile) >= _BLOCKS:
             break
-    slices = tile.slices
-    while slices > 1 and found.terms <= k * (slices // 2):  # a warp of nothing but zeros
+    return _as_deep(found, instructions, tile)
+
+
+def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
+    """From large to small, none of them twice as large as what there is to compute."""
+    m, n, _ = instructions.shape
+    every = (
+        _as_deep(found, instructions, WarpTile(columns, slices, by_rows, by_columns))
+        for columns, slices in ((8, 1), (4, 1), (2, 1), (1, 8), (1, 4), (1, 2))
+        for by_rows, by_columns in ((4, 2), (2, 4), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
+        if m * by_rows < 2 * found.rows and n * columns * by_columns < 2 * found.columns
+    )
+    return [tile for tile in every if _shared_bytes(found, instructions, tile) <= _SHARED]
+
+
+def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
+    """The tile with no more slices than leave each of them terms: others multiply zeros alone."""
+    slices, terms = tile.slices, instructions.shape[2]
+    while slices > 1 and found.terms <= terms * (slices // 2):
         slices //= 2
     return replace(tile, slices=slices)
 
 
-def _blocks(found: Product, instructions: Instructions, tile: _Tile) -> int:
+def _shared_bytes(found: Product, instructions: Instructions, tile: WarpTile) -> int:
+    """Of a block: a strip of each factor, and the sums that are written at once."""
+    m, n, k = instructions.shape
+    high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
+    row = _depth(found, k, tile) * item_bytes(instructions.dtype) + _PAD
+    sums = m * wide if tile.slices == 1 else tile.slices * high * wide
+    return (high + wide) * row + sums * item_bytes("float32")
+
+
+def _blocks(found: Product, instructions: Instructions, tile: WarpTile) -> int:
     m, n, _ = instructions.shape
     high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
     return found.batches * math.ceil(found.rows / high) * math.ceil(found.columns / wide)
 
 
-def _depth(found: Product, terms: int, tile: _Tile) -> int:
+def _depth(found: Product, terms: int, tile: WarpTile) -> int:
     """Terms of a strip: two fragments of each slice where there are as many."""
     if tile.slices == 1:
         return _DEEP
     return terms * tile.slices * (2 if found.terms > terms * tile.slices else 1)
 
 
-def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: _Tile) -> None:
+def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: WarpTile) -> None:
     m, n, k = instructions.shape
     total, out = sch.get_sblock(PRODUCT), sch.get_sblock(RESULT)
     if tile.slices == 1:

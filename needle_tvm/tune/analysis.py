@@ -11,6 +11,7 @@ import numpy as np
 
 from needle_tvm._tvm import NODES, PrimFunc, nodes_in, tirx, written_dtype
 from needle_tvm.errors import TuningError
+from needle_tvm.schedule.gpu_tensor_core import TF32
 from needle_tvm.tolerance import accumulated_tolerance
 from needle_tvm.tune.gate import Parameter, is_float
 
@@ -81,6 +82,12 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
         if len(stored) == 1:
             found |= stored
     return found
+
+
+def multiplies_tf32(function: PrimFunc) -> bool:
+    """Whether factors are tf32 in float32's memory. Only what was rounded to it is given to such a
+    function: of other numbers tensor cores leave bits out, which nothing else does."""
+    return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
 
 
 def _narrow(expr: Any) -> Any:

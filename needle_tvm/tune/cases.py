@@ -16,16 +16,22 @@ SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
+_TF32 = np.uint32(0xFFFFE000)  # the bits that tf32 has of float32's
 _ZERO_SHARE = 0.25  # of the values, of each sign
 _FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the exponent's range
 
 
 def ordinary(
-    parameters: Sequence[Parameter], ranges: Mapping[str, tuple[int, int]], seed: Sequence[int]
+    parameters: Sequence[Parameter],
+    ranges: Mapping[str, tuple[int, int]],
+    seed: Sequence[int],
+    *,
+    tf32: bool = False,
 ) -> list[Array]:
     """Standard normal values for the inputs; integers within their range.
 
-    `ranges` has (lowest, first beyond) of integer inputs by name; 0 and 1 where it has none.
+    `ranges` has (lowest, first beyond) of integer inputs by name; 0 and 1 where it has none. Of
+    `tf32` every float32 input is a number of that type.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -34,7 +40,10 @@ def ordinary(
             continue
         dtype = np.dtype(each.dtype)
         if is_float(each.dtype):
-            array = rng.standard_normal(each.shape, np.float32).astype(dtype)
+            array = rng.standard_normal(each.shape, np.float32)
+            if tf32:
+                array = (array.view(np.uint32) & _TF32).view(np.float32)
+            array = array.astype(dtype)
         else:
             array = rng.integers(*ranges.get(each.name, (0, 2)), each.shape).astype(dtype)
         arrays.append(aligned_copy(np.asarray(array)))

@@ -73,9 +73,10 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
     parameters = function.parameters
     writer = Writer(folder, parameters)
     ranges = analysis.integer_ranges(module["main"])
+    tf32 = analysis.multiplies_tf32(module["main"])
     left_out: dict[str, str] = {}
     for draw in range(_DRAWS):
-        inputs = cases.ordinary(parameters, ranges, (seed, draw))
+        inputs = cases.ordinary(parameters, ranges, (seed, draw), tf32=tf32)
         expected = _expected(function, inputs, seed, may_jump=True)
         if expected is not None and all(_conditioned(each) for each in expected):
             break

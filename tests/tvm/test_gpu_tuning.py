@@ -78,6 +78,15 @@ def test_choices_are_of_every_rule_that_fits_and_the_first_is_of_another():
     assert all("threadIdx.x" in text and gpu_knobs.NOTE not in text for text in texts)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_choices_of_halves_are_tiles_of_tensor_cores_too(dtype):
+    found = choices(dense(64, 64, 64, dtype))
+    tiles = [each for each in found if note(each)[0] == "tensor_core"]
+    assert len(tiles) > 4 and "tensor_core" in {note(each)[0] for each in found[:4]}
+    for each in tiles:
+        assert "tvm_mma_sync" in str(gpu_knobs.realised(each.mod, TARGET).script())
+
+
 def test_a_choice_comes_back_from_its_record(store):
     """By its trace alone, and TVM's own search is not given it."""
     module = dense()
@@ -229,6 +238,11 @@ def check(what, seconds):
 @pytest.mark.slow
 def test_a_search_end_to_end():
     check("test_a_search_end_to_end", 900)
+
+
+@pytest.mark.slow
+def test_a_search_among_tiles_of_tensor_cores():
+    check("test_a_search_among_tiles_of_tensor_cores", 1800)
 
 
 def test_candidates_that_write_out_of_bounds():

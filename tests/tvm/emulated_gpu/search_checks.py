@@ -59,6 +59,25 @@ def test_a_search_end_to_end():
     assert told["trials"] == 10 and told["best_seconds"] <= note["best_seconds"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
+def test_a_search_among_tiles_of_tensor_cores(dtype):
+    """Candidates of narrow operands pass the gate, and the model is right with what is kept."""
+    rng = np.random.default_rng(0)
+    model = make_mlp(64, 64)
+    x = tensor(rng.standard_normal((16, 64)).astype(np.float32))
+    executable = needle_tvm.compile(model, x, target="cuda", dtype=dtype, trials=8)
+    found, _ = records()
+    tensor_core = [each for each in found.values() if "tensor_core" in each.trace]
+    assert tensor_core and executable.manifest["precision"] == dtype
+    note = max(executable.manifest["tuning"], key=lambda note: note["trials"])
+    assert not {"wrong", "crash"} & set(note["rejected"]), note
+    expected = model(x).numpy()
+    unit = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+    np.testing.assert_allclose(
+        executable(x).numpy(), expected, atol=8 * unit * np.abs(expected).max()
+    )
+
+
 def setup_of(folder, trials):
     """A search's setup for one small layer: see search.search."""
     spec = resolve("cuda")
