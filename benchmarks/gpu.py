@@ -230,7 +230,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     A contestant that fails or is wrong is left out, with the reason under "left_out".
     """
     from kernel_lab import registry
-    from kernel_lab.errors import WrongResult
+    from kernel_lab.errors import ContestantError
     from kernel_lab.run import Request, run
     from needle_tvm._tvm import tvm
     from needle_tvm.timing import TimingError
@@ -241,7 +241,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         request = Request(name, device="cuda", rungs=rungs, rounds=rounds, peers=peers)
         try:
             result = run(request).to_dict()
-        except (WrongResult, TimingError) as error:
+        except (ContestantError, TimingError) as error:
             name_of = getattr(error, "contestant", str(error).partition(": ")[0])
             guilty = name_of.removesuffix(", one launch")
             left_out[guilty] = str(error)

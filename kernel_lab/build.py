@@ -5,24 +5,18 @@ Imports TVM's compiler when used.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_lab.errors import LabUsageError
 from kernel_lab.workload import Processor
+from needle_tvm import gpu, nvcc
 from needle_tvm import target as targets
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
 
-CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # what the GPU rungs are compiled for where no GPU is
-
-# TVM compiles CUDA with nvcc, not with NVRTC, for which the wheel lacks the bindings.
-NVCC_MODE = {"TVM_CUDA_COMPILE_MODE": "nvcc"}
+CUDA_ARCHITECTURES = ("sm_75", "sm_90a")  # what the GPU rungs are compiled for where no GPU is
+_OWN_FEATURES = ("sm_90",)  # have instructions that no other architecture has: compiled for as "a"
 
 # Shared memory a block may use without asking for more, on every architecture from sm_75 on.
 SHARED_BYTES = 48 * 1024
@@ -43,12 +37,14 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_architecture() -> str | None:
-    """Architecture of this machine's GPU, such as "sm_90"; None where there is none."""
-    if why_no_gpu() is not None:
-        return None
-    from needle_tvm._tvm import tvm
+    """What to compile for on this machine's first GPU, such as "sm_90a"; None where there is none.
 
-    return "sm_" + str(tvm.cuda(0).compute_version).replace(".", "")
+    With the features that only this architecture has: a rung runs where it was compiled.
+    """
+    found = gpu.gpus()
+    if not found:
+        return None
+    return found[0].arch + "a" * (found[0].arch in _OWN_FEATURES)
 
 
 def architecture(target: Target) -> str | None:
@@ -82,42 +78,26 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """TVM's runtime module. For a GPU this takes nvcc; `require_nvcc` says where it is missing."""
+    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet."""
     from needle_tvm._tvm import tvm
 
-    with _nvcc_mode():
-        return tvm.tirx.build(module, target=target)
+    return tvm.tirx.build(module, target=target)
 
 
 def write_library(module: IRModule, target: Target, path: Path) -> None:
-    """Compile and link a module into a shared library that runs without the compiler."""
-    compile_module(module, target).export_library(str(path))
+    """Compile and link a module into a shared library that runs without a compiler.
 
+    A GPU's kernels are machine code in it, by nvcc and without its fast mathematics. Raises
+    TargetError where there is no nvcc, CudaCompilerError where it refuses the code.
+    """
+    from needle_tvm._tvm import export_library
 
-def require_nvcc() -> None:
-    """Raises LabUsageError where CUDA code cannot be compiled."""
-    if shutil.which("nvcc") is None:
-        raise LabUsageError("no nvcc was found: GPU rungs cannot be compiled here")
+    def compile_cuda(source: str) -> bytes:
+        return nvcc.compile_cubin(source, str(architecture(target)))[0]
+
+    export_library(compile_module(module, target), path, compile_cuda)
 
 
 def why_no_gpu() -> str | None:
-    """Why nothing can run on a GPU here; None where it can. Imports TVM."""
-    from needle_tvm._tvm import tvm
-
-    try:
-        there = bool(tvm.cuda(0).exist)
-    except (RuntimeError, ValueError, AttributeError):  # no CUDA runtime could be loaded
-        there = False
-    return None if there else "no CUDA device was found on this machine"
-
-
-@contextmanager
-def _nvcc_mode() -> Iterator[None]:
-    """Sets NVCC_MODE for what is inside, unless the user has chosen."""
-    missing = {name: value for name, value in NVCC_MODE.items() if name not in os.environ}
-    os.environ.update(missing)
-    try:
-        yield
-    finally:
-        for name in missing:
-            del os.environ[name]
+    """Why nothing can run on a GPU here; None where it can."""
+    return gpu.why_none() or None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kernel_lab import build
 from kernel_lab.errors import LabError
 from needle_tvm import nvcc
 from needle_tvm.errors import CudaCompilerError
@@ -23,10 +22,9 @@ _KERNEL = re.compile(
 def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Resources]]:
     """What ptxas says of each source's kernels, by the sources' names.
 
-    `sources` are CUDA texts of TVM's by name (`ir_views.cuda_source`). Raises LabUsageError where
+    `sources` are CUDA texts of TVM's by name (`ir_views.cuda_source`). Raises TargetError where
     there is no nvcc, LabError, naming the source, where one does not compile or has no kernel.
     """
-    build.require_nvcc()
     by_head: dict[str, list[str]] = {}  # TVM defines what a source needs before the kernels
     found: dict[str, list[Resources]] = {name: [] for name in sources}
     prefixes = {f"k{number}__": name for number, name in enumerate(sources)}

@@ -13,9 +13,17 @@ class LabUsageError(LabError, UsageError):
     """Something was asked for that the lab does not have or cannot do: a size, a rung, a device."""
 
 
-class WrongResult(LabError):
-    """A rung, or a peer, computes something else than NumPy does in float64."""
+class ContestantError(LabError):
+    """A rung or a peer cannot take part in a contest, and `contestant` is which."""
 
     def __init__(self, message: str, contestant: str) -> None:
         super().__init__(message)
         self.contestant = contestant
+
+
+class WrongResult(ContestantError):
+    """A rung, or a peer, computes something else than NumPy does in float64."""
+
+
+class NotCompiled(ContestantError):
+    """A rung whose CUDA code nvcc refuses."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernel_lab import build, peers, roofline
-from kernel_lab.errors import WrongResult
+from kernel_lab.errors import NotCompiled, WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
 from needle_tvm import timing
+from needle_tvm.errors import CudaCompilerError
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Target
@@ -81,7 +82,10 @@ class Field:
 
     def _add_library(self, name: str, module: Any, inputs: str, output: list[int]) -> None:
         path = self.folder / f"{len(self.contestants)}.so"
-        build.write_library(module, self.target, path)
+        try:
+            build.write_library(module, self.target, path)
+        except CudaCompilerError as error:
+            raise NotCompiled(f"{self.workload.name}: {name}: {error}", name) from error
         kwargs: dict[str, Any] = {"path": str(path), "inputs": inputs, "output": output}
         factory = "library" if self.device == "cpu" else "device_library"
         for label, launches in self._calls(name):
@@ -92,8 +96,6 @@ class Field:
                     label,
                     f"kernel_lab.contestants:{factory}",
                     kwargs,
-                    # A library for a GPU carries source, which is compiled where it is loaded.
-                    env={} if self.device == "cpu" else build.NVCC_MODE,
                     threads=self.case.processor.cores,
                 )
             )

@@ -24,6 +24,7 @@ from kernel_lab.code_counts import (
     x86_counts,
 )
 from kernel_lab.errors import LabError
+from needle_tvm import nvcc
 from needle_tvm.nvcc import Resources, resources
 from needle_tvm.words import counted
 
@@ -187,9 +188,8 @@ class GpuCode:
 def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuCode:
     """Compile a rung for a GPU of that architecture, with or without one at hand.
 
-    Raises LabUsageError where there is no nvcc, LabError where nvcc refuses the code.
+    Raises TargetError where there is no nvcc, LabError where nvcc refuses the code.
     """
-    build.require_nvcc()
     source = cuda_source(module, arch)
     ptx, report = _assembled(source, arch)
     hot = hot_part(ptx)
@@ -222,8 +222,11 @@ def _assembled(source: str, arch: str) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")
         file.write_text(source)
-        _run(["nvcc", "-std=c++17", f"-arch={arch}", "-ptx", "-o", str(ptx), str(file)])
-        report = _run(["ptxas", "-v", f"-arch={arch}", "-o", f"{directory}/k.cubin", str(ptx)])
+        command = [nvcc.require(), "-std=c++17", f"-arch={arch}"]
+        _run([*command, "-ptx", "-o", str(ptx), str(file)])
+        report = _run(
+            [*command, "-Xptxas", "-v", "-cubin", "-o", f"{directory}/kernel.cubin", str(ptx)]
+        )
         return ptx.read_text(), report
 
 
@@ -232,5 +235,5 @@ def _run(command: list[str]) -> str:
         command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False
     )
     if done.returncode:
-        raise LabError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise LabError(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[-400:]}")
     return str(done.stdout + done.stderr)

@@ -13,6 +13,7 @@ from kernel_lab.rung import Rung
 from kernel_lab.scaled import ScaledTrace, scaled_trace
 from kernel_lab.trace import Trace, TraceTooLarge, gpu, statistics
 from kernel_lab.workload import Case, Workload
+from needle_tvm.errors import NeedleTVMError
 
 _LINES = 120  # of an excerpt of generated code
 _STEPPED = (20_000, 100_000, 600_000)  # accesses of a run to step through: the fewest it has
@@ -67,7 +68,7 @@ def code(entry: RungResult, device: str, target: Any) -> str:
                 )
             )
         on_gpu = ir_views.gpu_code(entry.module)
-    except LabError as error:
+    except NeedleTVMError as error:
         return f'<h3>Generated code</h3><p class="muted">{html.escape(str(error))}</p>'
     return (
         f"<h3>Generated code</h3><p>{html.escape(on_gpu.summary())}</p>"

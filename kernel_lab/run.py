@@ -52,7 +52,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     """The result of a request.
 
     Raises LabUsageError for what cannot be asked for, WrongResult where a rung does not compute
-    what NumPy does, TimingError where a contestant died.
+    what NumPy does, NotCompiled where nvcc refuses its code, TimingError where a contestant died.
     """
     say = progress or (lambda done, total, text: None)
     ladder = registry.ladder(request.workload, request.device)

@@ -32,6 +32,15 @@ def generation(arch: str) -> int:
     return int(digits)
 
 
+def _lacks(arch: str, needs: str) -> str | None:
+    """Why code that needs an architecture cannot be for `arch`; None where it can."""
+    if needs.endswith("a"):  # newer ones do not have what only this one has
+        return None if arch == needs else f"it needs {needs}, and the code is for {arch}"
+    if generation(arch) >= generation(needs):
+        return None
+    return f"it needs {needs} or newer, and the code is for {arch}"
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step: a schedule function and, where the step is a rewrite, a definition of its own.
@@ -41,7 +50,8 @@ class Rung:
     returns None for a size the rung is right at, else why it is not taken. `explained` says why the
     measured factor differs from `expected`, on which machine. `precision` is what the operands of
     the definition are rounded to, where that is less than the workload's float32; sums are float32.
-    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80".
+    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80",
+    or with an "a" the only one that has them, "sm_90a".
     """
 
     name: str
@@ -61,9 +71,8 @@ class Rung:
 
         Without `arch` (on a CPU, or where code is only looked at) any will do.
         """
-        if arch and self.needs and generation(arch) < generation(self.needs):
-            return f"it needs {self.needs} or newer, and the code is for {arch}"
-        return self.claims(size)
+        lack = _lacks(arch, self.needs) if arch and self.needs else None
+        return lack or self.claims(size)
 
     def module(self, case: Case) -> IRModule:
         """The scheduled module, its only function named "main".
