@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_BITS = {"float32": 24, "float16": 11, "tf32": 11}  # of an operand's significand
+_BITS = {"float32": 24, "float16": 11, "tf32": 11, "bfloat16": 8}  # of an operand's significand
 
 _HEADINGS = (
     "rung",

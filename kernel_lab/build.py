@@ -78,10 +78,17 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet."""
+    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet.
+
+    A module that was scheduled goes through the pipeline for schedules, one written by hand in
+    tirx through tirx's, which adds no barriers of its own.
+    """
     from needle_tvm._tvm import tvm
 
-    return tvm.tirx.build(module, target=target)
+    scheduled = all("s_tir" in function.attrs for function in module.functions.values())
+    # Only copies that a schedule names asynchronous become cp.async.
+    with tvm.transform.PassContext(config={"tirx.use_async_copy": True}):
+        return tvm.tirx.build(module, target, pipeline="default" if scheduled else "tirx")
 
 
 def write_library(module: IRModule, target: Target, path: Path) -> None:

@@ -90,7 +90,8 @@ class Field:
         factory = "library" if self.device == "cpu" else "device_library"
         for label, launches in self._calls(name):
             if self.device != "cpu":
-                kwargs = {**kwargs, "launches": launches, "device": PLACE}
+                dtype = self.workload.dtype
+                kwargs = {**kwargs, "launches": launches, "device": PLACE, "dtype": dtype}
             self.contestants.append(
                 timing.Contestant(
                     label,

@@ -40,6 +40,8 @@ _TORCH = {
     "depthwise": "torch.nn.functional.conv2d with groups=C",
     "separable": "torch.nn.functional.conv2d twice, groups=C and 1x1",
     "gemm": "torch.mm",
+    "gemm_f16": "torch.mm",
+    "gemm_bf16": "torch.mm",
     "gelu_matmul": "torch.addmm, then torch.nn.functional.gelu",
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
@@ -60,7 +62,9 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
             how = f"{_NUMPY[name]} with OPENBLAS_CORETYPE=SKYLAKEX"
             found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=_KNOWING))
     if name in _TORCH:
-        found.append(Peer("PyTorch", "torch_peer", _TORCH[name], modules=("torch",)))
+        found.append(
+            Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",), precision=workload.dtype)
+        )
         if device == "cuda" and name in _TENSOR_CORES:
             how = f"{_TORCH[name]} with TF32 allowed, on tensor cores from sm_80 on"
             modules = ("torch",)
@@ -84,6 +88,8 @@ def contestant(
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
         tf32 = peer.precision == "tf32"
-        kwargs.update(work=workload.name, threads=threads, tf32=tf32, **options)
+        kwargs.update(
+            work=workload.name, threads=threads, tf32=tf32, dtype=workload.dtype, **options
+        )
     factory = f"kernel_lab.contestants:{peer.factory}"
     return Contestant(peer.name, factory, kwargs, peer.env, threads)

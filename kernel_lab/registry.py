@@ -11,6 +11,7 @@ from kernel_lab.ladders import (
     gelu_matmul_cpu,
     gelu_matmul_cuda,
     gemm_cpu,
+    gemm_half_cuda,
     gemm_tensor_core,
     vector_add_cpu,
     vector_add_cuda,
@@ -30,6 +31,7 @@ _LADDERS = (
     depthwise_cuda.ladder,
     depthwise_cuda.separable,
     gemm_tensor_core.ladder,
+    *gemm_half_cuda.ladders,
     gelu_matmul_cuda.ladder,
 )
 LADDERS: dict[tuple[str, str], Ladder] = {

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # What a rung is. "rewrite" changes the definition (the algorithm or the layout it works on) and
-# keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
-# and made things worse or no better; "search" was found by a machine; "peer" is another library.
-KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
+# keeps the schedule; "schedule" changes the schedule alone; "kernel" is written by hand in place of
+# both; "failed" is a step that was worth a try and made things worse or no better; "search" was
+# found by a machine; "peer" is another library.
+KINDS = ("naive", "rewrite", "schedule", "kernel", "failed", "search", "peer")
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,13 @@ class LabResult:
         raise KeyError(name)
 
     def best(self) -> RungResult | None:
-        """The fastest hand-written rung that was timed, of those that compute in float32."""
+        """The fastest hand-written rung that was timed, of those that round as the first does."""
         timed = [
             r
             for r in self.rungs
-            if r.seconds is not None and r.kind != "search" and r.precision == "float32"
+            if r.seconds is not None
+            and r.kind != "search"
+            and r.precision == self.rungs[0].precision
         ]
         return min(timed, key=lambda r: r.seconds.median if r.seconds else 0.0, default=None)
 

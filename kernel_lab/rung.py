@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernel_lab.search import Space
     from needle_tvm._tvm import IRModule, Schedule
 
-ScheduleFunction = Callable[["Schedule", Case], Any]
+ScheduleFunction = Callable[..., Any]  # of a Schedule and a Case; a kernel's, of a Case
 Definition = Callable[[Case], list[Any]]
 Claim = Callable[[Size], "str | None"]
 
@@ -45,11 +45,14 @@ def _lacks(arch: str, needs: str) -> str | None:
 class Rung:
     """One step: a schedule function and, where the step is a rewrite, a definition of its own.
 
+    Of a kernel written by hand (kind "kernel"), `schedule` makes the module of a case. `define`
+    still says what is computed.
+
     `reason` is the function's docstring: why, and what it should bring. `after` is the rung it
     starts from, `expected` the lowest and highest factor it should bring against that one. `claims`
     returns None for a size the rung is right at, else why it is not taken. `explained` says why the
     measured factor differs from `expected`, on which machine. `precision` is what the operands of
-    the definition are rounded to, where that is less than the workload's float32; sums are float32.
+    the definition are rounded to, or the result of halves; sums are float32.
     `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80",
     or with an "a" the only one that has them, "sm_90a".
     """
@@ -84,6 +87,8 @@ class Rung:
         refusal = self.claims(case.size)
         if refusal:
             raise LabUsageError(f"rung {self.name!r} does not take this size: {refusal}")
+        if self.kind == "kernel":
+            return self.schedule(case)
         sch = Schedule(te.create_prim_func(self.define(case)))
         self.schedule(sch, case)
         return sch.mod
@@ -132,7 +137,8 @@ class Ladder:
 
         def add(function: ScheduleFunction) -> ScheduleFunction:
             previous = self._previous(after)
-            inherited = previous.precision if previous and define is None else "float32"
+            own = self.workload.dtype
+            inherited = previous.precision if previous and define is None else own
             self.rungs.append(
                 Rung(
                     name=name or function.__name__.strip("_"),

@@ -77,7 +77,7 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         )
     if result.untimed_reason:
         console.print(f"{_UNMEASURED}: {result.untimed_reason}", highlight=False)
-    if any(entry.precision != "float32" for entry in (*result.rungs, *result.peers)):
+    if len({entry.precision for entry in (*result.rungs, *result.peers)}) > 1:
         console.print(
             "float16, tf32: operands rounded to 11 bits, sums float32; other arithmetic than the "
             "rows without it, and another tolerance",

@@ -44,7 +44,8 @@ _PTX = {"float16": "f16", "bfloat16": "bf16"}
 class Plan(NamedTuple):
     """The choices that rungs differ in.
 
-    `columns` of a block's tile, 128 or 256; `stages` of shared memory; `blocks` of a persistent
+    `columns` of a block's tile, 128 or 256; `stages` of shared memory, at least 2, since a stage is
+    given back when the next one's products are under way; `blocks` of a persistent
     grid, None for a block for each tile; `cluster`, 1 or 2 blocks; `group`, how many rows of tiles
     blocks walk down before they go one column on, so that those at work share what is in the L2.
     """

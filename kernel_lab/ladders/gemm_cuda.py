@@ -199,12 +199,13 @@ def deep_tiles(size: Size) -> str | None:
     return multiples(size, K=2 * STEP) or whole_tiles(size)
 
 
-@ladder.rung(expected=(1.05, 1.6), claims=deep_tiles)
+@ladder.rung(expected=(0.9, 1.4), claims=deep_tiles)
 def double_buffer(sch: Schedule, case: Case) -> None:
-    """While one strip is multiplied the next one is already being fetched.
+    """Two copies of each strip in shared memory: one is filled while the other is multiplied.
 
-    Two copies of each strip in shared memory: the loads' latency hides behind the arithmetic, and
-    one barrier a step remains of two.
+    A warp that is done may fetch before the others are. But what is fetched goes through registers
+    and is stored before the multiplying begins, so each warp still waits for its own loads, and TVM
+    keeps both barriers, since it does not see that the copies differ. `async_copies` waits less.
     """
     c, k_outer = tiled(sch, 2 * STEP, vector=4)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])

@@ -1,6 +1,6 @@
 """The top of the GPU ladder of the matrix product: tensor cores.
 
-Added to `gemm_cuda.ladder`. Tensor cores multiply halves, so these rungs round: A and B stay
+Added to `gemm_cuda.ladder` behind the float32 rungs. Tensor cores multiply halves, so these rungs round: A and B stay
 float32 in global memory, each block rounds its strips to float16 on their way into shared memory,
 and the sums are float32. That is another precision than the rungs below have (an operand keeps 11
 bits instead of 24), which `precision` says, the table shows and the tolerance follows.
@@ -11,14 +11,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernel_lab.ladders import gemm_cuda
+from kernel_lab.ladders import gemm_cuda, gemm_ffma
 from kernel_lab.ladders.cuda_limits import grid_claim
 from kernel_lab.workload import Case, Size
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Schedule
 
-ladder = gemm_cuda.ladder
+ladder = gemm_ffma.ladder
 
 EDGE = 16  # of a fragment, and the terms one instruction sums
 WARPS = 2  # of a block along each axis

@@ -43,7 +43,11 @@ GEMM = Workload(
     summary="C = A B, A of M x K and B of K x N",
     sizes={
         "cpu": ({"M": 512, "N": 512, "K": 512}, {"M": 1024, "N": 1024, "K": 1024}),
-        "cuda": ({"M": 1024, "N": 512, "K": 2048}, {"M": 2048, "N": 2048, "K": 2048}),
+        "cuda": (
+            {"M": 1024, "N": 512, "K": 2048},
+            {"M": 2048, "N": 2048, "K": 2048},
+            {"M": 4096, "N": 4096, "K": 4096},
+        ),
     },
     define=define,
     reference=reference,

@@ -1,4 +1,4 @@
-// Hopper's asynchronous instructions, emulated for kernels that TVM writes: see __init__.py.
+// Asynchronous instructions of GPUs, emulated for kernels that TVM writes: see __init__.py.
 //
 // Threads are fibers that run in turn and give way while they wait. What the hardware may do late is
 // done as late as the PTX ISA allows, so that who does not wait long enough computes something else:
@@ -42,7 +42,15 @@ struct Place {
 };
 static Place threadIdx, blockIdx;
 
-namespace hopper {
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct int4 {
+  int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+
+namespace late {
 
 constexpr size_t kStack = 1 << 17, kShared = 232448;
 constexpr uint32_t kWindow = 1 << 18;  // of a block's shared memory in the cluster's addresses
@@ -61,6 +69,11 @@ struct Store {
   int x, y;
   uint32_t from;
 };
+struct Fetch {
+  uint32_t to;
+  const void* from;
+  int bytes;
+};
 template <class Work>
 struct Groups {  // work that is committed in groups, and done when it is waited for
   std::vector<Work> open;
@@ -78,6 +91,7 @@ struct Thread {
   bool done = false;
   Groups<Product> products;
   Groups<Store> stores;
+  Groups<Fetch> fetches;
 };
 struct Rendezvous {
   int arrived = 0;
@@ -134,7 +148,9 @@ inline void meet(int64_t which, int count) {
   }
   wait_until([&r, generation] { return r.generation != generation; });
 }
-inline void meet_block() { meet(-1 - g.current->rank, static_cast<int>(g.threads.size() / g.shared.size())); }
+inline void meet_block() {
+  meet(-1 - g.current->rank, static_cast<int>(g.threads.size() / g.shared.size()));
+}
 inline void meet_cluster() { meet(-1000, static_cast<int>(g.threads.size())); }
 inline void meet_named(uint32_t id, uint32_t count) {
   if (id == 0 || id > 15) fail("no such named barrier");
@@ -215,6 +231,18 @@ inline void wait_stores(size_t left) {
       each(*s.map, s.x, s.y, s.from, [](uint16_t* to, uint32_t place) {
         if (to) std::memcpy(to, at(place), 2);
       });
+}
+
+// cp.async: a thread's own copies.
+inline void fetch(uint32_t to, const void* from, int bytes) {
+  if (to % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) fail("not aligned");
+  g.current->fetches.open.push_back({to, from, bytes});
+}
+inline void commit_fetches() { g.current->fetches.commit(); }
+inline void wait_fetches(size_t left) {
+  auto& closed = g.current->fetches.closed;
+  for (; closed.size() > left; closed.pop_front())
+    for (const Fetch& f : closed.front()) std::memcpy(at(f.to), f.from, f.bytes);
 }
 
 inline float as_float(uint16_t bits, bool bfloat) {
@@ -312,6 +340,7 @@ inline void thread_main() {
     const auto& t = *g.current;
     if (!t.products.closed.empty() || !t.products.open.empty()) fail("products not waited for");
     if (!t.stores.closed.empty() || !t.stores.open.empty()) fail("stores not waited for");
+    if (!t.fetches.closed.empty() || !t.fetches.open.empty()) fail("copies not waited for");
   } catch (const std::exception& error) {
     g_error = error.what();
   }
@@ -320,8 +349,9 @@ inline void thread_main() {
   swapcontext(&g.current->here, &g.scheduler);
 }
 
-// Runs the kernel as each thread of a cluster of blocks, the first of which is `first`.
-inline void run_cluster(int first, int blocks, int threads, unsigned seed) {
+// Runs the kernel as each thread of a cluster of blocks, neighbours along x from `first` on.
+inline void run_cluster(Place first, int blocks, Place shape, unsigned seed) {
+  const int threads = static_cast<int>(shape.x * shape.y);
   g.threads = std::vector<Thread>(blocks * threads);
   g.slots.assign(g.threads.size(), 0);
   g.shared.assign(blocks, std::vector<uchar>(kShared + 1024, 0xff));
@@ -332,8 +362,9 @@ inline void run_cluster(int first, int blocks, int threads, unsigned seed) {
   for (int i = 0; i < blocks * threads; ++i) {
     Thread& t = g.threads[i];
     t.rank = i / threads;
-    t.thread = {static_cast<unsigned>(i % threads), 0, 0};
-    t.block = {static_cast<unsigned>(first + t.rank), 0, 0};
+    const unsigned number = static_cast<unsigned>(i % threads);
+    t.thread = {number % shape.x, number / shape.x, 0};
+    t.block = {first.x + static_cast<unsigned>(t.rank), first.y, 0};
     getcontext(&t.here);
     t.here.uc_stack.ss_sp = t.stack.get();
     t.here.uc_stack.ss_size = kStack;
@@ -363,6 +394,9 @@ inline void run_cluster(int first, int blocks, int threads, unsigned seed) {
   }
 }
 
-}  // namespace hopper
+}  // namespace late
 
-inline uint32_t __cvta_generic_to_shared(const void* p) { return hopper::address(p); }
+inline uint32_t __cvta_generic_to_shared(const void* p) { return late::address(p); }
+inline void __syncthreads() { late::meet_block(); }
+// Of lane 0, for a value that all lanes of a warp have.
+inline int __shfl_sync(unsigned, int value, int, int) { return value; }
