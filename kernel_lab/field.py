@@ -125,5 +125,8 @@ def compare(result: Array, expected: Array, tolerance: float) -> Check:
 
 
 def _save(path: str, arrays: Sequence[Array]) -> None:
-    named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
+    """In float32, which holds halves exactly: a file has no bfloat16."""
+    named: dict[str, Any] = {
+        f"input_{number}": array.astype(np.float32) for number, array in enumerate(arrays)
+    }
     np.savez(path, **named)

@@ -235,5 +235,7 @@ def _run(command: list[str]) -> str:
         command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False
     )
     if done.returncode:
-        raise LabError(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise LabError(
+            f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[-400:]}"
+        )
     return str(done.stdout + done.stderr)

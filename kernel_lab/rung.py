@@ -12,7 +12,7 @@ from kernel_lab.workload import Case, Size, Workload
 
 if TYPE_CHECKING:
     from kernel_lab.search import Space
-    from needle_tvm._tvm import IRModule, Schedule
+    from needle_tvm._tvm import IRModule
 
 ScheduleFunction = Callable[..., Any]  # of a Schedule and a Case; a kernel's, of a Case
 Definition = Callable[[Case], list[Any]]

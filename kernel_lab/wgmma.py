@@ -19,13 +19,14 @@ about two thirds of what sm_90a's `wgmma` does. The parts and why they are there
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions" and "Asynchronous
 copy"; the division of labour is CUTLASS's warp-specialised kernel's. Designed by arithmetic and
-run in emulation (tests/lab/hopper); not measured. Imports TVM's compiler.
+run in emulation (tests/lab/asynchronous); not measured. Imports TVM's compiler.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kernel_lab.errors import LabUsageError
 from needle_tvm._tvm import IRModule
 from needle_tvm._tvm import tvmscript as T
 
@@ -70,9 +71,13 @@ class Plan(NamedTuple):
 def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
     """C (m x n) = A (m x k) B (k x n), all row by row in `dtype`, "float16" or "bfloat16".
 
-    Sums are float32 and rounded once. Rows must be whole times 16 bytes long, the copy engine's
-    rule: n and k multiples of 8. For sm_90a alone.
+    Sums are float32 and rounded once. For sm_90a alone. Raises LabUsageError where a row is no
+    multiple of 16 bytes, which is the copy engine's rule, and for a plan that does not work.
     """
+    if k % 8 or n % 8:
+        raise LabUsageError(f"wgmma: N={n}, K={k}: must be multiples of 8")
+    if plan.stages < 2:
+        raise LabUsageError(f"wgmma: stages={plan.stages}: must be at least 2")
     columns, stages, cluster, group = plan.columns, plan.stages, plan.cluster, plan.group
     steps, tile_columns = -(-k // STEP), -(-n // columns)
     tile_rows = -(-m // (ROWS * cluster))  # of all the blocks of a cluster together
@@ -107,9 +112,7 @@ def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
         if lane < cluster:
             T.ptx.mapa.shared__cluster.u32(
                 peer[0],
-                T.cuda.cvta_generic_to_shared(
-                    shared.ptr_to([barriers + 8 + number % stages * 16])
-                ),
+                T.cuda.cvta_generic_to_shared(shared.ptr_to([barriers + 8 + number % stages * 16])),
                 T.Cast("uint32", lane),
             )
             T.ptx.mbarrier.arrive.shared__cluster.b64(peer[0])
@@ -127,7 +130,8 @@ def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
         T.call_packed(encode, b_map, dtype, 2, B.data, *b_box)
         T.call_packed(encode, c_map, dtype, 2, C.data, *c_box)
         T.device_entry()
-        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})  # setmaxnreg needs a limit to start from
+        # setmaxnreg needs a limit that is known at the start.
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
         rank = T.cta_id_in_cluster([cluster])
         block = T.cta_id([clusters * cluster])
         warpgroup = T.warpgroup_id([1 + _CONSUMERS])
@@ -137,8 +141,7 @@ def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
         C_own = T.alloc_buffer((sums,), "float32", scope="local")
         words = T.alloc_buffer((4,), "uint32", scope="local")
         peer = T.alloc_buffer((1,), "uint32", scope="local")
-        a_tile: T.uint64
-        b_tile: T.uint64
+        tiles_at = T.alloc_buffer((2,), "uint64", scope="local")  # descriptors of A's and B's
         used: T.int32  # stages so far, of all tiles
         tile: T.int32
 
@@ -193,25 +196,27 @@ def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
             consumer = T.meta_var(warpgroup - 1)
             out = T.meta_var(staging + consumer * (_STAGING * _BOX))
             warp = T.meta_var(thread // 32 % 4)
-            # 8 rows of 128 bytes follow 8 rows after 1,024 bytes; along n, 64 follow 64 after a box.
+            # 8 rows of 128 bytes (of A, or of k in B) follow 8 after 1,024 bytes; 64 columns of B
+            # follow 64 after a box.
             T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(a_tile), shared.ptr_to([consumer * _BOX]), 1, 64, _SWIZZLE_128
+                T.address_of(tiles_at[0]), shared.ptr_to([consumer * _BOX]), 1, 64, _SWIZZLE_128
             )
             T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(b_tile), shared.ptr_to([a_bytes]), _BOX // 16, 64, _SWIZZLE_128
+                T.address_of(tiles_at[1]), shared.ptr_to([a_bytes]), _BOX // 16, 64, _SWIZZLE_128
             )
             for i in T.unroll(sums):
                 C_own[i] = T.float32(0)
             while tile < tiles:
                 for step in T.serial(steps):
                     T.cuda.mbarrier_wait(full, turn)
+                    first = T.meta_var(stage * (stage_bytes // 16))
                     T.ptx.wgmma.fence.sync.aligned()
                     for piece in T.unroll(STEP // 16):
                         # 16 of k are 32 bytes of A's rows, and 16 rows of 128 bytes of B.
                         T.ptx[multiply](
                             *[C_own[i] for i in range(sums)],
-                            a_tile + T.Cast("uint64", stage * (stage_bytes // 16) + piece * 2),
-                            b_tile + T.Cast("uint64", stage * (stage_bytes // 16) + piece * 128),
+                            tiles_at[0] + T.Cast("uint64", first + piece * 2),
+                            tiles_at[1] + T.Cast("uint64", first + piece * 128),
                             T.Or(step > 0, piece > 0),
                             1,
                             1,
@@ -234,10 +239,10 @@ def module(m: int, n: int, k: int, dtype: str, plan: Plan) -> IRModule:
                     for pair in T.unroll(4):
                         # Four matrices of 8 x 8: rows 0 and 8 of columns 0 and 8 of this pair.
                         for matrix in T.unroll(4):
-                            first = T.meta_var(
+                            own = T.meta_var(
                                 part * 32 + pair * 8 + matrix // 2 * 4 + matrix % 2 * 2
                             )
-                            T.ptx[round_pair](words[matrix], C_own[first + 1], C_own[first])
+                            T.ptx[round_pair](words[matrix], C_own[own + 1], C_own[own])
                         T.ptx[stmatrix](
                             shared.ptr_to(
                                 [

@@ -134,10 +134,10 @@ class Workload:
         return sums + relative_tolerance({"tf32": "float16"}.get(precision, precision), 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
-        """Seeded example inputs: standard normal float32 arrays, of numbers that `dtype` has."""
+        """Seeded example inputs: arrays of standard normal numbers, rounded to `dtype`."""
         rng = np.random.default_rng(seed)
-        drawn = [rng.standard_normal(s).astype(np.float32) for s in self.shapes(size)[:-1]]
-        return [array.astype(np.dtype(self.dtype)).astype(np.float32) for array in drawn]
+        dtype = np.dtype(self.dtype)
+        return [rng.standard_normal(s).astype(dtype) for s in self.shapes(size)[:-1]]
 
 
 def describe(size: Size) -> str:

@@ -48,7 +48,8 @@ def _ladder(workload: Workload) -> Ladder:
         Two halves are loaded from memory, or its caches, for each multiply-add.
         """
         write = sch.get_sblock("C")
-        gemm_cuda.bind_square(sch, *sch.get_loops(write), "threadIdx.y", "threadIdx.x")
+        i, j = sch.get_loops(write)
+        gemm_cuda.bind_square(sch, i, j, "threadIdx.y", "threadIdx.x")
         sums = sch.get_sblock("S")
         sch.compute_at(sums, sch.get_loops(write)[-1])
         sch.set_scope(sums, 0, "local")

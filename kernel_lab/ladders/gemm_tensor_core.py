@@ -1,9 +1,10 @@
 """The top of the GPU ladder of the matrix product: tensor cores.
 
-Added to `gemm_cuda.ladder` behind the float32 rungs. Tensor cores multiply halves, so these rungs round: A and B stay
-float32 in global memory, each block rounds its strips to float16 on their way into shared memory,
-and the sums are float32. That is another precision than the rungs below have (an operand keeps 11
-bits instead of 24), which `precision` says, the table shows and the tolerance follows.
+Added to `gemm_cuda.ladder` behind the float32 rungs. Tensor cores multiply halves, so these rungs
+round: A and B stay float32 in global memory, each block rounds its strips to float16 on their way
+into shared memory, and the sums are float32. That is another precision than the rungs below have
+(an operand keeps 11 bits instead of 24), which `precision` says, the table shows and the tolerance
+follows. Products of halves are `gemm_half_cuda`'s.
 """
 
 from __future__ import annotations

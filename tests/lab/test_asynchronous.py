@@ -35,7 +35,7 @@ def emulate(name, rung, size, seed=0, change=lambda source: source):
     """A kernel's result and the exact one."""
     workload, dtype = registry.workload(name), DTYPES[name]
     module = registry.ladder(name, "cuda")[rung].module(Case(size))
-    inputs = [array.astype(dtype) for array in workload.inputs(size, seed)]
+    inputs = workload.inputs(size, seed)
     result = np.full(workload.shapes(size)[-1], np.nan, dtype)
     function = module["main"]
     blocks = next(
@@ -201,11 +201,19 @@ def test_a_kernel_is_right_on_a_gpu(name, rung, tmp_path, monkeypatch):
     if build.gpu_architecture() != "sm_90a":
         pytest.skip(f"wgmma needs sm_90a, this is {build.gpu_architecture()}")
     ladder = registry.ladder(name, "cuda")
-    sizes = (TAILS, SMALL, WHOLE, {"M": 4096, "N": 4096, "K": 4096}, {"M": 3000, "N": 5000, "K": 1000})
+    sizes = (
+        TAILS,
+        SMALL,
+        WHOLE,
+        {"M": 4096, "N": 4096, "K": 4096},
+        {"M": 3000, "N": 5000, "K": 1000},
+    )
     for number, size in enumerate(sizes):
         library, inputs = tmp_path / f"{number}.so", str(tmp_path / f"{number}.npz")
         arrays = ladder.workload.inputs(size, number)
-        np.savez(inputs, a=arrays[0], b=arrays[1])
+        np.savez(
+            inputs, **{name: x.astype(np.float32) for name, x in zip("ab", arrays, strict=True)}
+        )
         build.write_library(ladder[rung].module(Case(size)), build.make_target("cuda"), library)
         shape = ladder.workload.shapes(size)[-1]
         call, outputs = contestants.device_library(

@@ -145,7 +145,11 @@ def test_ladders_share_the_time_and_what_is_left_goes_on():
 
 
 def test_all_gpu_ladders_have_a_share():
-    assert set(gpu.LADDERS) == {name for name, device in registry.LADDERS if device == "cuda"}
+    there = {name for name, device in registry.LADDERS if device == "cuda"}
+    assert set(gpu.LADDERS) - set(gpu.AT_SIZE) == there
+    for name, size, first in gpu.AT_SIZE.values():
+        ladder = registry.ladder(name, "cuda")
+        assert ladder[first].claims(ladder.workload.size("cuda", size)) is None
 
 
 def test_a_ladder_that_fails_or_takes_too_long_is_a_reason(capfd):
@@ -164,7 +168,7 @@ def pretended(monkeypatch):
     target = build.make_target("cpu")
     monkeypatch.setitem(registry.LADDERS, ("vector_add", "cuda"), ladder)
     monkeypatch.setattr(build, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(build, "gpu_architecture", lambda: "sm_90")
+    monkeypatch.setattr(build, "gpu_architecture", lambda: "sm_90a")
     monkeypatch.setattr(build, "make_target", lambda device, arch=None: target)
     monkeypatch.setattr(field, "PLACE", "cpu")
     return ladder
@@ -182,7 +186,7 @@ def test_a_gpu_ladder_from_end_to_end_with_a_processor_in_its_place(
 
     monkeypatch.setattr(kernel_lab.run, "run", small)
     found = gpu.measure("vector_add", rounds=2)
-    assert found["target"]["arch"] == "sm_90" and found["left_out"] == {}
+    assert found["target"]["arch"] == "sm_90a" and found["left_out"] == {}
     assert found["versions"]["TVM"].startswith("0.")
     for entry in (*found["rungs"], *found["peers"]):
         assert len(entry["blocks"]) == 2 and entry["error"] <= entry["tolerance"]

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from kernel_lab import build, cross_compile, ir_views, registry
-from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.errors import LabError, LabUsageError, NotCompiled
+from kernel_lab.field import Field
+from kernel_lab.results import RungResult
 from kernel_lab.rung import Ladder
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, describe
+from needle_tvm import nvcc
+from needle_tvm.errors import CudaCompilerError, TargetError
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
@@ -28,15 +32,22 @@ SIZES = {
         {"M": 64, "N": 64, "K": 16},
         {"M": 64, "N": 128, "K": 64},
         {"M": 33, "N": 18, "K": 11},
+        {"M": 128, "N": 128, "K": 8},
     ),
+    "gemm_f16": ({"M": 33, "N": 18, "K": 11},),
+    "gemm_bf16": ({"M": 33, "N": 18, "K": 11},),
     "gelu_matmul": ({"M": 64, "N": 64, "K": 16}, {"M": 33, "N": 18, "K": 11}),
 }
 GPU = [ladder for (_, device), ladder in registry.LADDERS.items() if device == "cuda"]
 RUNGS = [(ladder, rung) for ladder in GPU for rung in ladder.rungs]
 IDS = [f"{ladder.workload.name}-{rung.name}" for ladder, rung in RUNGS]
+# Kernels written by hand are in test_asynchronous.py.
+SCHEDULED = [(ladder, rung) for ladder, rung in RUNGS if rung.kind != "kernel"]
 
 
-@pytest.mark.parametrize(("ladder", "rung"), RUNGS, ids=IDS)
+@pytest.mark.parametrize(
+    ("ladder", "rung"), SCHEDULED, ids=[f"{x.workload.name}-{rung.name}" for x, rung in SCHEDULED]
+)
 def test_a_gpu_rung_is_right_where_it_claims_and_refuses_by_name_where_not(ladder, rung):
     workload = ladder.workload
     claimed = 0
@@ -106,6 +117,23 @@ def test_what_does_not_compile_is_named():
 
 @needs_nvcc
 @pytest.mark.parametrize(
+    ("name", "least"), [("double_buffer", 8), ("large_tiles", 16), ("warp_tiles", 21.3)]
+)
+def test_float32_rungs_multiply_as_often_for_a_load_as_they_say(name, least):
+    """Multiply-adds for each 16 bytes from shared memory, nothing loaded in smaller pieces."""
+    gemm = registry.ladder("gemm", "cuda")
+    size = gemm.workload.size("cuda", {"M": 4096, "N": 4096, "K": 4096})
+    code = ir_views.gpu_code(gemm[name].module(Case(size)), "sm_90a")
+    loads = code.counts.accesses["ld.shared"]
+    assert set(loads) == {"v4"} and code.counts.fma / loads["v4"] >= least
+    assert not {"ld.local", "st.local"} & set(code.counts.accesses)
+    (kernel,) = code.resources
+    threads = 128 if name == "warp_tiles" else 256
+    assert kernel.spill_loads == 0 and 2 * threads * kernel.registers <= 65536  # two blocks fit
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
     ("name", "arch"), [("tensor_core_pipeline", "sm_75"), ("tensor_core_mma", "sm_90")]
 )
 def test_tensor_core_rungs_use_tensor_cores_and_keep_fragments_in_registers(name, arch):
@@ -124,6 +152,7 @@ def test_a_rung_that_needs_a_newer_gpu_is_refused_by_name():
 
     size = {"M": 1, "N": 1, "K": 1}
     assert ladder["naive"].refuses(size, "sm_90a") is None
+    assert ladder["naive"].refuses(size, "sm_100") is None
     assert ladder["naive"].refuses(size) is None
     assert "needs sm_80 or newer" in ladder["naive"].refuses(size, "sm_75")
     with pytest.raises(LabUsageError, match="architecture 'turing': must be like sm_75"):
@@ -149,15 +178,42 @@ def test_the_tolerance_follows_the_operands():
     assert tensor and all(rung.precision == "float16" for rung in tensor)
 
 
-def test_no_nvcc_is_said(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LabUsageError, match="no nvcc"):
-        build.require_nvcc()
+def test_no_nvcc_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    ladder = registry.ladder("vector_add", "cuda")
+    module = ladder["threads"].module(Case({"N": 1024}))
+    with pytest.raises(TargetError, match="no nvcc"):
+        build.write_library(module, build.make_target("cuda", "sm_75"), tmp_path / "kernel.so")
+    with pytest.raises(TargetError, match="no nvcc"):
+        ir_views.gpu_code(module, "sm_75")
 
 
-def test_a_library_for_a_gpu_is_written_without_one(tmp_path):
-    """It carries the kernels' source, which is compiled where it is loaded."""
-    gemm = registry.ladder("gemm", "cuda")
-    module = gemm["tensor_core_tiles"].module(Case(gemm.workload.size("cuda")))
-    build.write_library(module, build.make_target("cuda", "sm_75"), tmp_path / "kernel.so")
-    assert b"nvcuda::wmma::mma_sync" in (tmp_path / "kernel.so").read_bytes()
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "rung", "arch"),
+    [("gemm", "tensor_core_tiles", "sm_75"), ("gemm_bf16", "wgmma_cluster", "sm_90a")],
+)
+def test_a_library_for_a_gpu_holds_machine_code(name, rung, arch, tmp_path):
+    """Made without a GPU, and loaded without a compiler: no source is left in it."""
+    ladder = registry.ladder(name, "cuda")
+    module = ladder[rung].module(Case(ladder.workload.size("cuda")))
+    build.write_library(module, build.make_target("cuda", arch), tmp_path / "kernel.so")
+    library = (tmp_path / "kernel.so").read_bytes()
+    assert b"__global__" not in library
+    assert library.count(b"\x7fELF") == 2 and b".text.main_kernel" in library  # its own, the cubin
+
+
+@needs_nvcc
+def test_a_rung_that_nvcc_refuses_is_named(monkeypatch, tmp_path):
+    def refuse(source, arch):
+        raise CudaCompilerError(f"nvcc -arch={arch} failed: error: no")
+
+    monkeypatch.setattr(nvcc, "compile_cubin", refuse)
+    workload = registry.workload("vector_add")
+    case = Case(workload.size("cuda", {"N": 64}))
+    contest = Field(workload, case, build.make_target("cuda"), tmp_path, 0, "cuda")
+    entry = RungResult("threads", "schedule", "Why.")
+    entry.module = registry.ladder("vector_add", "cuda")["threads"].module(case)
+    with pytest.raises(NotCompiled, match="vector_add: threads: nvcc") as raised:
+        contest.add_rung(entry)
+    assert raised.value.contestant == "threads"

@@ -16,8 +16,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
-
 from needle_tvm._tvm import NODES, nodes_in
 
 HERE = Path(__file__).resolve().parent
@@ -83,7 +81,9 @@ def run(source, arrays, *, grid, block, cluster=1, maps=(), seed=0, optimise=1):
             given.append(f"*reinterpret_cast<CUtensorMap*>(words + {len(words)})")
             words += _map(told[variable.rpartition("_")[0].upper()], array)
         else:
-            given.append(f"reinterpret_cast<{kind.replace('__restrict__', '')}>(words[{len(words)}])")
+            given.append(
+                f"reinterpret_cast<{kind.replace('__restrict__', '')}>(words[{len(words)}])"
+            )
             words.append(array.ctypes.data)
     library = ctypes.CDLL(str(_compiled(source, f"{name}({', '.join(given)})", optimise)))
     said = ctypes.create_string_buffer(256)
@@ -161,7 +161,10 @@ extern "C" void run(int64_t* words, const int* n, char* said, size_t length) {{
         fresh = library.with_suffix(".tmp")
         command = [str(compiler()), "-std=c++17", f"-O{optimise}", "-fPIC", "-shared", "-w"]
         done = subprocess.run(
-            [*command, f"-I{HERE}", "-o", str(fresh), str(code)], capture_output=True, text=True, check=False
+            [*command, f"-I{HERE}", "-o", str(fresh), str(code)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{code.name}: {done.stderr[:2000]}")
@@ -195,9 +198,3 @@ def _emulated(match):
         if part in text:
             return f"{head}{{ {done.replace('%s', ', '.join(names)).format(*names)} }}"
     raise ValueError(f"an instruction that is not emulated: {text}")
-
-
-def halves(shape, dtype, seed):
-    """Standard normal numbers rounded to a half type, as an array of it."""
-    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return values.astype(dtype)

@@ -1,10 +1,11 @@
 // Asynchronous instructions of GPUs, emulated for kernels that TVM writes: see __init__.py.
 //
-// Threads are fibers that run in turn and give way while they wait. What the hardware may do late is
-// done as late as the PTX ISA allows, so that who does not wait long enough computes something else:
-// a product reads shared memory when its group is waited for, a store to global memory when its own
-// is, and copies from global memory arrive in random order after random delays. Shared memory begins
-// as NaN. Errors (a deadlock, an arrival too many, a product not waited for) end the run.
+// Threads are fibers that run in turn and give way while they wait. What the hardware may do late
+// is done as late as the PTX ISA allows, so that who does not wait long enough computes something
+// else: a product reads shared memory when its group is waited for, a store to global memory when
+// its own is, and copies from global memory arrive in random order after random delays. Shared
+// memory begins as NaN. Errors (a deadlock, an arrival too many, a product not waited for) end the
+// run.
 #pragma once
 
 #include <stdint.h>
@@ -190,8 +191,10 @@ inline void wait(void* p, int parity) {
 // Where byte `offset` of a tile with rows of 128 bytes lies: bits 4 to 6 xor bits 7 to 9.
 inline uint32_t swizzle(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-template <class Element>  // element(pointer to it in global memory, or null, where in shared memory)
-void each(const CUtensorMap& map, int x, int y, uint32_t tile, Element element) {
+template <class Element>  // element(pointer to it in global memory, or null, where in shared
+                          // memory)
+                          void each(const CUtensorMap& map, int x, int y, uint32_t tile,
+                                    Element element) {
   if (!map.swizzled || map.box_inner * 2 != 128 || tile % 1024 != 0)
     fail("only tiles swizzled by 128 bytes are emulated, aligned to 1,024");
   for (int64_t i = 0; i < map.box_outer; ++i)
@@ -270,16 +273,16 @@ inline uint16_t as_half(float x, bool bfloat) {
 }
 
 // An element of a tile that a matrix descriptor tells of (PTX ISA, "Matrix Descriptor Format" and
-// "Strides"). Along k: rows of 128 bytes, 8 of them after each other, 8 rows after the stride. Along
-// m or n ("transposed"): rows of 64 elements for each k, 8 k after each other, then the stride; the
-// next 64 elements lie the leading offset away.
+// "Strides"). Along k: rows of 128 bytes, 8 of them after each other, 8 rows after the stride.
+// Along m or n ("transposed"): rows of 64 elements for each k, 8 k after each other, then the
+// stride; the next 64 elements lie the leading offset away.
 inline float element(uint64_t descriptor, int line, int k, bool transposed, bool bfloat) {
   if (descriptor >> 62 != 1) fail("only tiles swizzled by 128 bytes are emulated");
   const uint32_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
   const uint32_t stride = (descriptor >> 32 & 0x3fff) << 4;
-  const uint32_t offset =
-      transposed ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
-                 : line / 8 * stride + line % 8 * 128 + k * 2;
+  const uint32_t offset = transposed
+                              ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
+                              : line / 8 * stride + line % 8 * 128 + k * 2;
   uint16_t bits;
   std::memcpy(&bits, at(g.current->rank * kWindow + swizzle(start + offset)), 2);
   return as_float(bits, bfloat);
