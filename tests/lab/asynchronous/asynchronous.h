@@ -191,10 +191,9 @@ inline void wait(void* p, int parity) {
 // Where byte `offset` of a tile with rows of 128 bytes lies: bits 4 to 6 xor bits 7 to 9.
 inline uint32_t swizzle(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-template <class Element>  // element(pointer to it in global memory, or null, where in shared
-                          // memory)
-                          void each(const CUtensorMap& map, int x, int y, uint32_t tile,
-                                    Element element) {
+// Each element of a tile: element(where it is in global memory, or null, and in shared memory).
+template <class Element>
+void each(const CUtensorMap& map, int x, int y, uint32_t tile, Element element) {
   if (!map.swizzled || map.box_inner * 2 != 128 || tile % 1024 != 0)
     fail("only tiles swizzled by 128 bytes are emulated, aligned to 1,024");
   for (int64_t i = 0; i < map.box_outer; ++i)
