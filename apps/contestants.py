@@ -111,6 +111,7 @@ def training(
     inputs: str,
     labels: str,
     optimizer: str,
+    device: str = "cpu",
 ) -> Contestant:
     """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
 
@@ -118,9 +119,12 @@ def training(
     """
     import needle as ndl
 
-    model, state, tensors = load_needle(factory, options, weights, inputs)
+    model, state, tensors = load_needle(factory, options, weights, inputs, device)
     model.train()
-    (targets,) = (ndl.Tensor(array, requires_grad=False) for array in load_arrays(labels))
+    place = tensors[0].device
+    (targets,) = (
+        ndl.Tensor(array, device=place, requires_grad=False) for array in load_arrays(labels)
+    )
     entropy = ndl.nn.CrossEntropyLoss()
 
     def loss() -> Any:
@@ -150,6 +154,7 @@ def training(
     def call() -> None:
         step(timed)
         timed.reset_grad()
+        place.synchronize()
 
     timed = make(TIMED_RATE)
     return call, outputs

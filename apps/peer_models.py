@@ -41,7 +41,7 @@ def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> di
     found = {}
     for parameter in model.parameters():
         name, axes, shape = parameter.origin
-        array = of(parameter).detach().numpy()
+        array = of(parameter).detach().cpu().numpy()
         back = array.transpose(np.argsort(axes)) if array.ndim == len(axes) else array
         found[name] = np.array(back.reshape(shape))
     return found

@@ -79,6 +79,15 @@ PEERS = {
         gpu=True,
         slow=True,
     ),
+    "torch-compile-plain": Peer(
+        "torch.compile, not frozen",
+        "torch_peers.py:forward",
+        ("torch",),
+        {"compiled": True, "frozen": False},
+        programs=("g++",),
+        gpu=True,
+        slow=True,
+    ),
     "onnxruntime": Peer("ONNX Runtime", "onnx_peers.py:onnxruntime", ("onnxruntime",)),
     "openvino": Peer("OpenVINO", "onnx_peers.py:openvino", ("openvino",)),
     "jax": Peer("JAX", "onnx_peers.py:jax", ("jax",), environment=lambda n: {"NPROC": str(n)}),
@@ -126,12 +135,14 @@ def contestants(
     images: bool = False,
     names: Collection[str] = QUICK,
     device: str = "cpu",
+    precision: str = "float32",
 ) -> list[Contestant]:
     """The installed peers among `names` of a model in `TWINS`; none for a model of the user's own.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
-    `device` is PyTorch's name of the device. Writes
-    the ONNX file where a peer reads one. Raises needle_tvm's ChildError where PyTorch cannot.
+    `device` is PyTorch's name of the device, `precision` what PyTorch computes in (a key of
+    torch_peers.PRECISIONS). Writes the ONNX file where a peer reads one. Raises needle_tvm's
+    ChildError where PyTorch cannot.
     """
     if model not in TWINS:
         return []
@@ -151,6 +162,7 @@ def contestants(
         "inputs": files.inputs,
         "threads": threads,
         "device": device,
+        "precision": precision,
     }
     read = {"inputs": files.inputs, "threads": threads}
     if any(peer.reads_onnx for peer in chosen):

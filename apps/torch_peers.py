@@ -20,6 +20,16 @@ Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 
 _HERE = Path(__file__).parent
 
+# What a model computes in: weights and activations are of that dtype. "tf32" is float32 whose
+# products a GPU may round to 11 bits. Not torch.autocast: in inference it casts weights each call.
+PRECISIONS = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
 
 def load(
     twin: str,
@@ -29,15 +39,21 @@ def load(
     threads: int,
     channels_last: bool = False,
     device: str = "cpu",
+    precision: str = "float32",
 ) -> tuple[Any, list[Any]]:
     """A model of peer_models.py with the saved weights, and the saved inputs as tensors.
 
     `options` are those of needle's factory; the twin gets what it cannot see in the weights. With
-    `channels_last` weights and inputs of four axes lie in that order in memory. On a GPU float32 is
-    float32: by itself PyTorch would convolve in TF32.
+    `channels_last` weights and inputs of four axes lie in that order in memory. `precision` is a
+    key of PRECISIONS: ValueError for another. On a GPU float32 is float32 (by itself PyTorch would
+    convolve in TF32), and cuDNN tries its algorithms, as it should where shapes do not change.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r}: must be one of {', '.join(PRECISIONS)}")
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    narrow = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = narrow
+    torch.backends.cudnn.benchmark = True
     make = load_function(f"{_HERE / 'peer_models.py'}:{twin}")
     known = inspect.signature(make).parameters
     side = load_module(_HERE / "contestants.py")
@@ -48,19 +64,22 @@ def load(
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
-    return net.to(device), [t.to(device) for t in tensors]
+    dtype = PRECISIONS[precision]
+    given = [t.to(device, dtype) if t.is_floating_point() else t.to(device) for t in tensors]
+    return net.to(device, dtype), given
 
 
-def forward(compiled: bool = False, **kwargs: Any) -> Contestant:
-    """PyTorch in inference mode; `compiled`: through torch.compile, tuned as far as it goes, its
-    weights taken for constants that may be packed. `kwargs` are `load`'s."""
+def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Contestant:
+    """PyTorch in inference mode; `compiled`: through torch.compile, tuned as far as it goes (on a
+    GPU in CUDA graphs); `frozen`: its weights taken for constants that may be packed. `kwargs` are
+    `load`'s."""
     net, tensors = load(**kwargs)
     net.eval()
     if compiled:
-        torch._inductor.config.freezing = True
+        torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode="max-autotune")
     # Freezing needs no_grad: it leaves graphs in inference mode as they are.
-    mode = torch.no_grad if compiled else torch.inference_mode
+    mode = torch.no_grad if compiled and frozen else torch.inference_mode
 
     on_gpu = any(t.is_cuda for t in tensors)
 
@@ -76,7 +95,9 @@ def forward(compiled: bool = False, **kwargs: Any) -> Contestant:
 
 def _arrays(found: Any) -> list[np.ndarray]:
     parts = found if isinstance(found, tuple) else (found,)
-    return [np.ascontiguousarray(part.cpu().numpy()) for part in parts]
+    narrow = (torch.bfloat16, torch.float16)  # NumPy knows no bfloat16
+    wide = [part.float() if part.dtype in narrow else part for part in parts]
+    return [np.asarray(part.cpu().numpy(), order="C") for part in wide]
 
 
 def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
@@ -86,7 +107,8 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
     net, tensors = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    (targets,) = (torch.from_numpy(array).long() for array in side.load_arrays(labels))
+    device = tensors[0].device
+    (targets,) = (torch.from_numpy(array).long().to(device) for array in side.load_arrays(labels))
     entropy = torch.nn.CrossEntropyLoss()
 
     def loss() -> Any:
@@ -113,15 +135,18 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
 
     def outputs() -> list[np.ndarray]:
         net.load_state_dict(before)
-        first = step(make(side.COMPARED_RATE[optimizer])).detach().numpy()
+        (first,) = _arrays(step(make(side.COMPARED_RATE[optimizer])).detach())
         grads = models.as_state(net, lambda parameter: parameter.grad)
         values = models.as_state(net, lambda parameter: parameter)
         timed.zero_grad(set_to_none=True)
-        return side.step_outputs(optimizer, first, grads, values, loss().detach().numpy())
+        (after,) = _arrays(loss().detach())
+        return side.step_outputs(optimizer, first, grads, values, after)
 
     def call() -> None:
         step(timed)
         timed.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
 
     timed = make(side.TIMED_RATE)
     return call, outputs
