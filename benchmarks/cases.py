@@ -143,19 +143,24 @@ class Subject:
         values = parity.evaluate(graph, self.inputs)
         return [values[node].numpy() for node in graph.outputs]
 
-    def eager(self, threads: int) -> Contestant:
+    def eager(self, threads: int, device: str = "cpu") -> Contestant:
         """needle's own devices, nothing compiled."""
-        kwargs = {**self.recipe, "device": "cpu"}
+        kwargs = {**self.recipe, "device": device}
         return Contestant(EAGER, f"{apps.contestants.__file__}:eager", kwargs, threads=threads)
 
     def compiled(self, name: str, executable: Any, threads: int) -> Contestant:
         """An executable as a contestant, through an artifact of its own."""
         path = self.folder / f"artifact-{len(list(self.folder.iterdir()))}"
-        kwargs = {"path": str(executable.export(path)), "inputs": self.files.inputs}
+        return self.exported(name, executable.export(path), threads)
+
+    def exported(self, name: str, path: Path, threads: int) -> Contestant:
+        """The artifact at `path` as a contestant."""
+        kwargs = {"path": str(path), "inputs": self.files.inputs}
         return Contestant(name, f"{apps.contestants.__file__}:artifact", kwargs, threads=threads)
 
-    def peers(self, names: Collection[str], threads: int) -> list[Contestant]:
-        """Those of `names` (keys of apps/peers.py) that are installed and can run this model."""
+    def peers(self, names: Collection[str], threads: int, **where: str) -> list[Contestant]:
+        """Those of `names` (keys of apps/peers.py) that are installed and can run this model;
+        `where` is the device and precision of `apps/peers.py`."""
         return apps.peers.contestants(
             MODELS[self.case.model].peer,
             self.files,
@@ -163,6 +168,7 @@ class Subject:
             options=self.case.options,
             images=any(x.ndim == 4 for x in self.inputs),
             names=names,
+            **where,
         )
 
     def contestants(self, options: argparse.Namespace) -> list[Contestant]:

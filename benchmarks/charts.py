@@ -111,5 +111,5 @@ def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
 
 def _where(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
-    threads = counted(machine["threads"], "thread")
-    return f"{machine['processor']}, {threads}, {result['date'][:10]}"
+    threads = [counted(machine["threads"], "thread")] if "threads" in machine else []
+    return ", ".join([machine["processor"], *threads, result["date"][:10]])

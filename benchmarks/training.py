@@ -70,18 +70,16 @@ def save_case(case: Case, folder: Path) -> dict[str, str]:
 
 
 def contestants(
-    case: Case, files: dict[str, str], mode: str, options: argparse.Namespace
+    case: Case, files: dict[str, str], mode: str, options: argparse.Namespace, device: str = "cpu"
 ) -> list[Contestant]:
     """needle and PyTorch in `mode`, "forward" or "step", on the same weights and inputs."""
-    common = {"weights": files["weights"], "inputs": files["inputs"]}
+    common = {"weights": files["weights"], "inputs": files["inputs"], "device": device}
     if mode == "step":
         common |= {"labels": files["labels"], "optimizer": options.optimizer}
         function, peer = "training", "training"
     else:
         function, peer = "eager", "forward"
     ours = {"factory": case.factory, "options": case.settings, **common}
-    if mode == "forward":
-        ours["device"] = "cpu"
     found = [
         Contestant(OURS, f"{apps.contestants.__file__}:{function}", ours, threads=options.threads)
     ]

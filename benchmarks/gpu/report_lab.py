@@ -1,4 +1,4 @@
-"""The result of `make gpu-bench` as Markdown. Standard library only."""
+"""A GPU ladder of the kernel lab as Markdown. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,37 +24,17 @@ _HEADINGS = (
 )
 
 
-def markdown(result: Mapping[str, Any]) -> str:
-    """The whole page: conditions, a table for each ladder, and what was not measured."""
-    gpu = result["gpu"]
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    processors = {ladder["machine"]["processor"] for ladder in result["ladders"]}
-    host = f" Host: {', '.join(sorted(processors))}." if processors else ""
-    lines = [
-        f"# The kernel lab's GPU ladders on {gpu['name']}, {result['date'][:10]}",
-        "",
-        f"`{result['command']}`",
-        "",
-        f"{gpu['name']} ({gpu['architecture']}), driver {gpu['driver']}; {versions}.{host}"
-        f" {result['date']}.",
-        "",
-        "Device time is that of one of 100 launches in a row; a kernel that is shorter than the"
-        " preparation of its launch shows that instead. The launch overhead is what one launch and"
-        " the wait for its end take beside that. Each contestant runs in a process of its own, in"
-        f" {result['rounds']} alternating blocks; a time is their median, a ratio the median of the"
-        " ratios taken block by block (above 1: ours is faster). Everything was compared with NumPy"
-        " in float64 before it was timed. Operands of float16 and tf32 keep 11 bits, those of"
-        " float32 24, sums are float32: rungs are set beside the PyTorch that keeps as many bits.",
-    ]
-    for ladder in result["ladders"]:
-        lines += ["", *_ladder(ladder)]
-    missing = _not_measured(result)
-    if missing:
-        lines += ["", "## Not measured", "", *missing]
-    return "\n".join(lines) + "\n"
+CONDITIONS = (
+    "Device time is that of one of 100 launches in a row; a kernel that is shorter than the"
+    " preparation of its launch shows that instead. The launch overhead is what one launch and"
+    " the wait for its end take beside that. Everything was compared with NumPy in float64 before"
+    " it was timed. Operands of float16 and tf32 keep 11 bits, of bfloat16 8, of float32 24, sums are"
+    " float32: rungs are set beside the PyTorch that keeps as many bits."
+)
 
 
-def _ladder(ladder: Mapping[str, Any]) -> list[str]:
+def ladder_lines(ladder: Mapping[str, Any]) -> list[str]:
+    """A heading and a table."""
     size = ", ".join(f"{name}={value}" for name, value in ladder["size"].items())
     lines = [f"## {ladder['workload']}: {ladder['title']}, {size}", ""]
     lines.append("| " + " | ".join(_HEADINGS) + " |")
@@ -99,13 +79,10 @@ def _over(entry: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _not_measured(result: Mapping[str, Any]) -> list[str]:
-    lines = [f"- {name}: {reason}" for name, reason in result["not_measured"].items()]
-    for ladder in result["ladders"]:
-        reasons = {e["name"]: e["refused"] for e in ladder["rungs"] if e["refused"]}
-        for name, reason in {**reasons, **ladder["left_out"], **ladder["peers_missing"]}.items():
-            lines.append(f"- {ladder['workload']}, {name}: {reason}")
-    return lines
+def left_out(ladder: Mapping[str, Any]) -> dict[str, str]:
+    """Why rungs and peers have no times, by name."""
+    refused = {entry["name"]: entry["refused"] for entry in ladder["rungs"] if entry["refused"]}
+    return {**refused, **ladder["left_out"], **ladder["peers_missing"]}
 
 
 def _factor(ratio: Mapping[str, float] | None) -> str:

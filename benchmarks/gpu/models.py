@@ -1,0 +1,106 @@
+"""One of the three models at one batch: needle's ladder and PyTorch, in every precision, in one
+contest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from benchmarks import apps, cases
+from benchmarks.gpu import compiling, contest
+from benchmarks.gpu.sections import OWN_BATCH, PRECISIONS, Settings, named
+from needle_tvm.scratch import scratch_folder
+from needle_tvm.threads import available_cores
+from needle_tvm.timing import Contestant
+
+LADDER = ("noopt", "fused")  # the stages below `tuned`: at a model's own batch, in float32
+COMPILED = ("torch-compile-plain", "torch-compile")
+PEERS = ("torch", "torch-channels-last", *COMPILED)
+EAGER, TUNED = cases.EAGER, cases.TUNED
+
+# What tuning the peers leaves for the contest itself: a dozen processes start, then take turns.
+_CONTEST_SECONDS = 45.0
+
+
+def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
+    """The model of that name in `cases.MODELS`, as JSON values: `contest.run`'s, and `compiled`,
+    what each of ours took to compile. Preparing, only that."""
+    compiling.use_caches()
+    with scratch_folder("needle-gpu-") as folder:
+        subject = cases.Subject.of(cases.Case(name, settings.batch(batch)), folder)
+        stages = (*LADDER, "tuned") if batch == OWN_BATCH else ("tuned",)
+        jobs, failed = jobs_of(subject, stages, settings)
+        peers = peers_of(subject, settings)
+        untuned = [c for c, key, _ in peers if key in COMPILED]
+        # A peer that is not there is better than no contest.
+        deadline = settings.deadline - (0 if settings.prepare else _CONTEST_SECONDS)
+        with ThreadPoolExecutor(2) as beside:  # the processor's work beside the GPU's
+            compiled = beside.submit(compiling.compile_all, jobs, settings)
+            exact = beside.submit(subject.exact)
+            failed |= compiling.tune_peers(untuned, deadline)
+        ready, not_compiled = compiled.result()
+        failed |= not_compiled
+        told = {"model": name, "batch": subject.case.batch, "compiled": ready}
+        if settings.prepare:
+            return {**told, "contestants": [], "failed": failed}
+        entries = ours(subject, ready, settings) + [
+            contest.Entry(c, precision) for c, _, precision in peers if c.name not in failed
+        ]
+        found = contest.run(entries, exact.result(), settings)
+        missing = apps.peers.missing(cases.MODELS[name].peer, PEERS)
+        failed |= {peer: f"not installed: {', '.join(what)}" for peer, what in missing.items()}
+        return {**told, **contest.gather(found, failed)}
+
+
+def jobs_of(
+    subject: cases.Subject, stages: tuple[str, ...], settings: Settings
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What `compiling.compile_all` takes, for each stage in float32 and the last in each precision;
+    and why a precision cannot be had, by the contestant's name."""
+    jobs: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
+    wanted = [(stage, "float32") for stage in stages]
+    wanted += [("tuned", precision) for precision in PRECISIONS[1:]]
+    for stage, precision in wanted:
+        title = named(f"needle {stage}", precision)
+        try:
+            options = compiling.compile_options(precision)
+        except compiling.Unavailable as error:
+            failed[title] = str(error)
+            continue
+        jobs[title] = {
+            "recipe": subject.recipe,
+            "options": {"target": settings.device, "stage": stage, **options},
+            "path": str(subject.folder / f"{stage}-{precision}"),
+        }
+    return jobs, failed
+
+
+def ours(
+    subject: cases.Subject, ready: Mapping[str, Mapping[str, Any]], settings: Settings
+) -> list[contest.Entry]:
+    """needle eager, and what was compiled, by name."""
+    threads = available_cores()
+    found = [contest.Entry(subject.eager(threads, settings.device), ours=True)]
+    for title, facts in ready.items():
+        precision = next((p for p in PRECISIONS if title.endswith(f", {p}")), "float32")
+        entry = subject.exported(title, facts["path"], threads)
+        found.append(contest.Entry(entry, precision, ours=True))
+    return found
+
+
+def peers_of(subject: cases.Subject, settings: Settings) -> list[tuple[Contestant, str, str]]:
+    """Each peer in each precision, with its key in apps/peers.py and the precision."""
+    found = []
+    for precision in PRECISIONS:
+        if settings.rehearsal and precision == "tf32":
+            continue  # a processor has none
+        for key in PEERS:
+            if settings.rehearsal and key in COMPILED:
+                continue  # for a processor this takes a minute each
+            where = {"device": settings.device, "precision": precision}
+            for entry in subject.peers((key,), available_cores(), **where):
+                found.append((replace(entry, name=named(entry.name, precision)), key, precision))
+    return found

@@ -1,0 +1,123 @@
+"""What `make gpu-bench` measures, in parts: which there are, and how one is run.
+
+Standard library only; a part imports what it needs in its own process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a section is run: on which device, how often, until when (`time.time()`).
+
+    With `prepare` only what can be done before a contest is done: code compiled, torch.compile
+    tuned. A rehearsal runs on the processor and is small: `batch` and `extent` say how small.
+    """
+
+    deadline: float
+    rounds: int = 7
+    device: str = "cuda"
+    prepare: bool = False
+    block_seconds: float = 0.06
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether this only shows that everything works."""
+        return self.device == "cpu"
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.time()
+
+    def batch(self, batch: int) -> int:
+        """A section's batch, or a rehearsal's."""
+        # Of two images a batch normalisation leaves nothing but their signs.
+        return 4 if self.rehearsal else batch
+
+    def extent(self, extent: int) -> int:
+        """The extent of a matrix, or a rehearsal's."""
+        return 32 if self.rehearsal else extent
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part: `share` is about how many seconds it takes, by which time is shared out (by
+    arithmetic, not measured). `run` gets `arguments` and the settings and returns JSON values."""
+
+    name: str
+    group: str
+    share: int
+    arguments: tuple[Any, ...] = ()
+
+
+MODELS = ("mlp", "conv", "transformer")
+PRECISIONS = ("float32", "tf32", "bfloat16")
+OWN_BATCH, LARGE_BATCH = 8, 256
+GEMM = 4096
+STEPS = 1000
+
+# In the order of interest: what comes last is what may be left to another call. The issue asks for
+# the models at both batches, training, the product and the search; then come the lab's ladders.
+SECTIONS = {
+    section.name: section
+    for section in (
+        *(Section(f"{name}-{OWN_BATCH}", "models", 60, (name, OWN_BATCH)) for name in MODELS),
+        Section(f"training-{OWN_BATCH}", "training", 35, (OWN_BATCH,)),
+        Section(f"gemm-{GEMM}", "gemm", 35, (GEMM,)),
+        Section("steps", "training", 25, (STEPS,)),
+        *(Section(f"{name}-{LARGE_BATCH}", "models", 60, (name, LARGE_BATCH)) for name in MODELS),
+        Section(f"training-{LARGE_BATCH}", "training", 35, (LARGE_BATCH,)),
+        Section(f"lab-gemm-{GEMM}", "lab", 30, ("gemm", GEMM)),
+        Section("search", "search", 90),
+        Section("lab-gemm", "lab", 32, ("gemm", None)),
+        Section("lab-conv1d", "lab", 16, ("conv1d", None)),
+        Section("lab-depthwise", "lab", 16, ("depthwise", None)),
+        Section("lab-gelu_matmul", "lab", 10, ("gelu_matmul", None)),
+        Section("lab-separable", "lab", 8, ("separable", None)),
+        Section("lab-vector_add", "lab", 10, ("vector_add", None)),
+    )
+}
+GROUPS = tuple(dict.fromkeys(section.group for section in SECTIONS.values()))
+
+
+def named(name: str, precision: str) -> str:
+    """A contestant's name with its precision: "PyTorch eager, bfloat16"; float32 goes unsaid."""
+    return name if precision == "float32" else f"{name}, {precision}"
+
+
+def chosen(names: list[str] | None) -> dict[str, Section]:
+    """The sections of these names and groups in their order; all without names."""
+    return {
+        name: section
+        for name, section in SECTIONS.items()
+        if names is None or name in names or section.group in names
+    }
+
+
+def measure(section: Section, settings: Settings) -> Found:
+    """Runs a section in this process: imports TVM, needle and what else it takes."""
+    runs: Mapping[str, Callable[..., Found]] = _runners(section)
+    return runs[section.group](*section.arguments, settings)
+
+
+def _runners(section: Section) -> Mapping[str, Callable[..., Found]]:
+    if section.group == "lab":
+        from benchmarks.gpu import ladders
+
+        return {"lab": ladders.measure}
+    from benchmarks.gpu import gemm, models, search, training
+
+    return {
+        "models": models.measure,
+        "training": training.measure_memory if section.name == "steps" else training.measure,
+        "gemm": gemm.measure,
+        "search": search.measure,
+    }
