@@ -28,8 +28,8 @@ CONDITIONS = (
     "Device time is that of one of 100 launches in a row; a kernel that is shorter than the"
     " preparation of its launch shows that instead. The launch overhead is what one launch and"
     " the wait for its end take beside that. Everything was compared with NumPy in float64 before"
-    " it was timed. Operands of float16 and tf32 keep 11 bits, of bfloat16 8, of float32 24, sums are"
-    " float32: rungs are set beside the PyTorch that keeps as many bits."
+    " it was timed. Operands of float16 and tf32 keep 11 bits, of bfloat16 8, of float32 24; sums"
+    " are float32. Rungs are set beside the PyTorch that keeps as many bits."
 )
 
 
