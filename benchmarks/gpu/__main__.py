@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.gpu import bench, host, sections, steps
@@ -63,6 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     timed.add_argument("--out", default=out, help="folder to write to (%(default)s)")
     timed.add_argument("--resume", metavar="FILE", help="a result whose sections are kept")
     timed.add_argument("--rehearse", action="store_true", help="on the processor, in small")
+    page = commands.add_parser("page", help="write the page of a result again")
+    page.add_argument("file", type=Path)
     one = commands.add_parser("section", help="one section of bench, in this process")
     one.add_argument("name", choices=list(sections.SECTIONS))
     one.add_argument("--rounds", type=_rounds, default=7)
@@ -82,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return bench.run_one(options)
     started = float(os.environ.get(host.STARTED, time.time()))
     try:
+        if options.command == "page":
+            return bench.page(options.file)
         rehearsal = options.command == "bench" and options.rehearse
         gpu = host.REHEARSAL if rehearsal else host.find_gpu()
         if not rehearsal:

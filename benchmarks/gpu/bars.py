@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.gpu.sections import (
@@ -49,13 +49,7 @@ class Bar:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "text": self.text,
-            "wanted": self.wanted,
-            "measured": self.measured,
-            "verdict": self.verdict,
-            "note": self.note,
-        }
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def ratio(ours: Mapping[str, Any], other: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -195,13 +196,33 @@ def run_one(options: argparse.Namespace) -> int:
 
 
 def write(result: Mapping[str, Any], stem: Path) -> None:
-    """STEM.json, with the issue's bars, and STEM.md."""
-    whole = {**result, "bars": [bar.to_json() for bar in bars.of(result)]}
-    for suffix, text in (
-        (".json", json.dumps(whole, indent=1, allow_nan=False) + "\n"),
-        (".md", report.markdown(whole)),
-    ):
-        path = stem.with_name(stem.name + suffix)
-        part = path.with_name(path.name + ".part")
-        part.write_text(text)
-        part.replace(path)
+    """STEM.json, with what is wanted and whether it is there, and STEM.md. A page that cannot be
+    made stops nothing: `page` makes it again from the JSON, and figures take a GPU."""
+    wanted, text = [], ""
+    try:
+        wanted, text = [bar.to_json() for bar in bars.of(result)], report.markdown(result)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        traceback.print_exc()
+    _replace(stem, ".json", json.dumps({**result, "bars": wanted}, indent=1, allow_nan=False))
+    if text:
+        _replace(stem, ".md", text)
+
+
+def _replace(stem: Path, suffix: str, text: str) -> None:
+    path = stem.with_name(stem.name + suffix)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def page(path: Path) -> int:
+    """Writes the page and the chart of a result again, beside it. Refusal where it is none."""
+    try:
+        result = json.loads(path.read_text())
+        stem = path.with_suffix("")
+        _replace(stem, ".md", report.markdown(result))
+        report.draw(result, stem)
+    except (OSError, ValueError, KeyError) as error:
+        raise Refusal(f"{path}: {error!r}") from error
+    print(f"wrote {stem}.md")
+    return 0

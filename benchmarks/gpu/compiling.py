@@ -96,16 +96,18 @@ def export(model: Any, inputs: Sequence[Any], setup: Mapping[str, Any]) -> dict[
     """Writes what needle_tvm.compile makes of a model to `path`; `options` are compile's. Returns
     the seconds compiling took, what a search did, kernels, and how many bytes of them spill."""
     import needle_tvm
+    from needle_tvm.tune.status import summary
 
     start = time.perf_counter()
     executable = needle_tvm.compile(model, *inputs, **setup["options"])
     seconds = time.perf_counter() - start
     executable.export(setup["path"])
     kernels = executable.manifest.get("kernels") or []
+    tuning = executable.manifest.get("tuning")
     return {
         "path": setup["path"],
         "seconds": seconds,
-        "tuning": executable.manifest.get("tuning"),
+        "search": summary(tuning) if tuning else "",
         "kernels": len(kernels),
         "spilled": sum(kernel["spill_stores"] for kernel in kernels),
         "versions": stamp(),

@@ -14,7 +14,7 @@ _EAGER, _TUNED = "needle eager", "needle tuned"
 
 def markdown(result: Mapping[str, Any]) -> str:
     """The whole page: conditions, what is wanted and whether it is there, a table for each section,
-    and what was not measured. `result` holds "bars" as JSON values."""
+    and what was not measured."""
     gpu = result["gpu"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     title = "A rehearsal without a GPU" if result["rehearsal"] else gpu["name"]
@@ -38,7 +38,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         "",
         "## What is wanted",
         "",
-        *_table(("", "wanted", "measured", ""), map(_bar, result["bars"])),
+        *_table(("", "wanted", "measured", ""), map(_bar, bars.of(result))),
     ]
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, section in result["sections"].items():
@@ -79,9 +79,9 @@ def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [lines[0], "|" + "---|" * len(cells[0]), *lines[1:]]
 
 
-def _bar(bar: Mapping[str, Any]) -> tuple[str, ...]:
-    verdict = f"{bar['verdict']} ({bar['note']})" if bar["note"] else bar["verdict"]
-    return bar["text"], f"{bar['wanted']:.2f}", _number(bar["measured"]), verdict
+def _bar(bar: bars.Bar) -> tuple[str, ...]:
+    verdict = f"{bar.verdict} ({bar.note})" if bar.note else bar.verdict
+    return bar.text, f"{bar.wanted:.2f}", _number(bar.measured), verdict
 
 
 def _number(value: float | None) -> str:
@@ -140,11 +140,10 @@ def _search(name: str, section: Mapping[str, Any]) -> list[str]:
             before = entries.get(_TUNED)
             gain = _number(bars.ratio(entry, before)) if before else ""
             budget = ", ".join(f"{value:.3g} {what}" for what, value in one["budget"].items())
-            tuning = one["compiled"][entry["name"]]["tuning"] or {}
-            trials = str(tuning.get("trials", ""))
-            took = duration(one["compiled"][entry["name"]]["seconds"])
-            rows.append([one["model"], budget, took, trials, _spread(entry), gain])
-    headings = ("", "budget", "took", "trials", "time of a call", "time without a search / with")
+            compiled = one["compiled"][entry["name"]]
+            took, did = duration(compiled["seconds"]), compiled["search"]
+            rows.append([one["model"], budget, took, did, _spread(entry), gain])
+    headings = ("", "budget", "took", "search", "time of a call", "time without a search / with")
     return [f"### {name}", "", *_table(headings, rows)]
 
 
