@@ -63,7 +63,7 @@ sanitize: build
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY))
 	@$(VENV)/bin/cmake --build $(SANITIZED)/cmake
 	@rm -rf $(SANITIZED)/tree && mkdir -p $(SANITIZED)/tree
-	@cp -r needle needle_tvm apps tests pyproject.toml $(SANITIZED)/tree
+	@cp -r needle needle_tvm apps benchmarks tests pyproject.toml $(SANITIZED)/tree
 	@$(VENV)/bin/cmake --install $(SANITIZED)/cmake --prefix $(SANITIZED)/tree
 	@$(PYTHON) -m venv --without-pip $(SANITIZED)/venv
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

@@ -71,7 +71,6 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=_rounds, default=7)
     one.add_argument("--deadline", type=_seconds, default=time.time() + bench.SECONDS)
     one.add_argument("--json", required=True)
-    one.add_argument("--prepare", action="store_true")
     one.add_argument("--rehearse", action="store_true")
     return parser
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -45,7 +44,7 @@ def run(options: argparse.Namespace, gpu: Gpu, started: float) -> int:
         del result["not_measured"][name]
     write(result, stem)
     if not options.rehearse:
-        build(gpu, wanted, options, deadline)
+        steps.require(gpu.architecture)
 
     def one(name: str, seconds: float) -> None:
         found = run_section(wanted[name], options, seconds)
@@ -115,47 +114,18 @@ def take_over(result: dict[str, Any], path: Path) -> None:
     result["versions"] = {**versions, **result["versions"]}
 
 
-def build(
-    gpu: Gpu, wanted: Mapping[str, Section], options: argparse.Namespace, deadline: float
-) -> None:
-    """Builds needle's native modules. While the one for the GPU is compiled, which takes minutes
-    and no GPU, what the first sections need is prepared. Refusal where the build fails."""
-    print("building needle's module for the processor", flush=True)
-    _require(steps.build(None))
-    reasons: list[str | None] = []
-    print(f"building needle's module for {gpu.architecture}", flush=True)
-    compiler = threading.Thread(target=lambda: reasons.append(steps.build(gpu.architecture)))
-    compiler.start()
-    for name, section in wanted.items():
-        if section.group != "models" or not compiler.is_alive():
-            break
-        # Half of the time at most: what is left over is prepared when its turn comes.
-        seconds = 0.5 * (deadline - time.time())
-        told = run_section(section, options, seconds, prepare=True)
-        if isinstance(told, str):
-            print(f"{name}: not prepared: {told}", flush=True)
-    compiler.join()
-    _require(reasons[0] if reasons else "its thread failed")
-
-
-def _require(reason: str | None) -> None:
-    if reason is not None:
-        raise Refusal(f"needle's native modules cannot be built: {reason}")
-
-
 def run_section(
-    section: Section, options: argparse.Namespace, seconds: float, prepare: bool = False
+    section: Section, options: argparse.Namespace, seconds: float
 ) -> dict[str, Any] | str:
     """A section in a process of its own: its result, or why there is none."""
-    what = "preparing, " if prepare else ""
-    print(f"{section.name}: {what}up to {seconds:.0f} s", flush=True)
+    print(f"{section.name}: up to {seconds:.0f} s", flush=True)
     start = time.time()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "result.json")
         command = [sys.executable, "-m", "benchmarks.gpu", "section", section.name]
         command += ["--deadline", str(start + seconds - _ENDING_SECONDS), "--json", str(path)]
         command += ["--rounds", str(options.rounds)]
-        command += ["--prepare"] * prepare + ["--rehearse"] * options.rehearse
+        command += ["--rehearse"] * options.rehearse
         code, said = turns.run_for(command, seconds, cwd=ROOT, stderr=subprocess.PIPE)
         taken = time.time() - start
         if code != 0 or not path.is_file():
@@ -179,7 +149,6 @@ def run_one(options: argparse.Namespace) -> int:
         deadline=options.deadline,
         rounds=options.rounds,
         device="cpu" if options.rehearse else "cuda",
-        prepare=options.prepare,
     )
     try:
         found = sections.measure(sections.SECTIONS[options.name], settings)

@@ -31,7 +31,7 @@ WORK = ROOT / "build" / "gpu"  # what one call leaves for the next on the same m
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 SERVICE = f"{__name__}:compile_service"
 
-_AT_ONCE = 6  # compilers: nvcc takes a core and some hundred MB each
+AT_ONCE = 6  # compilers: nvcc takes a core and some hundred MB each
 
 
 class Unavailable(Exception):
@@ -40,7 +40,7 @@ class Unavailable(Exception):
 
 def compile_options(precision: str = "float32", products: str | None = None) -> dict[str, Any]:
     """Keywords of needle_tvm.compile for a precision ("float32", "tf32", "float16", "bfloat16") and
-    for who multiplies matrices: "never" a library, or whatever was "measured" to be fastest.
+    for who multiplies matrices: our "own" kernels, or what is "measured" to be faster, cuBLAS or they.
 
     The one place that knows of these keywords. Raises Unavailable where needle has no such one.
     """
@@ -55,9 +55,9 @@ def compile_options(precision: str = "float32", products: str | None = None) -> 
             )
         found["dtype"] = precision
     if products is not None:
-        if "library_products" not in known:
-            raise Unavailable("needle_tvm.compile has no library_products=: its own kernels alone")
-        found["library_products"] = products
+        if "products" not in known:
+            raise Unavailable("needle_tvm.compile has no products=: its own kernels alone")
+        found["products"] = products
     return found
 
 
@@ -65,9 +65,10 @@ def compile_all(
     jobs: Mapping[str, Mapping[str, Any]],
     settings: Settings,
     service: str = SERVICE,
+    at_once: int = AT_ONCE,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What `service` gives for each of `jobs` by name, several at once, and why the others
-    failed."""
+    """What `service` gives for each of `jobs` by name, several at once, and why the others failed.
+    Where compiling measures on the GPU nothing else may: one at once."""
     found: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
 
@@ -80,7 +81,7 @@ def compile_all(
         except ChildError as error:
             failed[name] = one_line(error)
 
-    with ThreadPoolExecutor(min(_AT_ONCE, available_cores())) as pool:
+    with ThreadPoolExecutor(min(at_once, available_cores())) as pool:
         list(pool.map(one, jobs))
     return {name: found[name] for name in jobs if name in found}, failed
 

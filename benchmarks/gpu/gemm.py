@@ -7,7 +7,6 @@ longer than the wait. Operands lie on the device in the precision that is asked 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ Made = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 PRODUCTS = 20  # of a call, in a row
 OWN, CHOSEN, EAGER, TORCH = "needle, own kernel", "needle, chosen", "needle eager", "PyTorch"
 
-_LIBRARY = {OWN: "never", CHOSEN: "measured"}  # compile_options' products
+_PRODUCTS = {OWN: "own", CHOSEN: "measured"}  # of compile_options
 
 
 def measure(size: int, settings: Settings) -> dict[str, Any]:
@@ -34,29 +33,28 @@ def measure(size: int, settings: Settings) -> dict[str, Any]:
     compiling.use_caches()
     size = settings.extent(size)
     with scratch_folder("needle-gpu-") as folder:
-        jobs: dict[str, dict[str, Any]] = {}
+        ready: dict[str, dict[str, Any]] = {}
         failed: dict[str, str] = {}
-        for precision in PRECISIONS:
-            for name, products in _LIBRARY.items():
+        for name, products in _PRODUCTS.items():
+            jobs: dict[str, dict[str, Any]] = {}
+            for precision in PRECISIONS:
                 title = named(name, precision)
                 try:
                     options = _options(precision, products)
                 except compiling.Unavailable as error:
                     failed[title] = str(error)
                     continue
-                path = str(folder / title.replace(" ", "-"))
                 options["target"] = settings.device
                 recipe = {"size": size, "dtype": _dtype(precision)}
+                path = str(folder / title.replace(" ", "-"))
                 jobs[title] = {"recipe": recipe, "options": options, "path": path}
-        with ThreadPoolExecutor(1) as beside:
-            compiled = beside.submit(compiling.compile_all, jobs, settings, COMPILER)
-            a, b = (x.astype(np.float64) for x in operands(size))
-            exact = [a @ b]
-        ready, not_compiled = compiled.result()
-        failed |= not_compiled
+            at_once = 1 if products == "measured" else compiling.AT_ONCE
+            compiled, not_compiled = compiling.compile_all(jobs, settings, COMPILER, at_once)
+            ready |= compiled
+            failed |= not_compiled
+        a, b = (x.astype(np.float64) for x in operands(size))
+        exact = [a @ b]
         told = {"size": size, "operations": 2 * size**3, "compiled": ready}
-        if settings.prepare:
-            return {**told, "contestants": [], "failed": failed}
         entries = _entries(size, ready, settings)
         found = contest.run(entries, exact, settings)
         for entry in found["contestants"]:
@@ -71,7 +69,7 @@ def measure(size: int, settings: Settings) -> dict[str, Any]:
 def _options(precision: str, products: str) -> dict[str, Any]:
     """Keywords of needle_tvm.compile. Operands that are bfloat16 already need no dtype."""
     asked = "float32" if precision == "bfloat16" else precision
-    if products == "never":  # without a library there is nothing to switch off
+    if products == "own":  # where needle has no choice to offer, they are
         try:
             return compiling.compile_options(asked, products)
         except compiling.Unavailable:
@@ -96,7 +94,7 @@ def _entries(
 
     found = [entry(EAGER, "float32", "eager", True, device=device)]
     for precision in PRECISIONS:
-        for name in _LIBRARY:
+        for name in _PRODUCTS:
             title = named(name, precision)
             if title in ready:
                 found.append(entry(title, precision, "artifact", True, path=ready[title]["path"]))

@@ -3,14 +3,14 @@ contest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from benchmarks import apps, cases
 from benchmarks.gpu import compiling, contest
-from benchmarks.gpu.sections import OWN_BATCH, PRECISIONS, Settings, named
+from benchmarks.gpu.sections import EITHER, OWN_BATCH, PRECISIONS, Settings, named
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
@@ -26,25 +26,28 @@ _CONTEST_SECONDS = 45.0
 
 def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
     """The model of that name in `cases.MODELS`, as JSON values: `contest.run`'s, and `compiled`,
-    what each of ours took to compile. Preparing, only that."""
+    what each of ours took to compile."""
     compiling.use_caches()
     with scratch_folder("needle-gpu-") as folder:
         subject = cases.Subject.of(cases.Case(name, settings.batch(batch)), folder)
         stages = (*LADDER, "tuned") if batch == OWN_BATCH else ("tuned",)
-        jobs, failed = jobs_of(subject, stages, settings)
+        choices, failed = jobs_of(subject, [(EITHER, "tuned", "measured")], settings)
+        own = [(f"needle {stage}", stage, None) for stage in stages]
+        jobs, not_there = jobs_of(subject, own, settings)
+        failed |= not_there
         peers = peers_of(subject, settings)
         untuned = [c for c, key, _ in peers if key in COMPILED]
         # A peer that is not there is better than no contest.
-        deadline = settings.deadline - (0 if settings.prepare else _CONTEST_SECONDS)
+        deadline = settings.deadline - _CONTEST_SECONDS
         with ThreadPoolExecutor(2) as beside:  # the processor's work beside the GPU's
             compiled = beside.submit(compiling.compile_all, jobs, settings)
             exact = beside.submit(subject.exact)
             failed |= compiling.tune_peers(untuned, deadline)
         ready, not_compiled = compiled.result()
-        failed |= not_compiled
+        measured, not_measured = compiling.compile_all(choices, settings, at_once=1)
+        ready |= measured
+        failed |= not_compiled | not_measured
         told = {"model": name, "batch": subject.case.batch, "compiled": ready}
-        if settings.prepare:
-            return {**told, "contestants": [], "failed": failed}
         entries = ours(subject, ready, settings) + [
             contest.Entry(c, precision) for c, _, precision in peers if c.name not in failed
         ]
@@ -55,26 +58,25 @@ def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
 
 
 def jobs_of(
-    subject: cases.Subject, stages: tuple[str, ...], settings: Settings
+    subject: cases.Subject, kinds: Sequence[tuple[str, str, str | None]], settings: Settings
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What `compiling.compile_all` takes, for each stage in float32 and the last in each precision;
-    and why a precision cannot be had, by the contestant's name."""
+    """What `compiling.compile_all` takes for (name, stage, products) of `compile_options`, in
+    float32, and the stage tuned in each precision; and why what cannot be had, by name."""
     jobs: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
-    wanted = [(stage, "float32") for stage in stages]
-    wanted += [("tuned", precision) for precision in PRECISIONS[1:]]
-    for stage, precision in wanted:
-        title = named(f"needle {stage}", precision)
-        try:
-            options = compiling.compile_options(precision)
-        except compiling.Unavailable as error:
-            failed[title] = str(error)
-            continue
-        jobs[title] = {
-            "recipe": subject.recipe,
-            "options": {"target": settings.device, "stage": stage, **options},
-            "path": str(subject.folder / f"{stage}-{precision}"),
-        }
+    for name, stage, products in kinds:
+        for precision in PRECISIONS if stage == "tuned" else PRECISIONS[:1]:
+            title = named(name, precision)
+            try:
+                options = compiling.compile_options(precision, products)
+            except compiling.Unavailable as error:
+                failed[title] = str(error)
+                continue
+            jobs[title] = {
+                "recipe": subject.recipe,
+                "options": {"target": settings.device, "stage": stage, **options},
+                "path": str(subject.folder / title.replace(" ", "-")),
+            }
     return jobs, failed
 
 

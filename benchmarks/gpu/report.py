@@ -46,7 +46,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     for group, heading, render in (
         ("models", "Models", _contest),
         ("gemm", "Matrix product", _contest),
-        ("training", "Training", _training),
+        ("training", "Training", _contest),
+        ("steps", "Memory over many steps", _steps),
         ("search", "Searching", _search),
     ):
         if group in groups:
@@ -112,9 +113,7 @@ def _contest(name: str, section: Mapping[str, Any]) -> list[str]:
     return [f"### {name}", "", *_table(headings, rows)]
 
 
-def _training(name: str, section: Mapping[str, Any]) -> list[str]:
-    if "samples" not in section:
-        return _contest(name, section)
+def _steps(name: str, section: Mapping[str, Any]) -> list[str]:
     keys = [key for key in section["samples"][0] if key not in ("step", "loss")]
     rows = [
         [str(one["step"]), _number(one["loss"]), *(f"{one[key]:,}" for key in keys)]

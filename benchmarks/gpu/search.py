@@ -27,8 +27,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     failed: dict[str, str] = {}
     names = MODELS[:1] if settings.rehearsal else MODELS
     for number, name in enumerate(names):
-        if settings.prepare:
-            break
         seconds = settings.left / (len(names) - number) - _CONTEST_SECONDS
         if seconds < _LEAST_SECONDS and not settings.rehearsal:
             failed[name] = f"{max(seconds, 0.0):.0f} s were left for its search"

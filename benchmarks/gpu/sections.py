@@ -17,14 +17,12 @@ Found = dict[str, Any]
 class Settings:
     """How a section is run: on which device, how often, until when (`time.time()`).
 
-    With `prepare` only what can be done before a contest is done: code compiled, torch.compile
-    tuned. A rehearsal runs on the processor and is small: `batch` and `extent` say how small.
+    A rehearsal runs on the processor and is small: `batch` and `extent` say how small.
     """
 
     deadline: float
     rounds: int = 7
     device: str = "cuda"
-    prepare: bool = False
     block_seconds: float = 0.06
 
     @property
@@ -60,6 +58,7 @@ class Section:
 
 MODELS = ("mlp", "conv", "transformer")
 PRECISIONS = ("float32", "tf32", "bfloat16")
+EITHER = "needle tuned or cuBLAS"  # tuned, with products by whichever was faster when compiling
 OWN_BATCH, LARGE_BATCH = 8, 256
 GEMM = 4096
 STEPS = 1000
@@ -72,7 +71,7 @@ SECTIONS = {
         *(Section(f"{name}-{OWN_BATCH}", "models", 60, (name, OWN_BATCH)) for name in MODELS),
         Section(f"training-{OWN_BATCH}", "training", 35, (OWN_BATCH,)),
         Section(f"gemm-{GEMM}", "gemm", 35, (GEMM,)),
-        Section("steps", "training", 25, (STEPS,)),
+        Section("steps", "steps", 25, (STEPS,)),
         *(Section(f"{name}-{LARGE_BATCH}", "models", 60, (name, LARGE_BATCH)) for name in MODELS),
         Section(f"training-{LARGE_BATCH}", "training", 35, (LARGE_BATCH,)),
         Section(f"lab-gemm-{GEMM}", "lab", 30, ("gemm", GEMM)),
@@ -117,7 +116,8 @@ def _runners(section: Section) -> Mapping[str, Callable[..., Found]]:
 
     return {
         "models": models.measure,
-        "training": training.measure_memory if section.name == "steps" else training.measure,
+        "training": training.measure,
+        "steps": training.measure_memory,
         "gemm": gemm.measure,
         "search": search.measure,
     }

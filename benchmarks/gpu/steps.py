@@ -24,8 +24,33 @@ from benchmarks.gpu.host import ROOT, Refusal
 
 BUILD = ROOT / "build" / "gpu"
 
-# Files whose tests take a device; those of tests/ndarray/test_cuda.py are of the GPU alone.
-DEVICE_TESTS = ("tests/ndarray", "tests/test_ops.py", "tests/test_optim.py", "tests/nn")
+# Tests that take a device, and those of the GPU alone; the suite runs them on emulated devices
+# (tests/ndarray/test_cuda_emulated.py). Left out is, by words in names, what is about a CPU's
+# kernels or threads.
+DEVICE_TESTS = (
+    "tests/ndarray/test_cuda.py",
+    "tests/ndarray/test_nd_convolution.py",
+    "tests/ndarray/test_nd_counters.py",
+    "tests/ndarray/test_nd_elementwise.py",
+    "tests/ndarray/test_nd_halves.py",
+    "tests/ndarray/test_nd_indexing.py",
+    "tests/ndarray/test_nd_layers.py",
+    "tests/ndarray/test_nd_matmul.py",
+    "tests/ndarray/test_nd_reduce.py",
+    "tests/test_ops.py",
+    "tests/test_optim.py",
+)
+LEFT_OUT = ("instruction_set", "by_each_kernel", "threads", "exported_and_documented")
+MORE_DEVICE_TESTS = (
+    "tests/test_autograd.py",
+    "tests/test_autograd_safety.py",
+    "tests/test_conv.py",
+    "tests/test_dtypes.py",
+    "tests/test_getitem.py",
+    "tests/test_nn.py",
+    "tests/test_nn_layers.py",
+    "tests/test_training.py",
+)
 SANITIZED = (
     "tests/ndarray/test_nd_convolution.py",
     "tests/ndarray/test_nd_elementwise.py",
@@ -61,12 +86,7 @@ class Step:
 def test(more: Sequence[str], architecture: str, deadline: float) -> int:
     """Builds needle for the GPU and runs its tests; 0 only where some ran, none failed and all but
     samples were whole. `more` are further arguments for pytest. Refusal where the build fails."""
-    print(f"gpu-test: building needle's modules for {architecture}", flush=True)
-    start = time.time()
-    reason = build(architecture)
-    if reason is not None:
-        raise Refusal(f"needle's native modules cannot be built: {reason}")
-    print(f"gpu-test: built in {time.time() - start:.0f} s", flush=True)
+    require(architecture)
     # Only files that have such tests: the others import what a GPU host need not have.
     files = [
         str(path.relative_to(ROOT))
@@ -80,20 +100,20 @@ def test(more: Sequence[str], architecture: str, deadline: float) -> int:
 
 def steps(marked: Sequence[str]) -> list[Step]:
     """What there is to run; `marked` are the files with tests marked `gpu`."""
-    on_device = ("--device", "cuda", "-m", "not slow and not peer and not gpu")
-    present = tuple(path for path in DEVICE_TESTS if (ROOT / path).exists())
+    words = " and ".join(f"not {word}" for word in LEFT_OUT)
+    on_device = ("--device", "cuda", "-m", "not slow and not peer and not gpu", "-k", words)
     found = [
         Step("tests marked gpu", ("-m", "gpu", *marked), 3, parallel=True),
         Step(
             "compiled models and ops",
             ("tests/tvm/emulated_gpu/checks.py",),
-            8,
+            10,
             environment={"NEEDLE_CHECKS_ON": "gpu"},
             parallel=True,
         ),
         Step(
             "arrays and ops",
-            (*on_device, *present),
+            (*on_device, *DEVICE_TESTS, *MORE_DEVICE_TESTS),
             6,
             environment={"NEEDLE_CASES": "50"},
             parallel=True,
@@ -115,13 +135,24 @@ def steps(marked: Sequence[str]) -> list[Step]:
     return found
 
 
-def build(architecture: str | None) -> str | None:
-    """Builds needle's native modules into the source tree; why not where it fails. Without an
-    architecture the processor's alone. What was built before is not built again."""
-    options = [f"-DPython_EXECUTABLE={sys.executable}", "-DNEEDLE_CUDA=OFF"]
-    if architecture is not None:
-        options[-1] = "-DNEEDLE_CUDA=ON"
-        options.append(f"-DCMAKE_CUDA_ARCHITECTURES={architecture.removeprefix('sm_')}-real")
+def require(architecture: str) -> None:
+    """Builds needle's native modules for a GPU into the source tree; what was built before is not
+    built again. Refusal where it fails."""
+    print(f"building needle's modules for {architecture}", flush=True)
+    start = time.time()
+    reason = build(architecture)
+    if reason is not None:
+        raise Refusal(f"needle's native modules cannot be built: {reason}")
+    print(f"built in {time.time() - start:.0f} s", flush=True)
+
+
+def build(architecture: str) -> str | None:
+    """Runs CMake; why not where it fails."""
+    options = (
+        "-DNEEDLE_CUDA=ON",
+        f"-DCMAKE_CUDA_ARCHITECTURES={architecture.removeprefix('sm_')}-real",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
     commands = (
         ["cmake", "-S", ".", "-B", str(BUILD), *options],
         ["cmake", "--build", str(BUILD), "-j", str(len(os.sched_getaffinity(0)))],

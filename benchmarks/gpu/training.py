@@ -32,8 +32,6 @@ _IMAGES = 8  # batches that are uploaded in turn, as a loader would
 def measure(batch: int, settings: Settings) -> dict[str, Any]:
     """A step with SGD and momentum, on the same weights, images and labels; `contest.run`'s JSON
     values. Compared with PyTorch in float64 on the processor, where that is installed."""
-    if settings.prepare:
-        return {"contestants": [], "failed": {}}
     with scratch_folder("needle-gpu-") as folder:
         case = replace(_case(), batch=settings.batch(batch))
         options = argparse.Namespace(threads=available_cores(), optimizer="sgd")
@@ -61,8 +59,6 @@ def _case() -> cpu.Case:
 def measure_memory(steps: int, settings: Settings) -> dict[str, Any]:
     """`steps` training steps in a process of their own, as JSON values: the allocator's numbers, in
     bytes, after warming up and at SAMPLES points from there on, and the losses there."""
-    if settings.prepare:
-        return {"samples": []}
     case = replace(_case(), batch=settings.batch(BATCH))
     setup = {
         "factory": case.factory,

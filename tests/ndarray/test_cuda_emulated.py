@@ -12,25 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.steps import DEVICE_TESTS, LEFT_OUT
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "emulated"
-
-# What runs on the emulated devices, and what of it does not: what is about CPU kernels or threads,
-# and what is large.
-SAMPLE = (
-    "tests/ndarray/test_cuda.py",
-    "tests/ndarray/test_nd_convolution.py",
-    "tests/ndarray/test_nd_counters.py",
-    "tests/ndarray/test_nd_elementwise.py",
-    "tests/ndarray/test_nd_halves.py",
-    "tests/ndarray/test_nd_indexing.py",
-    "tests/ndarray/test_nd_layers.py",
-    "tests/ndarray/test_nd_matmul.py",
-    "tests/ndarray/test_nd_reduce.py",
-    "tests/test_ops.py",
-    "tests/test_optim.py",
-)
-LEFT_OUT = ("instruction_set", "by_each_kernel", "threads", "exported_and_documented")
 
 
 def _tool(name):
@@ -88,7 +73,7 @@ def test_the_sample_passes_on_emulated_devices(module):
     out = _run(
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cuda",
         "--emulated-cuda", str(module), "-m", "not slow and not peer and not gpu",
-        "-k", " and ".join(f"not {name}" for name in LEFT_OUT), *SAMPLE,
+        "-k", " and ".join(f"not {name}" for name in LEFT_OUT), *DEVICE_TESTS,
         env={**os.environ, "NEEDLE_CASES": "25", "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     passed = int(out.split(" passed")[0].split()[-1].lstrip("="))

@@ -1,0 +1,375 @@
+"""`make gpu-test` and `make gpu-bench` where there is no GPU: refusals, budgets, results."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
+
+import kernel_lab.run
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import bench, host, ladders, report, sections, steps
+from kernel_lab import build, field, registry
+from kernel_lab.errors import WrongResult
+from kernel_lab.ladders import vector_add_cpu
+from kernel_lab.run import Request
+from kernel_lab.rung import Ladder
+from needle_tvm.timing import TimingError
+
+H200 = host.Gpu("NVIDIA H200", "580.1", "sm_90")
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder that is the whole PATH, with a GPU, nvcc and cmake in it."""
+    program(tmp_path, "nvidia-smi", "echo 'NVIDIA H200, 580.1, 9.0'; echo 'Second, 1, 8.0'")
+    program(tmp_path, "nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
+    program(tmp_path, "cmake", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["test", "bench"])
+@pytest.mark.parametrize("driver", [None, "echo 'No devices were found'; exit 6"])
+def test_without_a_gpu_each_is_one_line(command, driver, tmp_path):
+    if driver:
+        program(tmp_path, "nvidia-smi", driver)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", command],
+        cwd=host.ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"gpu-{command}: there is no GPU here: ")
+    assert ("No devices were found" if driver else "no nvidia-smi") in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bench", "--rounds", "0"], "--rounds: '0' is not a whole number of at least 1"),
+        (["bench", "--seconds", "inf"], "--seconds: 'inf' is not a number of seconds above 0"),
+        (["bench", "--only", "nosuch"], "invalid choice: 'nosuch'"),
+        (["bench", "--nosuch"], "unrecognized arguments: --nosuch"),
+        (["nosuch"], "invalid choice: 'nosuch'"),
+    ],
+)
+def test_a_bad_argument_is_one_line(arguments, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(arguments)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tools, capsys):
+    file = tools / "file"
+    file.touch()
+    assert gpu.main(["bench", "--out", str(file / "results")]) == 1
+    assert capsys.readouterr().err.startswith(f"gpu-bench: --out {file}/results: ")
+
+
+def test_results_go_where_the_host_takes_them_from(monkeypatch):
+    monkeypatch.delenv("OUT", raising=False)
+    assert gpu.make_parser().parse_args(["bench"]).out == "docs/results"
+    monkeypatch.setenv("OUT", "/out")
+    assert gpu.make_parser().parse_args(["bench"]).out == "/out"
+
+
+def test_the_first_gpu_is_found(tools):
+    assert host.find_gpu() == H200
+    assert H200.slug == "h200"
+    assert host.Gpu("NVIDIA GeForce RTX 4090", "1", "sm_89").slug == "geforce-rtx-4090"
+
+
+def test_a_missing_compiler_or_module_is_said(tools, monkeypatch):
+    monkeypatch.setattr(host, "SETUP", tools / "setup.sh")
+    host.need_tools("test")
+    found = host.importlib.util.find_spec
+    monkeypatch.setattr(
+        host.importlib.util, "find_spec", lambda name: None if name == "tvm" else found(name)
+    )
+    with pytest.raises(host.Refusal, match="no module tvm: install the project"):
+        host.need_tools("bench")
+    (tools / "setup.sh").touch()
+    host.need_tools("bench")  # TVM comes by the bundle
+    (tools / "nvcc").unlink()
+    host.need_tools("bench")  # nvcc may, too
+    (tools / "cmake").unlink()
+    with pytest.raises(host.Refusal, match="no cmake"):
+        host.need_tools("bench")
+    monkeypatch.setenv(host.STARTED, "1")
+    with pytest.raises(host.Refusal, match="no nvcc"):
+        host.need_tools("bench")
+
+
+def test_the_bundle_is_set_up_once_and_the_command_goes_on(tmp_path):
+    """The real script sources a bundle that brings a module and is then itself again."""
+    root = tmp_path / "root"
+    (root / "benchmarks" / "gpu").mkdir(parents=True)
+    (root / ".gpu").mkdir()
+    for package in ("benchmarks", "benchmarks/gpu"):
+        (root / package / "__init__.py").touch()
+    (root / "benchmarks" / "gpu" / "__main__.py").write_text(
+        "import os, sys\nprint('again', sys.argv[1:], os.environ['NEEDLE_GPU_STARTED'])\n"
+    )
+    (root / ".gpu" / "setup.sh").write_text("export BUNDLE=here\necho set up\n")
+    text = (
+        "import importlib.util\nfrom benchmarks.gpu import host\nfrom pathlib import Path\n"
+        f"host.ROOT = Path({str(root)!r})\nhost.SETUP = host.ROOT / '.gpu' / 'setup.sh'\n"
+        "importlib.util.find_spec = lambda name: None\n"
+        "host.set_up(['bench', '--only', 'a b'], 7.5)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=host.ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set up\nagain ['bench', '--only', 'a b'] 7.5\n"
+
+
+# The run of the sections
+
+EMPTY = {
+    "models": {"group": "models", "contestants": [], "failed": {}},
+    "gemm": {"group": "gemm", "contestants": [], "failed": {}, "operations": 1},
+    "training": {"group": "training", "contestants": [], "failed": {}},
+    "steps": {
+        "group": "steps",
+        "model": "conv",
+        "batch": 64,
+        "steps": 1,
+        "seconds": 1.0,
+        "samples": [{"step": 0, "loss": 1.0, "allocated": 1}],
+    },
+    "search": {"group": "search", "models": [], "failed": {}},
+    "lab": {
+        "group": "lab",
+        "workload": "w",
+        "title": "t",
+        "size": {},
+        "rungs": [],
+        "peers": [],
+        "left_out": {},
+        "peers_missing": {},
+    },
+}
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """`bench` with a build and sections that do nothing but note that they were asked for."""
+    asked, answers, building = [], {}, []
+
+    def run_section(section, options, seconds):
+        asked.append(section.name)
+        assert 0 < seconds <= options.seconds
+        return answers.get(section.name, {**EMPTY[section.group], "versions": {"TVM": "1"}})
+
+    monkeypatch.setattr(steps, "build", building.append)
+    monkeypatch.setattr(bench, "run_section", run_section)
+    monkeypatch.setattr(host, "find_gpu", lambda: H200)
+    monkeypatch.setattr(host, "need_tools", lambda command: None)
+    monkeypatch.setattr(report, "draw", lambda result, stem: None)
+
+    class Fake:
+        out = tmp_path / "results"
+
+        def run(self, *arguments):
+            asked.clear()
+            building.clear()
+            return gpu.main(["bench", "--out", str(self.out), *arguments])
+
+        @property
+        def result(self):
+            (path,) = self.out.glob("*-gpu-h200.json")
+            return json.loads(path.read_text())
+
+    found = Fake()
+    found.asked, found.answers, found.building = asked, answers, building
+    return found
+
+
+def test_sections_run_in_order_and_what_fails_is_told(fake, capsys):
+    fake.answers["gemm-4096"] = "no such kernel"
+    assert fake.run() == 0
+    assert fake.building == ["sm_90"] and fake.asked == list(sections.SECTIONS)
+    found = fake.result
+    assert set(found["sections"]) == set(sections.SECTIONS) - {"gemm-4096"}
+    assert found["not_measured"] == {"gemm-4096": "no such kernel"}
+    assert found["versions"]["TVM"] == "1" and found["gpu"]["name"] == "NVIDIA H200"
+    assert "not measured: gemm-4096: no such kernel" in capsys.readouterr().out
+
+
+def test_what_an_earlier_call_measured_is_kept_and_the_rest_measured(fake, capsys):
+    fake.answers["steps"] = "not done"
+    assert fake.run("--only", "training", "steps", "search") == 0
+    (path,) = fake.out.glob("*.json")
+    assert fake.result["not_measured"]["mlp-8"] == "not asked for"
+    assert fake.run("--resume", str(path), "--only", "training", "steps", "gemm") == 0
+    assert fake.asked == ["gemm-4096", "steps"]
+    assert set(fake.result["sections"]) == {"training-8", "training-256", "search", "gemm-4096"}
+    # Nothing of other versions is mixed in.
+    other = {**fake.result, "versions": {**fake.result["versions"], "NumPy": "0.1"}}
+    path.write_text(json.dumps(other))
+    assert fake.run("--resume", str(path)) == 1
+    assert "--resume" in (err := capsys.readouterr().err) and "NumPy 0.1" in err
+    assert fake.run("--resume", str(path.with_name("nosuch"))) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_there_is_no_time_for_is_told(fake):
+    assert fake.run("--seconds", "10") == 1
+    assert not fake.result["sections"]
+    reasons = set(fake.result["not_measured"].values())
+    assert len(fake.result["not_measured"]) == len(sections.SECTIONS)
+    assert all("s were left of the time" in reason for reason in reasons)
+
+
+def test_without_its_modules_nothing_is_measured(fake, monkeypatch, capsys):
+    monkeypatch.setattr(steps, "build", lambda architecture: "ptxas died")
+    assert fake.run("--only", "search") == 1
+    assert "cannot be built: ptxas died" in capsys.readouterr().err
+    assert fake.result["not_measured"]["search"] == "it was not begun"
+
+
+def test_all_sections_have_a_share_and_all_ladders_are_among_them():
+    lab = {s.arguments[0] for s in sections.SECTIONS.values() if s.group == "lab"}
+    assert lab == {name for name, device in registry.LADDERS if device == "cuda"}
+    assert all(section.share > 0 for section in sections.SECTIONS.values())
+    assert list(sections.chosen(["lab-gemm", "search"])) == ["search", "lab-gemm"]
+    assert list(sections.chosen(None)) == list(sections.SECTIONS)
+
+
+def options(**others):
+    return bench.argparse.Namespace(**{"rounds": 1, "rehearse": False, **others})
+
+
+def test_a_section_that_fails_or_takes_too_long_is_a_reason(capfd):
+    if build.why_no_gpu() is None:
+        pytest.skip("there is a GPU here")
+    section = sections.SECTIONS["lab-vector_add"]
+    assert bench.run_section(section, options(), 100).startswith("no CUDA device was found")
+    assert capfd.readouterr().err.count("\n") <= 2  # a line, no traceback
+    told = bench.run_section(section, options(), 0.05)
+    assert told == "it was not done within the 0 s it was given"
+
+
+def test_a_section_is_run_in_a_process_of_its_own(tmp_path, capfd):
+    found = bench.run_section(sections.SECTIONS["steps"], options(rehearse=True), 100)
+    assert found["group"] == "steps" and found["took"] > 0, capfd.readouterr().err
+    assert len(found["samples"]) == 11 and set(found["versions"]) == {"needle", "TVM"}
+    first, last = found["samples"][0], found["samples"][-1]
+    assert first["allocated"] == last["allocated"] > 0 and last["loss"] > 0
+
+
+# The lab's ladders
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The vector_add ladder of a GPU, with this processor in its place."""
+    ladder = Ladder(vector_add_cpu.ladder.workload, "cuda")
+    ladder.rungs += vector_add_cpu.ladder.rungs[:2]
+    target = build.make_target("cpu")
+    monkeypatch.setitem(registry.LADDERS, ("vector_add", "cuda"), ladder)
+    monkeypatch.setattr(build, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(build, "gpu_architecture", lambda: "sm_90")
+    monkeypatch.setattr(build, "make_target", lambda device, arch=None: target)
+    monkeypatch.setattr(field, "PLACE", "cpu")
+    return ladder
+
+
+SETTINGS = sections.Settings(deadline=float("inf"), rounds=2)
+
+
+def test_a_gpu_ladder_from_end_to_end_with_a_processor_in_its_place(pretended, monkeypatch, fake):
+    """Everything but the GPU: compiled, checked, timed with its launches, written."""
+    size = {"N": 4096}
+    run = kernel_lab.run.run
+
+    def small(request, progress=None):
+        return run(Request(**{**vars(request), "size": size}), progress)
+
+    monkeypatch.setattr(kernel_lab.run, "run", small)
+    found = ladders.measure("vector_add", None, SETTINGS)
+    assert found["target"]["arch"] == "sm_90" and found["left_out"] == {}
+    assert found["versions"]["TVM"].startswith("0.")
+    for entry in (*found["rungs"], *found["peers"]):
+        assert len(entry["blocks"]) == 2 and entry["error"] <= entry["tolerance"]
+        assert entry["launch_seconds"]["median"] > 0
+    fake.answers["lab-vector_add"] = {"group": "lab", **found}
+    assert fake.run("--only", "lab-vector_add", "--rounds", "2") == 0
+    (page,) = fake.out.glob("*-gpu-h200.md")
+    text = page.read_text()
+    assert "NVIDIA H200 (sm_90), driver 580.1" in text
+    assert f'ARGS="--out {fake.out} --only lab-vector_add --rounds 2"' in text
+    assert f"TVM {found['versions']['TVM']}" in text and "NumPy" in text
+    assert "## vector_add" in text and f"| {pretended.rungs[1].name} |" in text
+    kept = fake.result["sections"]["lab-vector_add"]
+    assert kept["rungs"][0]["blocks"] == found["rungs"][0]["blocks"]
+
+
+class Result:
+    def to_dict(self):
+        return {"rungs": []}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WrongResult("vector_add: threads differs", "threads"), TimingError("threads, one launch: x")],
+    ids=["wrong", "failed"],
+)
+def test_a_rung_that_is_wrong_or_fails_is_left_out_and_told(error, monkeypatch):
+    asked = []
+
+    def run(request):
+        asked.append(list(request.rungs))
+        if "threads" in request.rungs:
+            raise error
+        return Result()
+
+    monkeypatch.setattr(kernel_lab.run, "run", run)
+    found = ladders.measure("vector_add", None, SETTINGS)
+    assert found["left_out"] == {"threads": str(error)}
+    assert "threads" in asked[0] and "threads" not in asked[1] and len(asked) == 2
+
+
+def test_a_peer_that_fails_is_left_out_with_the_peers(monkeypatch):
+    def run(request):
+        if request.peers:
+            raise TimingError("PyTorch: out of memory")
+        return Result()
+
+    monkeypatch.setattr(kernel_lab.run, "run", run)
+    found = ladders.measure("vector_add", None, SETTINGS)
+    assert found["left_out"] == {"PyTorch": "PyTorch: out of memory"}
+
+    def never(request):
+        raise TimingError("PyTorch: out of memory")
+
+    monkeypatch.setattr(kernel_lab.run, "run", never)
+    with pytest.raises(TimingError):
+        ladders.measure("vector_add", None, SETTINGS)
+
+
+def test_at_a_large_size_the_upper_rungs_alone_are_run(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernel_lab.run, "run", lambda request: asked.append(request) or Result())
+    ladders.measure("gemm", 4096, SETTINGS)
+    (request,) = asked
+    assert request.size == {"M": 4096, "N": 4096, "K": 4096}
+    assert request.rungs[0] == "register_tile" and "naive" not in request.rungs
+    failed = {r.name for r in registry.ladder("gemm", "cuda").rungs if r.kind == "failed"}
+    assert failed and not failed & set(request.rungs)
