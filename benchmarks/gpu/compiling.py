@@ -40,7 +40,7 @@ class Unavailable(Exception):
 
 def compile_options(precision: str = "float32", products: str | None = None) -> dict[str, Any]:
     """Keywords of needle_tvm.compile for a precision ("float32", "tf32", "float16", "bfloat16") and
-    for who multiplies matrices: our "own" kernels, or what is "measured" to be faster, cuBLAS or they.
+    for who multiplies matrices: our "own" kernels, or, as "measured", cuBLAS where that is faster.
 
     The one place that knows of these keywords. Raises Unavailable where needle has no such one.
     """

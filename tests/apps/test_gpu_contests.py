@@ -155,6 +155,7 @@ def test_a_search_without_time_is_told(caches):
     assert set(search.measure(short)["failed"]) == {"mlp", "conv", "transformer"}
 
 
+@pytest.mark.slow
 def test_a_training_step_is_compared_with_float64_and_timed(settings):
     found = training.measure(8, settings)
     names = [one["name"] for one in found["contestants"]]
