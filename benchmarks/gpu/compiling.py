@@ -79,7 +79,7 @@ def compile_all(
             with Child(name, service, setup, timeout=max(settings.left, 1.0)) as child:
                 found[name] = child.receive("compile")
         except ChildError as error:
-            failed[name] = one_line(error)
+            failed[name] = one_line(error).removeprefix(f"{name}: ")
 
     with ThreadPoolExecutor(min(at_once, available_cores())) as pool:
         list(pool.map(one, jobs))
@@ -157,7 +157,7 @@ def tune_peers(contestants: Sequence[Contestant], deadline: float) -> dict[str, 
                     child.receive(waiting[0].name, max(deadline - time.time(), 0.1))
                 except ChildError as error:
                     # A GPU whose program failed is lost to its process: the others get a new one.
-                    failed[waiting.pop(0).name] = one_line(error)
+                    failed[waiting.pop(0).name] = one_line(error).removeprefix(f"{child.name}: ")
                     break
                 (notes / _key(waiting.pop(0))).touch()
     return failed

@@ -69,7 +69,7 @@ def run(
             others = [entry for entry in standing if entry.name != error.child]
             if len(others) == len(standing) or not others or settings.left < _LEAST_SECONDS:
                 raise
-            failed[error.child] = one_line(error)
+            failed[error.child] = one_line(error).removeprefix(f"{error.child}: ")
     found = []
     for entry, result in zip(standing, results, strict=True):
         told: dict[str, Any] = {"name": entry.name, "ours": entry.ours}

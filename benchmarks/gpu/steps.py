@@ -148,11 +148,13 @@ def require(architecture: str) -> None:
 
 def build(architecture: str) -> str | None:
     """Runs CMake; why not where it fails."""
-    options = (
+    options = [
         "-DNEEDLE_CUDA=ON",
         f"-DCMAKE_CUDA_ARCHITECTURES={architecture.removeprefix('sm_')}-real",
         f"-DPython_EXECUTABLE={sys.executable}",
-    )
+    ]
+    if shutil.which("ninja") and not (BUILD / "CMakeCache.txt").exists():
+        options += ["-G", "Ninja"]  # a host need not have make
     commands = (
         ["cmake", "-S", ".", "-B", str(BUILD), *options],
         ["cmake", "--build", str(BUILD), "-j", str(len(os.sched_getaffinity(0)))],
