@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-all lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench check clean help
+.PHONY: build run lab test test-all lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -100,6 +100,11 @@ GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@$(GPU_PYTHON) -m benchmarks.gpu $(@:gpu-%=%) $(ARGS)
 
+# For GPU hosts without a network, here: TVM, for their Python, in .gpu/.
+GPU_HOST_PYTHON ?= 3.12
+gpu-bundle: $(STAMPS)/dependencies
+	@benchmarks/gpu/bundle.sh $(PY) $(GPU_HOST_PYTHON)
+
 # Only what these recipes make; a user's cache of compiled models stays.
 clean:
 	rm -rf $(VENV) build dist $(OUT)
@@ -113,7 +118,8 @@ help:
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
-	@echo "gpu-test         the tests that need a GPU            gpu-bench  GPU ladders beside PyTorch"
+	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
+	@echo "gpu-bundle       TVM for a GPU host without a network, into .gpu/"
 	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
 
 # Before anything is installed: what would otherwise show at the end of a page of pip's output.
