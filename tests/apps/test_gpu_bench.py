@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +139,55 @@ def test_the_bundle_is_set_up_once_and_the_command_goes_on(tmp_path):
         [sys.executable, "-c", text], cwd=host.ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "set up\nagain ['bench', '--only', 'a b'] 7.5\n"
+
+
+def test_a_bundle_is_unpacked_once(tmp_path):
+    """setup.sh with a module in TVM's place: found afterwards, and not unpacked again."""
+    stub = tmp_path / "tvm" / "__init__.py"
+    stub.parent.mkdir()
+    stub.write_text(
+        "import types\n__version__ = 'stub'\n"
+        "def cuda(index): return types.SimpleNamespace(exist=0)\n"
+    )
+    (tmp_path / ".gpu").mkdir()
+    subprocess.run(["tar", "-cJf", ".gpu/tvm.tar.xz", "tvm"], cwd=tmp_path, check=True)
+    shutil.rmtree(stub.parent)
+    shutil.copy(host.ROOT / "benchmarks" / "gpu" / "setup.sh", tmp_path / ".gpu")
+    libraries = tmp_path / "packages" / "nvidia" / "cu13" / "lib"
+    libraries.mkdir(parents=True)
+    (libraries / "libcudart.so.13").touch()
+    command = (
+        'set -e; . .gpu/setup.sh; echo "$LD_LIBRARY_PATH"; touch "$site/mark"; . .gpu/setup.sh'
+    )
+    done = subprocess.run(
+        ["bash", "-c", f'{command}; ls "$site"'],
+        cwd=tmp_path,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path),
+            "PYTHONPATH": str(tmp_path / "packages"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, folders, second, *left = done.stdout.splitlines()
+    assert first == second == "tvm stub cuda device: 0"
+    assert str(libraries) in folders.split(":")
+    assert sorted(left) == ["complete", "mark", "tvm"]
+    broken = tmp_path / ".gpu" / "tvm.tar.xz"
+    broken.write_bytes(broken.read_bytes()[:50])
+    shutil.rmtree(tmp_path / "needle-gpu-site")
+    done = subprocess.run(
+        ["bash", "-c", ". .gpu/setup.sh && echo went on"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "went on" not in done.stdout
 
 
 # The run of the sections
