@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gpu = host.REHEARSAL if rehearsal else host.find_gpu()
         if not rehearsal:
             host.need_tools(options.command)
-            host.set_up(given, started)
+        host.set_up(given, started)
         print(f"gpu-{options.command}: {gpu.name}, {gpu.architecture}, driver {gpu.driver}")
         if options.command == "test":
             return steps.test(rest, gpu.architecture, started + options.seconds)
