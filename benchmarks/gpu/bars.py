@@ -139,25 +139,30 @@ def _pair(
 
 
 def _products(result: Mapping[str, Any]) -> Iterator[Bar]:
-    name = f"gemm-{GEMM}"
-    yield _own_product(result)
-    text = f"product of {GEMM} x {GEMM}, bfloat16: cuBLAS's time / that of the chosen kernel"
-    yield _pair(result, name, text, PRODUCT, "needle, chosen, bfloat16", "PyTorch, bfloat16")
-
-
-def _own_product(result: Mapping[str, Any]) -> Bar:
-    """Our best own kernel in float32: the compiler's, or a rung of the lab."""
     text = f"product of {GEMM} x {GEMM}, float32: cuBLAS's time / that of our own kernel"
-    compiled = _pair(result, f"gemm-{GEMM}", text, PRODUCT, "needle, own kernel", "PyTorch")
-    found = [(compiled.measured, "compiled")] if compiled.measured is not None else []
-    lab = result["sections"].get(f"lab-gemm-{GEMM}")
-    if lab:
-        timed = [peer for peer in lab["peers"] if peer["name"] == "PyTorch" and peer["blocks"]]
-        for rung in lab["rungs"]:
-            if timed and rung["precision"] == "float32" and rung["blocks"]:
-                found.append((ratio(rung, timed[0]), f"the lab's {rung['name']}"))
+    yield _product(result, text, "needle, own kernel", "float32", f"lab-gemm-{GEMM}")
+    text = f"product of {GEMM} x {GEMM}, bfloat16: cuBLAS's time / that of the chosen kernel"
+    yield _product(result, text, "needle, chosen", "bfloat16", "lab-gemm_bf16")
+
+
+def _product(
+    result: Mapping[str, Any], text: str, compiled: str, precision: str, ladder: str
+) -> Bar:
+    """The best of what is compiled and of the lab's rungs, each beside PyTorch in its contest."""
+    ours, other = named(compiled, precision), named("PyTorch", precision)
+    bar = _pair(result, f"gemm-{GEMM}", text, PRODUCT, ours, other)
+    found = [(bar.measured, ours)] if bar.measured is not None else []
+    lab = result["sections"].get(ladder, {"rungs": (), "peers": (), "size": {}})
+    cublas = [
+        peer
+        for peer in lab["peers"]
+        if peer["name"] == "PyTorch" and peer["precision"] == precision and peer["blocks"]
+    ]
+    for rung in lab["rungs"] if cublas and set(lab["size"].values()) == {GEMM} else ():
+        if rung["precision"] == precision and rung["blocks"]:
+            found.append((ratio(rung, cublas[0]), f"the lab's {rung['name']}"))
     if not found:
-        return compiled
+        return bar
     measured, who = max(found, key=lambda pair: pair[0])
     return Bar(text, PRODUCT, measured, who)
 

@@ -145,11 +145,15 @@ def test_own_kernels_of_the_product_are_the_compilers_or_the_labs():
     found = by_text(result(gemm_4096=product))
     assert found[text].measured == pytest.approx(0.75) and found[text].verdict == bars.MISSED
     lab = {
+        "size": dict.fromkeys("MNK", 4096),
         "rungs": [rung("fast", blocks=(2e-3, 2e-3)), rung("half", precision="float16")],
         "peers": [rung("PyTorch", "peer", blocks=(1.9e-3, 1.9e-3))],
     }
     found = by_text(result(gemm_4096=product, lab_gemm_4096={"group": "lab", **lab}))
     assert found[text].measured == pytest.approx(0.95) and found[text].note == "the lab's fast"
+    lab["size"] = dict.fromkeys("MNK", 2048)  # another product says nothing of this one
+    found = by_text(result(gemm_4096=product, lab_gemm_4096={"group": "lab", **lab}))
+    assert found[text].measured == pytest.approx(0.75)
     chosen = "product of 4096 x 4096, bfloat16: cuBLAS's time / that of the chosen kernel"
     assert found[chosen].verdict == bars.MET
 
