@@ -9,7 +9,6 @@ cache. needle compiles with nvcc on the processor meanwhile.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import time
@@ -32,33 +31,6 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 SERVICE = f"{__name__}:compile_service"
 
 AT_ONCE = 6  # compilers: nvcc takes a core and some hundred MB each
-
-
-class Unavailable(Exception):
-    """This needle cannot do what is asked for; one line."""
-
-
-def compile_options(precision: str = "float32", products: str | None = None) -> dict[str, Any]:
-    """Keywords of needle_tvm.compile for a precision ("float32", "tf32", "float16", "bfloat16") and
-    for who multiplies matrices: our "own" kernels, or, as "measured", cuBLAS where that is faster.
-
-    The one place that knows of these keywords. Raises Unavailable where needle has no such one.
-    """
-    import needle_tvm
-
-    known = inspect.signature(needle_tvm.compile).parameters
-    found: dict[str, Any] = {}
-    if precision != "float32":
-        if "dtype" not in known:
-            raise Unavailable(
-                f"needle_tvm.compile has no dtype=, so nothing compiles to {precision}"
-            )
-        found["dtype"] = precision
-    if products is not None:
-        if "products" not in known:
-            raise Unavailable("needle_tvm.compile has no products=: its own kernels alone")
-        found["products"] = products
-    return found
 
 
 def compile_all(

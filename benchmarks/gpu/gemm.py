@@ -15,6 +15,7 @@ from benchmarks import apps
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.sections import PRECISIONS, Settings, named
 from benchmarks.products import operands
+from needle_tvm import products
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
@@ -24,7 +25,7 @@ Made = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 PRODUCTS = 20  # of a call, in a row
 OWN, CHOSEN, EAGER, TORCH = "needle, own kernel", "needle, chosen", "needle eager", "PyTorch"
 
-_PRODUCTS = {OWN: "own", CHOSEN: "measured"}  # of compile_options
+_PRODUCTS = {OWN: products.OWN, CHOSEN: products.MEASURED}
 
 
 def measure(size: int, settings: Settings) -> dict[str, Any]:
@@ -35,20 +36,16 @@ def measure(size: int, settings: Settings) -> dict[str, Any]:
     with scratch_folder("needle-gpu-") as folder:
         ready: dict[str, dict[str, Any]] = {}
         failed: dict[str, str] = {}
-        for name, products in _PRODUCTS.items():
-            jobs: dict[str, dict[str, Any]] = {}
-            for precision in PRECISIONS:
-                title = named(name, precision)
-                try:
-                    options = _options(precision, products)
-                except compiling.Unavailable as error:
-                    failed[title] = str(error)
-                    continue
-                options["target"] = settings.device
-                recipe = {"size": size, "dtype": _dtype(precision)}
-                path = str(folder / title.replace(" ", "-"))
-                jobs[title] = {"recipe": recipe, "options": options, "path": path}
-            at_once = 1 if products == "measured" else compiling.AT_ONCE
+        for name, by_whom in _PRODUCTS.items():
+            jobs = {
+                named(name, precision): {
+                    "recipe": {"size": size, "dtype": _dtype(precision)},
+                    "options": _options(precision, by_whom, settings),
+                    "path": str(folder / named(name, precision).replace(" ", "-")),
+                }
+                for precision in PRECISIONS
+            }
+            at_once = 1 if by_whom == products.MEASURED else compiling.AT_ONCE
             compiled, not_compiled = compiling.compile_all(jobs, settings, COMPILER, at_once)
             ready |= compiled
             failed |= not_compiled
@@ -66,15 +63,10 @@ def measure(size: int, settings: Settings) -> dict[str, Any]:
         return {**told, **contest.gather(found, failed)}
 
 
-def _options(precision: str, products: str) -> dict[str, Any]:
+def _options(precision: str, by_whom: str, settings: Settings) -> dict[str, Any]:
     """Keywords of needle_tvm.compile. Operands that are bfloat16 already need no dtype."""
     asked = "float32" if precision == "bfloat16" else precision
-    if products == "own":  # where needle has no choice to offer, they are
-        try:
-            return compiling.compile_options(asked, products)
-        except compiling.Unavailable:
-            return compiling.compile_options(asked)
-    return compiling.compile_options(asked, products)
+    return {"target": settings.device, "dtype": asked, "products": by_whom}
 
 
 def _dtype(precision: str) -> str:

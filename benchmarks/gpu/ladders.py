@@ -15,7 +15,7 @@ def measure(name: str, extent: int | None, settings: Settings) -> dict[str, Any]
     """A ladder's result as JSON values; with `extent` a square product of that size, by its upper
     rungs. A contestant that fails or is wrong is left out, with the reason under "left_out"."""
     from kernel_lab import registry
-    from kernel_lab.errors import LabError
+    from kernel_lab.errors import ContestantError
     from kernel_lab.run import Request, run
     from needle_tvm._tvm import tvm
     from needle_tvm.timing import TimingError
@@ -43,7 +43,7 @@ def measure(name: str, extent: int | None, settings: Settings) -> dict[str, Any]
         )
         try:
             result = run(request).to_dict()
-        except (LabError, TimingError) as error:
+        except (ContestantError, TimingError) as error:
             name_of = getattr(error, "contestant", "") or getattr(error, "child", "")
             guilty = name_of.removesuffix(", one launch")
             left_out[guilty] = str(error)

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import apps, cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.sections import EITHER, OWN_BATCH, PRECISIONS, Settings, named
+from needle_tvm import products
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
@@ -31,10 +32,9 @@ def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
     with scratch_folder("needle-gpu-") as folder:
         subject = cases.Subject.of(cases.Case(name, settings.batch(batch)), folder)
         stages = (*LADDER, "tuned") if batch == OWN_BATCH else ("tuned",)
-        choices, failed = jobs_of(subject, [(EITHER, "tuned", "measured")], settings)
-        own = [(f"needle {stage}", stage, None) for stage in stages]
-        jobs, not_there = jobs_of(subject, own, settings)
-        failed |= not_there
+        choices = jobs_of(subject, [(EITHER, "tuned", products.MEASURED)], settings)
+        own = [(f"needle {stage}", stage, products.OWN) for stage in stages]
+        jobs = jobs_of(subject, own, settings)
         peers = peers_of(subject, settings)
         untuned = [c for c, key, _ in peers if key in COMPILED]
         # A peer that is not there is better than no contest.
@@ -42,7 +42,7 @@ def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
         with ThreadPoolExecutor(2) as beside:  # the processor's work beside the GPU's
             compiled = beside.submit(compiling.compile_all, jobs, settings)
             exact = beside.submit(subject.exact)
-            failed |= compiling.tune_peers(untuned, deadline)
+            failed = compiling.tune_peers(untuned, deadline)
         ready, not_compiled = compiled.result()
         measured, not_measured = compiling.compile_all(choices, settings, at_once=1)
         ready |= measured
@@ -58,26 +58,24 @@ def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
 
 
 def jobs_of(
-    subject: cases.Subject, kinds: Sequence[tuple[str, str, str | None]], settings: Settings
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What `compiling.compile_all` takes for (name, stage, products) of `compile_options`, in
-    float32, and the stage tuned in each precision; and why what cannot be had, by name."""
-    jobs: dict[str, dict[str, Any]] = {}
-    failed: dict[str, str] = {}
-    for name, stage, products in kinds:
-        for precision in PRECISIONS if stage == "tuned" else PRECISIONS[:1]:
-            title = named(name, precision)
-            try:
-                options = compiling.compile_options(precision, products)
-            except compiling.Unavailable as error:
-                failed[title] = str(error)
-                continue
-            jobs[title] = {
-                "recipe": subject.recipe,
-                "options": {"target": settings.device, "stage": stage, **options},
-                "path": str(subject.folder / title.replace(" ", "-")),
-            }
-    return jobs, failed
+    subject: cases.Subject, kinds: Sequence[tuple[str, str, str]], settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """What `compiling.compile_all` takes for (name, stage, products of needle_tvm.compile): the
+    stage tuned in each precision, others in float32."""
+    return {
+        named(name, precision): {
+            "recipe": subject.recipe,
+            "options": {
+                "target": settings.device,
+                "stage": stage,
+                "dtype": precision,
+                "products": by_whom,
+            },
+            "path": str(subject.folder / named(name, precision).replace(" ", "-")),
+        }
+        for name, stage, by_whom in kinds
+        for precision in (PRECISIONS if stage == "tuned" else PRECISIONS[:1])
+    }
 
 
 def ours(

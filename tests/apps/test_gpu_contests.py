@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 
-import needle_tvm
 from benchmarks import cases, products
 from benchmarks.gpu import compiling, contest, gemm, models, search, training
 from benchmarks.gpu.sections import Settings
@@ -64,24 +63,6 @@ def test_a_tolerance_is_that_of_the_precision(settings):
 def test_where_nothing_can_be_timed_the_contest_fails(settings):
     with pytest.raises(TimingError, match="broken"):
         contest.run([entry("broken", function="nosuch")], exact(), settings)
-
-
-def test_keywords_that_needle_lacks_are_said(monkeypatch):
-    def without(model, *inputs, target="cpu"):
-        pass
-
-    def with_all(model, *inputs, dtype=None, products=None):
-        pass
-
-    monkeypatch.setattr(needle_tvm, "compile", without, raising=False)
-    assert compiling.compile_options() == {}
-    with pytest.raises(compiling.Unavailable, match="bfloat16"):
-        compiling.compile_options("bfloat16")
-    with pytest.raises(compiling.Unavailable, match="products="):
-        compiling.compile_options(products="measured")
-    monkeypatch.setattr(needle_tvm, "compile", with_all)
-    found = compiling.compile_options("tf32", "own")
-    assert found == {"dtype": "tf32", "products": "own"}
 
 
 # What torch.compile is prepared with: a factory notes each process it runs in.
