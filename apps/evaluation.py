@@ -36,11 +36,13 @@ PEERS = ("torch", "onnxruntime")  # the benchmarks have more
 @dataclass(frozen=True)
 class Request:
     """What to evaluate. `batch` None is the model's own; `threads` None is every allotted core;
-    `dtype` None is float32, which the stage noopt has whatever it is."""
+    `dtype` None is float32, which the stage noopt has whatever it is; `products` is of the stage
+    tuned alone."""
 
     model: str
     device: str = "cpu"
     dtype: str | None = None
+    products: str = "own"
     stages: tuple[str, ...] = STAGES
     trials: int = 0
     minutes: float | None = None
@@ -104,6 +106,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         "model": request.model,
         "device": request.device,
         "dtype": request.dtype,
+        "products": request.products,
         "inputs": [{"shape": list(x.shape), "dtype": x.dtype.name} for x in subject.inputs],
         "weights": str(request.weights) if request.weights else None,
         "parameters": sum(value.size for value in subject.state.values()),
@@ -187,7 +190,8 @@ def compile_stages(
             text = f"{stage}: {text}"
         report(number, len(request.stages), text)
 
-    search = {
+    tuned = {
+        "products": request.products,
         "trials": request.trials,
         "minutes": request.minutes,
         "tracker": request.tracker,
@@ -206,7 +210,7 @@ def compile_stages(
             threads=request.threads,
             recompile=request.recompile,
             progress=partial(step, number, name),
-            **(search if name == STAGES[-1] else {}),
+            **(tuned if name == STAGES[-1] else {}),
         )
         compiled[name] = Stage(executable, time.perf_counter() - start, executable.from_cache)
         if request.dump_ir is not None:

@@ -67,6 +67,8 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     )
     if result.get("dtype"):
         title += f", products of {result['dtype']}"
+    if result.get("products", "own") != "own":
+        title += f", products: {result['products']}"
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )

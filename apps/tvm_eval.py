@@ -16,6 +16,7 @@ from needle_tvm.precision import PRECISIONS
 
 STAGES = ("noopt", "fused", "tuned")
 DEVICES = ("cpu", "cuda")
+PRODUCTS = ("own", "cublas", "measured")
 
 
 def stage_names(text: str) -> tuple[str, ...]:
@@ -50,6 +51,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=PRECISIONS,
         help="what products take their operands in, but at stage noopt (float32)",
+    )
+    add(
+        "--products",
+        choices=PRODUCTS,
+        default=PRODUCTS[0],
+        help="who computes a GPU's matrix products at stage tuned: own kernels, cuBLAS, or of each "
+        "product the faster as measured here (%(default)s)",
     )
     add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
     add(
@@ -152,6 +160,7 @@ def run(options: argparse.Namespace) -> int:
         model=options.model,
         device=options.device,
         dtype=options.dtype,
+        products=options.products,
         stages=options.stages,
         trials=options.trials,
         minutes=options.minutes,
@@ -171,6 +180,7 @@ def run(options: argparse.Namespace) -> int:
     report.print_table(result, console)
     name = f"{Path(options.model.partition(':')[0]).stem}-{options.device}"
     name += f"-{options.dtype}" if options.dtype else ""
+    name += f"-{options.products}" if options.products != PRODUCTS[0] else ""
     written = [options.out / f"{name}.json"]
     report.write_json(result, written[0])
     if "timing" in result:

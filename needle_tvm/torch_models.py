@@ -17,6 +17,8 @@ from needle_tvm.compiler import Executable, Progress, Source, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
+from needle_tvm.products import OWN, Choice, choice
+from needle_tvm.products import check as check_products
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
@@ -38,6 +40,7 @@ def compile_torch(
     seed: int = 0,
     tracker: str | None = None,
     key: str | None = None,
+    products: str = OWN,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
@@ -56,6 +59,7 @@ def compile_torch(
     options.check(stage)
     spec = resolve(target, threads)
     precision = check_precision(dtype, spec, stage)
+    check_products(products, spec, stage, options)
     if precision != FLOAT32 and stage != STAGES[-1]:  # other layouts, which no pass of ours knows
         raise StageError(
             f"dtype={dtype!r}: a PyTorch model takes it at stage 'tuned', not {stage!r}"
@@ -77,9 +81,10 @@ def compile_torch(
         for tensor in trees.flatten(tree, value, f"input {i}")
     ]
     state = exported.state_dict
+    by_library = choice(products, spec)
     source = Source(
         fingerprint=_fingerprint(module, described),
-        lower=lambda target: (_lower(module, target, stage, precision), described),
+        lower=lambda target: (_lower(module, target, stage, precision, by_library), described),
         params={entry["name"]: _array(state[entry["name"]]) for entry in described["params"]},
         example=[_array(tensor) for tensor in tensors],
         reference=_reference(torch, exported, arguments),
@@ -87,6 +92,7 @@ def compile_torch(
             described["outputs"], described["params"], precision
         ),
         precision=precision,
+        by_library=by_library,
     )
     return compile_source(source, spec, stage, options, recompile, progress)
 
@@ -127,7 +133,9 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
 
 
-def _lower(module: IRModule, target: Target, stage: str, precision: str) -> IRModule:
+def _lower(
+    module: IRModule, target: Target, stage: str, precision: str, by_library: Choice | None
+) -> IRModule:
     """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build
     from needle_tvm._tvm import transform
@@ -151,7 +159,7 @@ def _lower(module: IRModule, target: Target, stage: str, precision: str) -> IRMo
             module = transform.DeadCodeElimination()(module)
         elif stage == "noopt":
             module = transform.LegalizeOps()(module)
-    return build.lower_module(module, target, stage, precision=precision)
+    return build.lower_module(module, target, stage, precision=precision, by_library=by_library)
 
 
 def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:

@@ -177,6 +177,11 @@ def test_narrow_products(run_app, tmp_path):
     assert [each["name"] for each in result["timing"]["contestants"]][1:] == ["noopt", "tuned"]
 
 
+def test_products_by_cublas_are_for_gpus(run_app):
+    done = run_app("tvm_eval.py", "-m", "mlp", "--products", "cublas")
+    assert done.returncode == 2 and "cuBLAS is for targets of kind cuda" in done.stderr
+
+
 def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
     """The command line shows a table of it, so it must not be made a line of text on the way."""
     status, seen = Status([], 1, 2, 3.0), []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import runtime
+from needle_tvm import nvcc, runtime
 from needle_tvm.errors import StageError, TranslationError
 
 torch = pytest.importorskip("torch")
@@ -183,3 +183,12 @@ def test_what_cannot_be_compiled_is_refused():
 
     with pytest.raises(TranslationError, match="Unknown: "):
         needle_tvm.compile_torch(Unknown().eval(), x)
+
+
+@pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+def test_products_may_be_cublas():
+    found = needle_tvm.compile_torch(
+        mlp(), torch.randn(3, 16), target="cuda:sm_90", products="cublas"
+    )
+    assert found.manifest["libraries"] == ["cublas"]
+    assert [note["chosen"] for note in found.manifest["products"]] == ["cublas", "cublas"]
