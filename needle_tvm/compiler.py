@@ -161,15 +161,15 @@ def compile(
     arguments, whose shapes and dtypes the code is specialised to. `stage` is "noopt", "fused" or
     "tuned". `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is what the operands of
     float32 matrix products and convolutions are rounded to before they are multiplied, but for
-    those of gradients and recurrences: sums and all else stay float32, as do inputs, outputs and
-    the weights that are given. A model's own products of halves stay what they are. float16
-    overflows above 65504. With `trials` above 0, or `minutes`, the tuned stage also searches, until
-    either is spent, and keeps, per kernel, the fastest candidate that gives right results; trials
-    are kept in the record store, so a search that was interrupted goes on, and what another model's
-    search found for the same kernels is used at once. With `tracker` ("HOST:PORT") and `key`,
-    candidates are measured by the servers of `python -m needle_tvm server` there. `threads` is how
-    many threads the code uses, by default the cores this process may use. `recompile` ignores what
-    is cached. `disable` leaves out passes and schedule rules by name
+    those of gradients and recurrences and, on a GPU, of attention: sums and all else stay float32,
+    as do inputs, outputs and the weights that are given. A model's own products of halves stay what
+    they are. float16 overflows above 65504. With `trials` above 0, or `minutes`, the tuned stage
+    also searches, until either is spent, and keeps, per kernel, the fastest candidate that gives
+    right results; trials are kept in the record store, so a search that was interrupted goes on,
+    and what another model's search found for the same kernels is used at once. With `tracker`
+    ("HOST:PORT") and `key`, candidates are measured by the servers of `python -m needle_tvm server`
+    there. `threads` is how many threads the code uses, by default the cores this process may use.
+    `recompile` ignores what is cached. `disable` leaves out passes and schedule rules by name
     (`needle_tvm.pipeline.switches`), to see what each is worth; a search takes none. `products` is
     who computes a GPU's matrix products: "own" kernels, "cublas", or, for each, whichever is faster
     on this machine's GPU ("measured"); an artifact that calls cuBLAS runs where that is installed.

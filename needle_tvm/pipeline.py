@@ -222,19 +222,21 @@ def by_library(
 def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
     """The pipeline with products' operands rounded to `precision` (`needle_tvm.precision`).
 
-    A CPU's attention is not made one kernel then: there its products are none to narrow.
+    A CPU's attention is not made one kernel then: there its products are none to narrow. A GPU's
+    stays one, in float32: that its scores never leave the chip is worth more than fast products.
     """
     if precision == FLOAT32:
         return pipeline
     narrow = partial(narrow_products, precision=precision)
     if narrow_products not in pipeline.graph:  # what has no passes of ours
         return replace(pipeline, graph=(_CLEAN, narrow, _DROP_DEAD, *pipeline.graph))
+    left_out = fuse_attention if cpu.schedule in pipeline.schedule else None
     return replace(
         pipeline,
         graph=tuple(
             narrow if apply is narrow_products else apply
             for apply in pipeline.graph
-            if apply is not fuse_attention
+            if apply is not left_out
         ),
     )
 

@@ -163,3 +163,17 @@ def test_results_in_another_order_are_scheduled_too():
     heads = te.compute((4, 96, 32), lambda h, i, d: tirx.Cast("float16", y[i, h * 32 + d]), "heads")
     function = te.create_prim_func([x, w, heads])
     assert isinstance(function, PrimFunc) and fragments(scheduled(function)) == {(16, 16, 16)}
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float16", "bfloat16"])
+def test_attention_is_one_kernel_in_every_precision(dtype):
+    """Its scores are nowhere in memory; the products around it are narrow."""
+    x = Tensor(np.zeros((2, 40, 64), np.float32), requires_grad=False)
+    graph = trace(nn.AttentionLayer(64, num_head=4, dim_head=16).eval(), x)
+    module = build.lower(graph, resolve("cuda:sm_90").to_tvm(), "tuned", precision=dtype)
+    functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
+    shapes = [tuple(map(int, buffer.shape)) for each in functions for buffer in each.params]
+    scores = [shape for shape in shapes if shape[-2:] == (40, 40) and len(shape) > 2]
+    assert (40, 40) in shapes and not scores, "the mask alone"
+    assert any("attention" in name.name_hint for name in module.get_global_vars())
+    assert any(tensor_core(function) is not None for function in functions)
