@@ -105,6 +105,8 @@ NODES = SimpleNamespace(
     loop=tirx.For,
     call=tvm.ir.expr.Call,
     cast=tirx.Cast,
+    select=tirx.Select,
+    arithmetic=(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min),
     comparisons=(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE),
 )
 

@@ -107,11 +107,26 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
                 if found is not None:
                     found = (found[0] if isinstance(found, list) else found).mod["main"]
                     lowered(IRModule({"main": found}))
+                    found = found if _is_well_typed(found) else None
         except (SCHEDULE_ERROR, INTERNAL_ERROR, ValueError, TypeError, AssertionError):
             continue
         if found is not None:
             return found
     return None
+
+
+def _is_well_typed(function: PrimFunc) -> bool:
+    """Whether operands have one type. What sets a sum's first value and casts its result is merged
+    into one statement by TVM where there is but one term, which then has both types."""
+    pairs = [
+        *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),
+        *(
+            (node.a, node.b)
+            for kind in (*NODES.arithmetic, *NODES.comparisons)
+            for node in nodes_in(function, kind)
+        ),
+    ]
+    return all(first.ty == second.ty for first, second in pairs)
 
 
 def write_object(library: Any, path: str) -> None:

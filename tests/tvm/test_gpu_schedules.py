@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle import Tensor, nn
+from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm import build, nvcc, pipeline
 from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi
@@ -271,3 +271,16 @@ def test_a_permutation_of_axes_of_one_element_is_a_view():
     ]  # a copy, a model's result is its own
     scripts = [str(next(iter(functions.values()))) for functions in kernels]
     assert "transpose" not in scripts[0] and "transpose" in scripts[1]
+
+
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
+    """TVM merges its first value, its only term and its cast into a statement of both types."""
+    x = Tensor(np.zeros((1, 1, 3, 3), np.float16), requires_grad=False)
+    graph = trace(lambda x: ops.max_pool(x, 1), x)
+    module = build.schedule(build.lower(graph, TARGET, stage), TARGET, stage)
+    for function in prim_funcs(module).values():
+        for kind in (*NODES.comparisons, *NODES.arithmetic):
+            assert all(node.a.ty == node.b.ty for node in nodes_in(function, kind))
+        for node in nodes_in(function, NODES.select):
+            assert node.true_value.ty == node.false_value.ty
