@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 class _State(threading.local):
@@ -21,6 +22,20 @@ class _State(threading.local):
 
 
 state = _State()
+
+
+def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """What `fn` returns, called while gradients are recorded on this thread, or are not.
+
+    An interrupt (Ctrl-C) leaves the mode as it was whenever it comes: Python looks for one where a
+    function begins, as a context manager's `__exit__` does, but not within `finally`.
+    """
+    previous = state.grad
+    try:
+        state.grad = recording
+        return fn(*args, **kwargs)
+    finally:
+        state.grad = previous
 
 
 class _GradMode:
@@ -40,12 +55,11 @@ class _GradMode:
         state.grad = self._previous.pop()
 
     def __call__(self, fn: F) -> F:
-        kind = type(self)
+        recording = self.enabled
 
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with kind():
-                return fn(*args, **kwargs)
+            return call_recording(recording, fn, *args, **kwargs)
 
         return cast(F, wrapper)
 

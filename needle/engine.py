@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import autograd
-from ._state import enable_grad, no_grad, state
+from ._state import call_recording, state
 from .backend_ndarray.dtypes import ITEMSIZE
 from .backend_ndarray.locks import fork_safe_lock
 from .errors import ShapeError
@@ -60,13 +60,17 @@ def backward(
     own = not create_graph and state.trace is None
     if own and not grad.realize_cached_data().is_compact:
         grad = autograd.make_const(grad.realize_cached_data().compact())
-    with enable_grad() if create_graph else no_grad():
-        found = _gradients(node, grad, retain)
-        if own:
-            found = _own_memory(found, grad)
-        with _accumulating:
-            for leaf, part in found:
-                leaf.grad = part if leaf.grad is None else leaf.grad + part
+    call_recording(create_graph, _accumulate, node, grad, retain, own)
+
+
+def _accumulate(node: autograd.Node, grad: autograd.Tensor, retain: bool, own: bool) -> None:
+    """Adds the gradients behind `node` to those that leaves have, in memory of their own or not."""
+    found = _gradients(node, grad, retain)
+    if own:
+        found = _own_memory(found, grad)
+    with _accumulating:
+        for leaf, part in found:
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
 
 
 # Leaves may be shared by graphs that several threads go through at once: no sum may get lost.

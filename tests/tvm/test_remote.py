@@ -13,7 +13,9 @@ from needle_tvm import _tvm
 from needle_tvm.errors import RemoteError, UsageError
 from needle_tvm.memory import aligned_copy
 from needle_tvm.rpc.protocol import TrackerClient, parse_address
-from needle_tvm.tune import measure, remote, remote_session
+from needle_tvm.tune import measure, remote
+from needle_tvm.tune.arrays import Arrays
+from needle_tvm.tune.gate import Gate
 from needle_tvm.tune.remote import LOST
 from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Outcome, Workers
 
@@ -216,10 +218,15 @@ def test_a_waiting_client_that_leaves_takes_no_server_with_it(machines, tracker)
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_byte_behind_an_output_is_noticed(place):
+def test_a_byte_behind_an_output_is_noticed(place, tmp_path):
     inputs = [aligned_copy(np.ones(3, np.float32))]
     outputs = [aligned_copy(np.zeros((2, 3), np.float32))]
-    there = remote_session._Arrays(_tvm.tvm.cpu(), inputs, outputs)
+    parameters = [
+        {"name": name, "shape": array.shape, "dtype": "float32", "output": name == "y"}
+        for name, array in (("x", inputs[0]), ("y", outputs[0]))
+    ]
+    gate = Gate(tmp_path, {"parameters": parameters, "cases": []})
+    there = Arrays(_tvm.tvm.cpu(), gate, inputs, outputs)
     assert not there.fetch()
     memory = np.from_dlpack(there._there[0])
     memory[outputs[0].nbytes :][place] = 1

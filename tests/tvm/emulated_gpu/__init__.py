@@ -137,7 +137,7 @@ def _given(parameters: str) -> str:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """The emulated runtime, loaded; not before it is needed, since it needs TVM's own library."""
     ffi.load_ffi()
     return ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
@@ -145,7 +145,7 @@ def _library() -> ctypes.CDLL:
 
 def _load_runtime() -> Any:
     """In the place of `ffi.load_cuda_runtime`."""
-    _library()
+    load()
     return ffi.load_ffi()
 
 
@@ -157,10 +157,10 @@ def environment() -> dict[str, str]:
 
 
 def install() -> None:
-    """From here on this process has a GPU."""
+    """From here on this process has a GPU; `load` is for what uses it without needle_tvm."""
     gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
     nvcc.compile_cubin = compile_cubin
     nvcc.find = lambda: "emulated"
     nvcc.version = lambda: "0.0"  # type: ignore[assignment]
-    cuda_driver.library = _library  # type: ignore[assignment]
+    cuda_driver.library = load  # type: ignore[assignment]
     memory.load_cuda_runtime = _load_runtime

@@ -21,11 +21,12 @@ from needle_tvm import artifact, build, memory, parity, runtime
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 
-from . import install
+from . import install, load
 
 EMULATED = os.environ.get("NEEDLE_CHECKS_ON") != "gpu"
 if EMULATED:
     install()
+    load()
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 DTYPES = tuple(os.environ.get("NEEDLE_EMULATED_DTYPES", "float32").split(","))

@@ -16,9 +16,10 @@ from needle_tvm import nvcc
 from needle_tvm._tvm import IRModule, export_library, ldmatrix, mma, tvm
 from needle_tvm._tvm import tvmscript as T
 
-from . import install, ptx
+from . import install, load, ptx
 
 install()
+load()
 
 rng = np.random.default_rng(0)
 ARCH = "sm_90"
