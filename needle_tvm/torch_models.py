@@ -134,7 +134,11 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
 
 
 def _lower(
-    module: IRModule, target: Target, stage: str, precision: str, by_library: Choice | None
+    module: IRModule,
+    target: Target,
+    stage: str,
+    precision: str = FLOAT32,
+    by_library: Choice | None = None,
 ) -> IRModule:
     """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build
