@@ -98,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("out"),
         metavar="DIR",
-        help="folder for MODEL-DEVICE[-DTYPE].json and .png (%(default)s)",
+        help="folder for MODEL-DEVICE[-DTYPE][-PRODUCTS].json and .png (%(default)s)",
     )
     add("--json", metavar="FILE", help="also write the JSON here; - is stdout")
     add("--dump-ir", type=Path, metavar="DIR", help="write every stage's module as text")
@@ -135,9 +135,24 @@ def check_search(options: argparse.Namespace) -> None:
         )
 
 
+def check_products(options: argparse.Namespace) -> None:
+    """Raises UsageError for ways to multiply that no stage asked for has, before any is built."""
+    if options.products != PRODUCTS[0]:
+        if options.device != "cuda":
+            raise UsageError(f"--products {options.products} is for GPUs: -d cuda")
+        if STAGES[-1] not in options.stages:
+            raise UsageError(f"--products is for stage {STAGES[-1]!r}, which --stages omits")
+    if options.dtype not in (None, PRECISIONS[0]):
+        if options.dtype == "tf32" and options.device != "cuda":
+            raise UsageError("--dtype tf32 is for GPUs: -d cuda")
+        if set(options.stages) == {STAGES[0]}:
+            raise UsageError(f"--dtype is for the stages after {STAGES[0]!r}, which --stages omits")
+
+
 def run(options: argparse.Namespace) -> int:
     """Evaluates, and writes what was asked for."""
     check_search(options)
+    check_products(options)
     to_stdout = options.json == "-"
     files = [Path(options.json)] if options.json and not to_stdout else []
     for path in (options.out / "result", *files, *([options.dump_ir] if options.dump_ir else [])):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm import array_files, artifact, runtime
+from needle_tvm import array_files, artifact, cublas, runtime
 from needle_tvm.command_line import OK, check_writable, natural, one_line, positive
 from needle_tvm.errors import (
     ArtifactError,
@@ -23,6 +23,7 @@ from needle_tvm.errors import (
     TargetError,
     UsageError,
 )
+from needle_tvm.precision import FLOAT32
 from needle_tvm.timing import Spread
 from needle_tvm.tune.status import summary
 
@@ -85,6 +86,8 @@ def _inspect(options: argparse.Namespace) -> int:
         "stage": manifest.get("stage"),
         "target": manifest["target"],
         "lacking_features": artifact.missing_features(manifest),
+        "refusal": artifact.refusal(options.path, manifest),
+        **{name: manifest.get(name) for name in ("precision", "kernels", "libraries", "products")},
         "versions": manifest["versions"],
         "golden": manifest.get("golden"),
         "tuning": manifest.get("tuning"),
@@ -97,7 +100,6 @@ def _inspect(options: argparse.Namespace) -> int:
         return _print_json(facts)
     target = dict(manifest["target"])
     features = target.pop("features", [])
-    lacking = facts["lacking_features"]
     golden = facts["golden"]
     numbers = sum(math.prod(spec["shape"]) for spec in main["params"])
     rows = [
@@ -105,10 +107,12 @@ def _inspect(options: argparse.Namespace) -> int:
         *_signature_rows("output", main["outputs"]),
         ("weights", f"{len(main['params'])} arrays, {numbers:,} numbers"),
         ("stage", str(facts["stage"])),
+        ("products", f"of {facts['precision'] or FLOAT32}{_by_library(facts['products'])}"),
         ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
-        ("needs", " ".join(features) or "no particular processor features"),
+        ("needs", _needs(manifest, features)),
         ("files", "not checked here: `verify` does"),
-        ("here", f"lacks {' '.join(lacking)}" if lacking else "has all of them"),
+        ("here", _here(facts)),
+        *([("kernels", _kernels(facts["kernels"]))] if facts["kernels"] else []),
         *((f"{name} version", str(value)) for name, value in manifest["versions"].items()),
         ("golden", f"outputs of the {golden['source']} model" if golden else "none carried"),
         *([("tuning", summary(facts["tuning"]))] if facts["tuning"] else []),
@@ -117,6 +121,35 @@ def _inspect(options: argparse.Namespace) -> int:
         ("size", f"{facts['size']:,} bytes"),
     ]
     return _print_rows(rows)
+
+
+def _needs(manifest: Mapping[str, Any], features: Sequence[str]) -> str:
+    if manifest["target"].get("kind") == "cuda":
+        libraries = manifest.get("libraries", ())
+        return ", ".join([f"a CUDA GPU ({manifest['target']['arch']})", *libraries])
+    return " ".join(features) or "no particular processor features"
+
+
+def _here(facts: Mapping[str, Any]) -> str:
+    if facts["lacking_features"]:
+        return f"lacks {' '.join(facts['lacking_features'])}"
+    if facts["refusal"] is None:
+        return "has all of them"
+    return str(facts["refusal"]).removeprefix(f"{facts['path']}: ")
+
+
+def _by_library(products: Sequence[Mapping[str, Any]] | None) -> str:
+    count = sum(note["chosen"] == cublas.LIBRARY for note in products or ())
+    return f", {count} of {len(products)} by cuBLAS" if products else ""
+
+
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> str:
+    spilled = sum(kernel["spill_stores"] for kernel in kernels)
+    registers, shared = (max(k[name] for k in kernels) for name in ("registers", "shared"))
+    return (
+        f"{len(kernels)}, at most {registers} registers and {shared:,} bytes of shared memory, "
+        f"{spilled} bytes spilled"
+    )
 
 
 def _signature_rows(kind: str, specs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

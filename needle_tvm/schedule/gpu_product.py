@@ -123,7 +123,7 @@ def find(function: PrimFunc) -> Product | None:
     if len(blocks) != 2 or blocks[0].init is None:
         return None
     block, last = blocks
-    if not isinstance(last.body, NODES.store):
+    if not all(isinstance(each.body, NODES.store) for each in (block, last)):
         return None
     if not all(_is_static(axis) for axis in (*block.iter_vars, *last.iter_vars)):
         return None

@@ -53,6 +53,7 @@ _BLOCKS = 128  # about as many as large GPUs have processors
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
 _SHARED = 48 << 10  # bytes that every GPU gives a block without asking
 _PAD = 16  # bytes between the rows of a strip, so that those of a fragment lie in different banks
+_SUMS_PAD = 4  # sums between the rows of those that are written
 _VECTOR = 16  # bytes that a thread reads at once
 _DEEP = 32  # terms of a strip that no slices share
 _LEAST = 8  # columns and terms
@@ -160,7 +161,8 @@ def _tile(found: Product, instructions: Instructions) -> WarpTile:
     for tile in TILES:
         high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
         filled = 2 * found.rows > high and 2 * found.columns > wide
-        if filled and _blocks(found, instructions, tile) >= _BLOCKS:
+        fits = _shared_bytes(found, instructions, tile) <= _SHARED
+        if fits and filled and _blocks(found, instructions, tile) >= _BLOCKS:
             break
     return _as_deep(found, instructions, tile)
 
@@ -189,9 +191,17 @@ def _shared_bytes(found: Product, instructions: Instructions, tile: WarpTile) ->
     """Of a block: a strip of each factor, and the sums that are written at once."""
     m, n, k = instructions.shape
     high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
-    row = _depth(found, k, tile) * item_bytes(instructions.dtype) + _PAD
-    sums = m * wide if tile.slices == 1 else tile.slices * high * wide
-    return (high + wide) * row + sums * item_bytes("float32")
+    depth, item = _depth(found, k, tile), item_bytes(instructions.dtype)
+    strips = [(high, depth), (depth, wide)]
+    turned = (instructions.left, instructions.right)
+    sums = m if tile.slices == 1 else tile.slices * high
+    return sums * (wide + _SUMS_PAD) * item_bytes("float32") + sum(
+        rows * (columns * item + _PAD)
+        for rows, columns in (
+            strip[::-1] if transposed else strip
+            for strip, transposed in zip(strips, turned, strict=True)
+        )
+    )
 
 
 def _blocks(found: Product, instructions: Instructions, tile: WarpTile) -> int:
@@ -264,7 +274,7 @@ def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: W
     if isinstance(instructions, Registers):
         sch.transform_layout(copy, ("read", 0), partial(instructions.tiles, "c"))
     copy = sch.blockize(within)
-    sch.storage_align(copy, 0, axis=-2, factor=8, offset=4)
+    sch.storage_align(copy, 0, axis=-2, factor=8, offset=_SUMS_PAD)
     sch.tensorize(copy, instructions.store())
     sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], instructions.fill())
     sch.tensorize(sch.get_loops(sums)[-3], instructions.multiply())
@@ -314,9 +324,16 @@ def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
     """What follows of the sums, for those of them that loop `at` has put into shared memory;
     returns the loop over a warp's threads."""
     sch.reverse_compute_at(out, at, preserve_unit_loops=True)
-    loop = sch.fuse(*sch.get_loops(out)[-2:])
-    lanes = math.gcd(found.columns, 4, max(1, extent(sch, loop) // (warps * _WARP)))
-    _, y, x, lane = sch.split(loop, [None, warps, _WARP, lanes])
+    row, column = sch.get_loops(out)[-2:]
+    high, wide = extent(sch, row), extent(sch, column)
+    lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
+    # Rows and columns keep apart: of one loop over both TVM cannot tell which sums it reads, and
+    # takes memory for more.
+    side_by_side = min(_WARP, wide // lanes)
+    column, x, lane = sch.split(column, [None, side_by_side, lanes])
+    row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])
+    sch.reorder(row, column, y, x_row, x, lane)
+    x = sch.fuse(x_row, x)
     if warps > 1:
         sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")

@@ -177,9 +177,21 @@ def test_narrow_products(run_app, tmp_path):
     assert [each["name"] for each in result["timing"]["contestants"]][1:] == ["noopt", "tuned"]
 
 
-def test_products_by_cublas_are_for_gpus(run_app):
-    done = run_app("tvm_eval.py", "-m", "mlp", "--products", "cublas")
-    assert done.returncode == 2 and "cuBLAS is for targets of kind cuda" in done.stderr
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--products", "cublas"), "--products cublas is for GPUs: -d cuda"),
+        (("--products", "measured", "-d", "cuda", "--stages", "noopt"), "is for stage 'tuned'"),
+        (("--dtype", "tf32"), "--dtype tf32 is for GPUs: -d cuda"),
+        (("--dtype", "float16", "--stages", "noopt"), "is for the stages after 'noopt'"),
+    ],
+)
+def test_products_that_no_stage_has_are_refused_before_anything_is_compiled(
+    options, line, run_app, tmp_path
+):
+    done = run_app("tvm_eval.py", "-m", "mlp", *options, "--out", tmp_path)
+    assert done.returncode == 2 and line in done.stderr
+    assert "compiling" not in done.stderr and not any(tmp_path.iterdir())
 
 
 def test_a_searchs_status_passes_through_as_it_is(monkeypatch):

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import needle_tvm
 from needle import nn
-from needle_tvm import artifact
+from needle_tvm import artifact, nvcc
 from needle_tvm.__main__ import main
 
 from .conftest import make_mlp, tensor
@@ -109,6 +109,25 @@ def test_inspect(models, capsys):
     assert (code, err) == (0, "")
     for part in ("x: float32(4, 16)", "output.0: float32(4, 5)", "kind llvm", "2 arrays", "lib.so"):
         assert part in out
+
+
+@pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+def test_inspect_of_an_artifact_for_a_gpu(tmp_path, capsys):
+    layer, x = nn.Linear(16, 8).eval(), np.zeros((4, 16), np.float32)
+    options = {"target": "cuda:sm_90", "dtype": "bfloat16", "products": "cublas"}
+    needle_tvm.compile(layer, x, **options).export(tmp_path / "a")
+    facts = answer(capsys, "inspect", tmp_path / "a")
+    assert facts["precision"] == "bfloat16" and facts["libraries"] == ["cublas"]
+    assert [note["dtype"] for note in facts["products"]] == ["bfloat16"]
+    assert facts["kernels"] and "compiled for a CUDA GPU (sm_90)" in facts["refusal"]
+    text = command(capsys, "inspect", tmp_path / "a")[1]
+    for line in (
+        "needs +a CUDA GPU .sm_90., cublas",
+        "here +is compiled for a CUDA GPU",
+        "products +of bfloat16, 1 of 1 by cuBLAS",
+        "kernels +.* 0 bytes spilled",
+    ):
+        assert re.search(f"^{line}", text, re.M), text
 
 
 def test_inspect_tells_what_this_processor_lacks(copied, capsys):

@@ -9,7 +9,7 @@ import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm import build, nvcc, pipeline
-from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi
+from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi, tvm
 from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
 from needle_tvm.schedule.gpu_narrow import narrow
 from needle_tvm.schedule.gpu_recurrence import lstm_threads
@@ -284,3 +284,13 @@ def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
             assert all(node.a.ty == node.b.ty for node in nodes_in(function, kind))
         for node in nodes_in(function, NODES.select):
             assert node.true_value.ty == node.false_value.ty
+
+
+def test_a_reduction_of_two_results_is_no_product():
+    """argmax, which writes the place and the value at once, is for dlight."""
+    x = te.placeholder((4, 10), "float32", "x")
+    module = gpu.prepared(tvm.IRModule({"main": te.create_prim_func([x, topi.argmax(x, 1)])}))
+    with TARGET:
+        scheduled = gpu.schedule_function(module["main"], TARGET)
+    assert gpu_product.find(module["main"]) is None
+    assert "threadIdx.x" in str(scheduled.script())

@@ -10,10 +10,11 @@ import needle_tvm
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm import build, nvcc, pipeline
-from needle_tvm._tvm import PrimFunc, te, tirx, topi
+from needle_tvm._tvm import PrimFunc, te, tirx, topi, tvm
 from needle_tvm.schedule.gpu_tensor_core import TF32, tensor_core
 from needle_tvm.schedule.mma import Registers
 from needle_tvm.target import resolve
+from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
 
@@ -177,3 +178,15 @@ def test_attention_is_one_kernel_in_every_precision(dtype):
     assert (40, 40) in shapes and not scores, "the mask alone"
     assert any("attention" in name.name_hint for name in module.get_global_vars())
     assert any(tensor_core(function) is not None for function in functions)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(300, 300, 300), (256, 512, 512)])
+def test_tiles_stay_below_48_kB(shape, dtype, tmp_path):
+    """Also where several fragments' sums meet, and where nothing is a whole tile."""
+    target = resolve("cuda:sm_90").to_tvm()
+    module = tvm.IRModule({"main": scheduled(dense(*shape, dtype)).mod["main"]})
+    assert "partial" in str(module.script())
+    (kernel,) = library.write(module, target, tmp_path / "kernel.so")
+    assert kernel.shared <= 48 << 10 and kernel.spill_stores == 0
