@@ -3,7 +3,7 @@
 Before: `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)` with a float32 result, where
 - both have static shapes of two axes at least, no extent being 0,
 - both are float32, and a precision narrower than that is asked for; or, for a GPU, both are
-  widened from the same of the two halves.
+  widened from the same of the two halves, or are halves of one dtype as the result is.
 
 After, for a CPU: the same with `astype(astype(x, precision), float32)` for each operand, so that
 all rules for float32 products do for these.
@@ -17,9 +17,10 @@ significant bits, and the product is annotated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm._tvm import (
     OP_PATTERN,
     IRModule,
@@ -57,9 +58,10 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
     return rewrite(module, target, narrower, with_parameters=True)
 
 
-def is_product(call: Any) -> bool:
-    """Whether `call` is a product that the pass knows, its operands apart."""
-    if str(getattr(call.ty, "dtype", "")) != "float32":
+def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
+    """Whether `call` is a product that the pass knows with a result of such a dtype, its operands
+    apart."""
+    if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
     if is_op(call, "relax.matmul"):
         shapes = [static_shape(operand) for operand in call.args]
@@ -110,6 +112,15 @@ class _OnGpu(_Narrower):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._rounded: dict[Any, Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if not isinstance(call, relax.Call) or not is_product(call, HALVES):
+            return call
+        dtype = str(call.ty.dtype)
+        if any(str(operand.ty.dtype) != dtype for operand in call.args):
+            return call
+        return relax.op.astype(self._product(call, call.args, dtype), dtype)
 
     def narrowed(self, call: Any, products_alone: Sequence[bool]) -> Any:
         halves = [self.half_of(operand) for operand in call.args]

@@ -192,3 +192,13 @@ def test_products_may_be_cublas():
     )
     assert found.manifest["libraries"] == ["cublas"]
     assert [note["chosen"] for note in found.manifest["products"]] == ["cublas", "cublas"]
+
+
+@pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+def test_a_model_of_halves_multiplies_on_tensor_cores():
+    """Its products' results are halves as well: sums are float32 and rounded once."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU()).half().eval()
+    found = needle_tvm.compile_torch(model, torch.randn(32, 64).half(), target="cuda:sm_90")
+    assert "tvm_mma_sync" in found.script
+    (output,) = found.manifest["functions"]["main"]["outputs"]
+    assert output["dtype"] == "float16"
