@@ -18,6 +18,7 @@ from typing import Any
 
 from needle_tvm._tvm import TensorIntrin, ldmatrix, mma, mma_fill
 from needle_tvm._tvm import tvmscript as T
+from needle_tvm.schedule.wmma import matched
 
 Place = tuple[Any, Any]  # a thread of the warp, and which of its elements
 
@@ -136,8 +137,8 @@ def _copied(kind: Registers, operand: str, elements: int) -> Any:
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
-        S = T.match_buffer(source, (rows, columns), dtype, align=64, offset_factor=8, scope=scope)
-        W = T.match_buffer(target, (32, elements), dtype, align=64, offset_factor=4, scope="warp")
+        S = matched(source, (rows, columns), dtype, scope, 8)
+        W = matched(target, (32, elements), dtype, "warp", 4)
         with T.sblock("root"):
             T.reads(S[0:rows, 0:columns])
             T.writes(W[0:32, 0:elements])
@@ -160,16 +161,8 @@ def _load_matrix(kind: Registers, operand: str) -> str:
     def call(source: T.handle, target: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        S = T.match_buffer(
-            source,
-            (16, 16),
-            dtype,
-            align=64,
-            offset_factor=8,
-            scope=scope,
-            strides=[s0, s1],
-        )
-        W = T.match_buffer(target, (32, 8), dtype, align=64, offset_factor=4, scope="warp")
+        S = matched(source, (16, 16), dtype, scope, 8, [s0, s1])
+        W = matched(target, (32, 8), dtype, "warp", 4)
         with T.sblock("root"):
             T.reads(S[0:16, 0:16])
             T.writes(W[0:32, 0:8])
@@ -211,16 +204,8 @@ def _load_words(kind: Registers, operand: str) -> str:
     def call(source: T.handle, target: T.handle) -> None:
         s0 = T.int32()
         s1 = T.int32()
-        S = T.match_buffer(
-            source,
-            (rows, columns),
-            dtype,
-            align=64,
-            offset_factor=8,
-            scope=scope,
-            strides=[s0, s1],
-        )
-        W = T.match_buffer(target, (32, 4), dtype, align=64, offset_factor=4, scope="warp")
+        S = matched(source, (rows, columns), dtype, scope, 8, [s0, s1])
+        W = matched(target, (32, 4), dtype, "warp", 4)
         with T.sblock("root"):
             T.reads(S[0:rows, 0:columns])
             T.writes(W[0:32, 0:4])
@@ -251,9 +236,9 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def product(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(a, (32, each), dtype, align=64, offset_factor=4, scope="warp")
-        B = T.match_buffer(b, (32, each), dtype, align=64, offset_factor=4, scope="warp")
-        C = T.match_buffer(sums, (32, 8), "float32", align=64, offset_factor=4, scope="warp")
+        A = matched(a, (32, each), dtype, "warp", 4)
+        B = matched(b, (32, each), dtype, "warp", 4)
+        C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
             T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
             T.writes(C[0:32, 0:8])
@@ -265,9 +250,9 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def call(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(a, (32, each), dtype, align=64, offset_factor=4, scope="warp")
-        B = T.match_buffer(b, (32, each), dtype, align=64, offset_factor=4, scope="warp")
-        C = T.match_buffer(sums, (32, 8), "float32", align=64, offset_factor=4, scope="warp")
+        A = matched(a, (32, each), dtype, "warp", 4)
+        B = matched(b, (32, each), dtype, "warp", 4)
+        C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
             T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
             T.writes(C[0:32, 0:8])

@@ -74,9 +74,7 @@ def _fill(shape: tuple[int, int, int]) -> str:
 
     @T.prim_func(s_tir=True)
     def zeros(sums: T.handle) -> None:
-        C = T.match_buffer(
-            sums, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
-        )
+        C = matched(sums, (m, n), "float32", "wmma.accumulator", 16)
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:m, 0:n])
@@ -89,15 +87,7 @@ def _fill(shape: tuple[int, int, int]) -> str:
     def call(sums: T.handle) -> None:
         c1 = T.int32()
         c0 = T.int32()
-        C = T.match_buffer(
-            sums,
-            (m, n),
-            "float32",
-            align=64,
-            offset_factor=16,
-            scope="wmma.accumulator",
-            strides=[c1, c0],
-        )
+        C = matched(sums, (m, n), "float32", "wmma.accumulator", 16, [c1, c0])
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:m, 0:n])
@@ -123,8 +113,8 @@ def _load(
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
-        S = T.match_buffer(source, (rows, columns), dtype, align=64, offset_factor=8, scope=place)
-        F = T.match_buffer(target, (rows, columns), dtype, align=64, offset_factor=16, scope=scope)
+        S = matched(source, (rows, columns), dtype, place, 8)
+        F = matched(target, (rows, columns), dtype, scope, 16)
         with T.sblock("root"):
             T.reads(S[0:rows, 0:columns])
             T.writes(F[0:rows, 0:columns])
@@ -139,24 +129,8 @@ def _load(
         s0 = T.int32()
         f1 = T.int32()
         f0 = T.int32()
-        S = T.match_buffer(
-            source,
-            (rows, columns),
-            dtype,
-            align=64,
-            offset_factor=8,
-            scope=place,
-            strides=[s1, s0],
-        )
-        F = T.match_buffer(
-            target,
-            (rows, columns),
-            dtype,
-            align=64,
-            offset_factor=16,
-            scope=scope,
-            strides=[f1, f0],
-        )
+        S = matched(source, (rows, columns), dtype, place, 8, [s1, s0])
+        F = matched(target, (rows, columns), dtype, scope, 16, [f1, f0])
         with T.sblock("root"):
             T.reads(S[0:rows, 0:columns])
             T.writes(F[0:rows, 0:columns])
@@ -186,15 +160,9 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
 
     @T.prim_func(s_tir=True)
     def product(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(
-            a, (a_rows, a_columns), dtype, align=64, offset_factor=16, scope="wmma.matrix_a"
-        )
-        B = T.match_buffer(
-            b, (b_rows, b_columns), dtype, align=64, offset_factor=16, scope="wmma.matrix_b"
-        )
-        C = T.match_buffer(
-            sums, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
-        )
+        A = matched(a, (a_rows, a_columns), dtype, "wmma.matrix_a", 16)
+        B = matched(b, (b_rows, b_columns), dtype, "wmma.matrix_b", 16)
+        C = matched(sums, (m, n), "float32", "wmma.accumulator", 16)
         with T.sblock("root"):
             T.reads(C[0:m, 0:n], A[0:a_rows, 0:a_columns], B[0:b_rows, 0:b_columns])
             T.writes(C[0:m, 0:n])
@@ -211,33 +179,9 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
         b0 = T.int32()
         c1 = T.int32()
         c0 = T.int32()
-        A = T.match_buffer(
-            a,
-            (a_rows, a_columns),
-            dtype,
-            align=64,
-            offset_factor=16,
-            scope="wmma.matrix_a",
-            strides=[a1, a0],
-        )
-        B = T.match_buffer(
-            b,
-            (b_rows, b_columns),
-            dtype,
-            align=64,
-            offset_factor=16,
-            scope="wmma.matrix_b",
-            strides=[b1, b0],
-        )
-        C = T.match_buffer(
-            sums,
-            (m, n),
-            "float32",
-            align=64,
-            offset_factor=16,
-            scope="wmma.accumulator",
-            strides=[c1, c0],
-        )
+        A = matched(a, (a_rows, a_columns), dtype, "wmma.matrix_a", 16, [a1, a0])
+        B = matched(b, (b_rows, b_columns), dtype, "wmma.matrix_b", 16, [b1, b0])
+        C = matched(sums, (m, n), "float32", "wmma.accumulator", 16, [c1, c0])
         with T.sblock("root"):
             T.reads(C[0:m, 0:n], A[0:a_rows, 0:a_columns], B[0:b_rows, 0:b_columns])
             T.writes(C[0:m, 0:n])
@@ -269,10 +213,8 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
 
     @T.prim_func(s_tir=True)
     def copy(source: T.handle, target: T.handle) -> None:
-        F = T.match_buffer(
-            source, (m, n), "float32", align=64, offset_factor=16, scope="wmma.accumulator"
-        )
-        D = T.match_buffer(target, (m, n), "float32", align=64, offset_factor=4, scope=place)
+        F = matched(source, (m, n), "float32", "wmma.accumulator", 16)
+        D = matched(target, (m, n), "float32", place, 4)
         with T.sblock("root"):
             T.reads(F[0:m, 0:n])
             T.writes(D[0:m, 0:n])
@@ -287,59 +229,49 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
         d0 = T.int32()
         f1 = T.int32()
         f0 = T.int32()
-        F = T.match_buffer(
-            source,
-            (m, n),
-            "float32",
-            align=64,
-            offset_factor=16,
-            scope="wmma.accumulator",
-            strides=[f1, f0],
-        )
-        D = T.match_buffer(
-            target,
-            (m, n),
-            "float32",
-            align=64,
-            offset_factor=4,
-            scope=place,
-            strides=[d1, d0],
-        )
+        F = matched(source, (m, n), "float32", "wmma.accumulator", 16, [f1, f0])
+        D = matched(target, (m, n), "float32", place, 4, [d1, d0])
         with T.sblock("root"):
             T.reads(F[0:m, 0:n])
             T.writes(D[0:m, 0:n])
             if shared:
                 T.evaluate(T.tvm_storage_sync("shared"))
-                T.evaluate(
-                    T.tvm_store_matrix_sync(
-                        F.data,
-                        m,
-                        n,
-                        k,
-                        _number(F, f1, m, n),
-                        T.address_of(D[0, 0]),
-                        d1,
-                        "row_major",
-                        dtype="void",
-                    )
+            T.evaluate(
+                T.tvm_store_matrix_sync(
+                    F.data,
+                    m,
+                    n,
+                    k,
+                    _number(F, f1, m, n),
+                    _pointer(D, shared),
+                    d1,
+                    "row_major",
+                    dtype="void",
                 )
+            )
+            if shared:
                 T.evaluate(T.tvm_storage_sync("shared"))
-            else:
-                T.evaluate(
-                    T.tvm_store_matrix_sync(
-                        F.data,
-                        m,
-                        n,
-                        k,
-                        _number(F, f1, m, n),
-                        D.access_ptr("w", ptr_type="float32"),
-                        d1,
-                        "row_major",
-                        dtype="void",
-                    )
-                )
 
     return _registered(f"needle.wmma_store_{m}_{n}_{k}_{place}", copy, call)
+
+
+def matched(
+    handle: Any,
+    shape: tuple[int, int],
+    dtype: str,
+    scope: str,
+    multiple: int,
+    strides: list[Any] | None = None,
+) -> Any:
+    """A buffer of an instruction, whose offset is a multiple of `multiple` elements."""
+    return T.match_buffer(
+        handle, shape, dtype, align=64, offset_factor=multiple, scope=scope, strides=strides
+    )
+
+
+def _pointer(buffer: Any, shared: bool) -> Any:
+    """Where results are stored: see `_store`."""
+    return T.address_of(buffer[0, 0]) if shared else buffer.access_ptr("w", ptr_type="float32")
 
 
 def _wide(buffer: Any, row: Any, column: Any, transposed: bool) -> Any:
