@@ -23,7 +23,7 @@ from needle_tvm.command_line import Progress, one_line
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
-from needle_tvm.stages import STAGES
+from needle_tvm.stages import OWN, STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
 from needle_tvm.tune.status import Status
@@ -42,7 +42,7 @@ class Request:
     model: str
     device: str = "cpu"
     dtype: str | None = None
-    products: str = "own"
+    products: str = OWN
     stages: tuple[str, ...] = STAGES
     trials: int = 0
     minutes: float | None = None

@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from needle_tvm.stages import OWN
 from needle_tvm.tune.status import summary
 from needle_tvm.words import counted
 
@@ -67,7 +68,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     )
     if result.get("dtype"):
         title += f", products of {result['dtype']}"
-    if result.get("products", "own") != "own":
+    if result.get("products", OWN) != OWN:
         title += f", products: {result['products']}"
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)

@@ -12,11 +12,10 @@ from pathlib import Path
 import models
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
-from needle_tvm.precision import PRECISIONS
+from needle_tvm.precision import FLOAT32, PRECISIONS
+from needle_tvm.stages import OWN, PRODUCTS, STAGES
 
-STAGES = ("noopt", "fused", "tuned")
 DEVICES = ("cpu", "cuda")
-PRODUCTS = ("own", "cublas", "measured")
 
 
 def stage_names(text: str) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--products",
         choices=PRODUCTS,
-        default=PRODUCTS[0],
+        default=OWN,
         help="who computes a GPU's matrix products at stage tuned: own kernels, cuBLAS, or of each "
         "product the faster as measured here (%(default)s)",
     )
@@ -137,12 +136,12 @@ def check_search(options: argparse.Namespace) -> None:
 
 def check_products(options: argparse.Namespace) -> None:
     """Raises UsageError for ways to multiply that no stage asked for has, before any is built."""
-    if options.products != PRODUCTS[0]:
+    if options.products != OWN:
         if options.device != "cuda":
             raise UsageError(f"--products {options.products} is for GPUs: -d cuda")
         if STAGES[-1] not in options.stages:
             raise UsageError(f"--products is for stage {STAGES[-1]!r}, which --stages omits")
-    if options.dtype not in (None, PRECISIONS[0]):
+    if options.dtype not in (None, FLOAT32):
         if options.dtype == "tf32" and options.device != "cuda":
             raise UsageError("--dtype tf32 is for GPUs: -d cuda")
         if set(options.stages) == {STAGES[0]}:
@@ -195,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
     report.print_table(result, console)
     name = f"{Path(options.model.partition(':')[0]).stem}-{options.device}"
     name += f"-{options.dtype}" if options.dtype else ""
-    name += f"-{options.products}" if options.products != PRODUCTS[0] else ""
+    name += f"-{options.products}" if options.products != OWN else ""
     written = [options.out / f"{name}.json"]
     report.write_json(result, written[0])
     if "timing" in result:

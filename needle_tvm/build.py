@@ -40,16 +40,14 @@ def lower(
     graph: Graph,
     target: Target,
     stage: str,
-    *,
-    disable: Collection[str] = (),
-    precision: str = FLOAT32,
-    by_library: Callable[[Product], bool] | None = None,
+    **choices: Any,
 ) -> IRModule:
-    """The module of a stage before its loops are scheduled: what tuning takes its tasks from."""
+    """The module of a stage before its loops are scheduled: what tuning takes its tasks from.
+
+    `choices` are keywords of `lower_module`.
+    """
     module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
-    return lower_module(
-        module, target, stage, disable=disable, precision=precision, by_library=by_library
-    )
+    return lower_module(module, target, stage, **choices)
 
 
 def lower_module(

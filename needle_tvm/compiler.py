@@ -18,8 +18,9 @@ from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.errors import ArtifactError, StageError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
-from needle_tvm.products import OWN, Choice, choice
+from needle_tvm.products import Choice, choice
 from needle_tvm.products import check as check_products
+from needle_tvm.stages import OWN
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 

@@ -18,15 +18,13 @@ from needle_tvm import artifact, cublas, cuda_driver, gpu, memory, runtime, tree
 from needle_tvm.errors import StageError, TargetError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
+from needle_tvm.stages import CUBLAS, MEASURED, OWN, PRODUCTS
 from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule
     from needle_tvm.passes.library_products import Product
     from needle_tvm.target import TargetSpec
-
-OWN, CUBLAS, MEASURED = "own", "cublas", "measured"
-CHOICES = (OWN, CUBLAS, MEASURED)
 
 Measure = Callable[["Product", bool], float]
 
@@ -38,8 +36,8 @@ _STREAM = 0  # the default one
 
 def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None:
     """Raise StageError or TargetError unless `products` can be had of a target and a stage."""
-    if products not in CHOICES:
-        raise StageError(f"products={products!r}: must be one of {', '.join(CHOICES)}")
+    if products not in PRODUCTS:
+        raise StageError(f"products={products!r}: must be one of {', '.join(PRODUCTS)}")
     if products == OWN:
         return
     if spec.device != "cuda":

@@ -17,9 +17,9 @@ from needle_tvm.compiler import Executable, Progress, Source, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
-from needle_tvm.products import OWN, Choice, choice
+from needle_tvm.products import Choice, choice
 from needle_tvm.products import check as check_products
-from needle_tvm.stages import STAGES
+from needle_tvm.stages import OWN, STAGES
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
 

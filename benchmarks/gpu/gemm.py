@@ -15,8 +15,9 @@ from benchmarks import apps
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.sections import PRECISIONS, Settings, named
 from benchmarks.products import operands
-from needle_tvm import products
 from needle_tvm.scratch import scratch_folder
+from needle_tvm.stages import MEASURED
+from needle_tvm.stages import OWN as OWN_KERNELS
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
 
@@ -25,7 +26,7 @@ Made = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 PRODUCTS = 20  # of a call, in a row
 OWN, CHOSEN, EAGER, TORCH = "needle, own kernel", "needle, chosen", "needle eager", "PyTorch"
 
-_PRODUCTS = {OWN: products.OWN, CHOSEN: products.MEASURED}
+_PRODUCTS = {OWN: OWN_KERNELS, CHOSEN: MEASURED}
 
 
 def measure(size: int, settings: Settings) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def measure(size: int, settings: Settings) -> dict[str, Any]:
                 }
                 for precision in PRECISIONS
             }
-            at_once = 1 if by_whom == products.MEASURED else compiling.AT_ONCE
+            at_once = 1 if by_whom == MEASURED else compiling.AT_ONCE
             compiled, not_compiled = compiling.compile_all(jobs, settings, COMPILER, at_once)
             ready |= compiled
             failed |= not_compiled

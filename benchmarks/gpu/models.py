@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks import apps, cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.sections import EITHER, OWN_BATCH, PRECISIONS, Settings, named
-from needle_tvm import products
 from needle_tvm.scratch import scratch_folder
+from needle_tvm.stages import MEASURED, OWN
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
 
@@ -32,8 +32,8 @@ def measure(name: str, batch: int, settings: Settings) -> dict[str, Any]:
     with scratch_folder("needle-gpu-") as folder:
         subject = cases.Subject.of(cases.Case(name, settings.batch(batch)), folder)
         stages = (*LADDER, "tuned") if batch == OWN_BATCH else ("tuned",)
-        choices = jobs_of(subject, [(EITHER, "tuned", products.MEASURED)], settings)
-        own = [(f"needle {stage}", stage, products.OWN) for stage in stages]
+        choices = jobs_of(subject, [(EITHER, "tuned", MEASURED)], settings)
+        own = [(f"needle {stage}", stage, OWN) for stage in stages]
         jobs = jobs_of(subject, own, settings)
         peers = peers_of(subject, settings)
         untuned = [c for c, key, _ in peers if key in COMPILED]

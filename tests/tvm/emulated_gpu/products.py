@@ -52,10 +52,8 @@ def convolution(draw):
     return lambda x, w: ops.relu(ops.conv(x, w, **options)), shapes
 
 
-@pytest.mark.parametrize("seed", range(DRAWS))
-@pytest.mark.parametrize("kind", [dense, transposed, batched, heads, convolution])
-def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
-    random_ = random.Random(f"{kind.__name__} {seed}")
+def drawn(kind, random_, seed):
+    """A product of a kind, and arrays and tensors to multiply."""
 
     def draw(low, high):  # half of them are such as have whole vectors
         number = random_.randint(low, high)
@@ -64,7 +62,14 @@ def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
     function, shapes = kind(draw)
     rng = np.random.default_rng(seed)
     arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
-    tensors = [ndl.Tensor(array, requires_grad=False) for array in arrays]
+    return function, arrays, [ndl.Tensor(array, requires_grad=False) for array in arrays]
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+@pytest.mark.parametrize("kind", [dense, transposed, batched, heads, convolution])
+def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
+    random_ = random.Random(f"{kind.__name__} {seed}")
+    function, arrays, tensors = drawn(kind, random_, seed)
     # Not the tile that would be chosen, but any there is.
     monkeypatch.setattr(gpu_tiles, "cycles", lambda product, tile: random_.random())
     _, ready = program(function, tensors, "tuned", tmp_path / "program")

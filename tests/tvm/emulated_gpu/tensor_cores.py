@@ -18,7 +18,7 @@ from needle_tvm.schedule import gpu_tensor_core
 from needle_tvm.target import resolve
 from needle_tvm.tolerance import relative_tolerance
 
-from .products import batched, convolution, dense, heads, transposed
+from .products import batched, convolution, dense, drawn, heads, transposed
 
 DRAWS = int(os.environ.get("NEEDLE_PRODUCTS", "4"))
 DTYPES = ("float16", "bfloat16", "tf32")
@@ -54,15 +54,8 @@ def program(function, tensors, dtype, folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_tile_computes_the_product(kind, dtype, seed, tmp_path, monkeypatch):
     random_ = random.Random(f"{kind.__name__} {dtype} {seed}")
-
-    def draw(low, high):  # half of them are such as have whole vectors
-        number = random_.randint(low, high)
-        return number if random_.random() < 0.5 else min(high, -(-number // 8) * 8)
-
-    function, shapes = kind(draw)
-    rng = np.random.default_rng(seed)
-    arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
-    tensors = [ndl.Tensor(array, requires_grad=False) for array in arrays]
+    function, arrays, tensors = drawn(kind, random_, seed)
+    shapes = [array.shape for array in arrays]
     chosen, others = gpu_tensor_core._tile, gpu_tensor_core._others
 
     def any_tile(*product):  # not the one that would be chosen, but any a search may try
