@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-all lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab test test-all campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -47,6 +47,11 @@ test: build
 test-all: export NEEDLE_CASES ?= 6000
 test-all: build
 	$(PY) -m pytest -n 2 --dist loadfile -m "not gpu" $(PYTEST_ARGS)
+
+# Hours of random programs, from seeds that it prints: ARGS="--seeds A:B" goes on where it ended,
+# ARGS="--minutes 30 --processes 2" ends sooner and runs two at once.
+campaign: build
+	$(PY) -m needle_tvm.check --out $(OUT)/campaign/programs.jsonl $(ARGS)
 
 lint: $(STAMPS)/lint
 	$(PY) -m ruff check $(LINT_PATHS)
@@ -113,6 +118,7 @@ help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
 	@echo "test             the default suite                    test-all   with the slow tests"
+	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"

@@ -51,6 +51,7 @@ class Request:
     batch: int | None = None
     weights: Path | None = None
     recompile: bool = False
+    check: bool = True
     threads: int | None = None
     with_peers: bool = False
     dump_ir: Path | None = None
@@ -209,6 +210,7 @@ def compile_stages(
             dtype=None if name == STAGES[0] else request.dtype,
             threads=request.threads,
             recompile=request.recompile,
+            check=request.check,
             progress=partial(step, number, name),
             **(tuned if name == STAGES[-1] else {}),
         )

@@ -60,6 +60,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
     add(
+        "--no-check",
+        action="store_true",
+        help="keep what is compiled without comparing it with the model first",
+    )
+    add(
         "--stages",
         type=stage_names,
         default=STAGES,
@@ -161,15 +166,11 @@ def run(options: argparse.Namespace) -> int:
         from needle_tvm.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))
-    from rich.console import Console
-
     import evaluation
     import report
 
     # With --json - the object has stdout to itself.
-    console = Console(stderr=to_stdout, quiet=options.quiet)
-    if not console.is_terminal:
-        console.width = 120  # a file or a pipe has no width of its own to keep to
+    console = cli.console(stderr=to_stdout, quiet=options.quiet)
     request = evaluation.Request(
         model=options.model,
         device=options.device,
@@ -183,6 +184,7 @@ def run(options: argparse.Namespace) -> int:
         batch=options.batch,
         weights=options.weights,
         recompile=options.recompile,
+        check=not options.no_check,
         threads=options.threads,
         with_peers=options.peers,
         dump_ir=options.dump_ir,
@@ -205,7 +207,7 @@ def run(options: argparse.Namespace) -> int:
     if to_stdout:
         sys.stdout.write(report.to_json(result))
         sys.stdout.flush()
-    console.print(f"wrote {', '.join(map(str, written + files))}", highlight=False)
+    console.print(f"wrote {', '.join(map(str, written + files))}")
     return cli.OK if result["ok"] else cli.FAILED
 
 

@@ -17,15 +17,16 @@ _SECONDS = 600.0  # for a child to answer
 
 
 def measure(subject: Any, entries: list[Contestant], threads: int) -> dict[str, Any]:
-    """As JSON values: `compile` without a search, in seconds; and for each of `entries`, `first`,
-    the seconds from the start of its process to its first result, and its most bytes of memory."""
+    """As JSON values: `compile` without a search, and `check`, its last part, in seconds; and for
+    each of `entries`, `first`, the seconds from the start of its process to its first result, and
+    its most bytes of memory."""
     setup = {**subject.recipe, "threads": threads}
     fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
     environment = {**thread_environment(threads), **fresh}
     with Child(
         "compiling", f"{__name__}:compiling", setup, timeout=_SECONDS, environment=environment
     ) as child:
-        found: dict[str, Any] = {"compile": child.receive("compile")["seconds"], "processes": {}}
+        found = {**child.receive("compile"), "processes": {}}
     for entry in entries:
         found["processes"][entry.name] = cold_start(entry, threads)
     return found
@@ -52,13 +53,22 @@ def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: seconds of needle_tvm.compile, the import of TVM's compiler included."""
+    """A service: seconds of needle_tvm.compile, the import of TVM's compiler included, and those of
+    them after the code was there: comparing it with the model, and loading it."""
     import needle_tvm
 
     model, _, tensors = apps.contestants.load_needle(
         setup["factory"], setup["options"], setup["weights"], setup["inputs"]
     )
     model.eval()
+    reports: list[float] = []  # when each came; the last is that of the comparison
     start = time.perf_counter()
-    needle_tvm.compile(model, *tensors, threads=setup["threads"], recompile=True)
-    yield {"seconds": time.perf_counter() - start}
+    needle_tvm.compile(
+        model,
+        *tensors,
+        threads=setup["threads"],
+        recompile=True,
+        progress=lambda _: reports.append(time.perf_counter()),
+    )
+    end = time.perf_counter()
+    yield {"compile": end - start, "check": end - reports[-1]}

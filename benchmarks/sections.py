@@ -45,13 +45,14 @@ def _size(count: float) -> str:
 
 
 def costs(cases: list[Mapping[str, Any]]) -> list[list[str]]:
-    """Time to compile, to the first result, and memory, of ours and of peers."""
+    """Times to compile, to check what was compiled, to the first result, and memory."""
     names = list(dict.fromkeys(name for case in cases for name in case["costs"]["processes"]))
-    rows = [["case", "compile"]]
+    rows = [["case", "compile", "of which the check"]]
     rows[0] += [f"first result, {name}" for name in names] + [f"memory, {name}" for name in names]
     for case in cases:
         found = case["costs"]["processes"]
         firsts = [report.duration(found[n]["first"]) if n in found else "" for n in names]
         sizes = [f"{found[n]['bytes'] / 1e6:.0f} MB" if n in found else "" for n in names]
-        rows.append([case["case"], report.duration(case["costs"]["compile"]), *firsts, *sizes])
+        ours = [report.duration(case["costs"][part]) for part in ("compile", "check")]
+        rows.append([case["case"], *ours, *firsts, *sizes])
     return rows

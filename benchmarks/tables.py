@@ -7,21 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.apps import report
+from needle_tvm.command_line import console
 from needle_tvm.words import counted
 
 EAGER = "needle eager"
-
-
-def console() -> Console:
-    """Stdout, wide enough for the tables where it is not a terminal."""
-    out = Console(highlight=False)
-    if not out.is_terminal:
-        out.width = 120
-    return out
 
 
 def print_case(case: Mapping[str, Any]) -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 from kernel_lab import registry
 from kernel_lab.run import Request, run
 from kernel_lab.workload import DEVICES, describe
-from needle_tvm.command_line import OK, Parser, check_writable, guarded, natural, positive, progress
+from needle_tvm.command_line import (
+    OK,
+    Parser,
+    check_writable,
+    console,
+    guarded,
+    natural,
+    positive,
+    progress,
+)
 
 _PROGRAM = "python -m kernel_lab"
 
@@ -117,17 +126,13 @@ def _run(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         timed=not options.untimed,
     )
-    from rich.console import Console
-
     from kernel_lab.table import print_result
 
     # With --json - the object has stdout to itself.
-    console = Console(stderr=to_stdout, quiet=options.quiet)
-    if not console.is_terminal:
-        console.width = 120  # a file or a pipe has no width of its own to keep to
+    screen = console(stderr=to_stdout, quiet=options.quiet)
     with progress(options.quiet) as say:
         result = run(request, say)
-    print_result(result, console)
+    print_result(result, screen)
     text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
     if to_stdout:
         sys.stdout.write(text)
@@ -136,8 +141,8 @@ def _run(options: argparse.Namespace) -> int:
         path = Path(options.json)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        console.print(f"wrote {path}", highlight=False)
+        screen.print(f"wrote {path}")
     if options.report:
         report.write(result, options.report)
-        console.print(f"wrote {options.report}", highlight=False)
+        screen.print(f"wrote {options.report}")
     return OK

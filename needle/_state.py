@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -22,6 +23,20 @@ class _State(threading.local):
 
 
 state = _State()
+
+_replacements = itertools.count(1)
+_last = [0]
+
+
+def replaced() -> int:
+    """A number that is another one whenever a tensor's value, or an attribute of a module that may
+    hold tensors, has been replaced."""
+    return _last[0]
+
+
+def note_replaced() -> None:
+    """To be called after that has been done, by any thread."""
+    _last[0] = next(_replacements)
 
 
 def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:

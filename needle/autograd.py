@@ -12,7 +12,7 @@ import numpy as np
 from . import backend_ndarray as nd
 from . import node as _node
 from . import operators
-from ._state import state
+from ._state import note_replaced, state
 from .backend_ndarray import Device, NDArray
 from .backend_ndarray.dtypes import is_floating
 from .dtypes import as_ndarray
@@ -163,6 +163,7 @@ class Tensor(Operators, Value):
         self._data = data
         if self._node is not None and self._node.op is None:
             self._node.spec = spec_of(data)
+        note_replaced()
 
     def detach(self) -> Tensor:
         """The same value without its history; shares memory."""

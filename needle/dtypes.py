@@ -9,6 +9,7 @@ import numpy as np
 from . import backend_ndarray as nd
 from .backend_ndarray import Device, NDArray
 from .backend_ndarray.dtypes import is_floating
+from .backend_ndarray.masked import as_numpy
 
 
 def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
@@ -28,7 +29,7 @@ def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
     if not isinstance(array, (np.ndarray, np.generic)) and hasattr(array, "__dlpack__"):
         return as_ndarray(nd.from_dlpack(array), device, dtype)
     kept = isinstance(array, (np.ndarray, np.generic))
-    values = np.asarray(array)
+    values = as_numpy(array, "tensor")
     if dtype is None:
         if values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int32):
             dtype = "int32"

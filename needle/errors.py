@@ -9,3 +9,7 @@ class ShapeError(ValueError):
 
 class TraceError(RuntimeError):
     """What tracing cannot turn into a graph: a read of a value, a write to model state."""
+
+
+class ChangedError(RuntimeError):
+    """What a traced function read as a constant has been written, or is gone."""

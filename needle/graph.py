@@ -7,14 +7,17 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import tree
+from . import reach, tree
 from .autograd import Node, TensorTuple
 from .backend_ndarray import NDArray
 from .engine import topological_order
 from .errors import TraceError
 from .op import Op
+
+if TYPE_CHECKING:
+    from .weights import Weights
 
 
 @dataclasses.dataclass(eq=False)
@@ -24,6 +27,7 @@ class Leaf:
     name: str
     node: Node
     value: NDArray = dataclasses.field(repr=False)
+    others: tuple[str, ...] = ()  # its other names, where a parameter has several
 
     @property
     def spec(self) -> Any:
@@ -50,6 +54,7 @@ class Graph:
     output_tree: Any
     signature: inspect.Signature | None
     nodes: list[Node] = dataclasses.field(init=False)
+    weights: Weights = dataclasses.field(init=False)  # what `params` are now
 
     def __post_init__(self) -> None:
         self.nodes = topological_order(self.outputs)
@@ -90,9 +95,24 @@ class Graph:
         _, leaves = flatten_outputs(value)
         return [leaf for _, leaf in leaves]
 
+    @functools.cached_property
+    def _rules(self) -> dict[Node, tuple[str, list[str]]]:
+        return {node: rules_digest(node.op) for node in self.nodes if node.op is not None}
+
+    def unfollowed(self) -> list[str]:
+        """What the ops' rules reach that `fingerprint` cannot say anything of, in words."""
+        found = [
+            f"op {node.op.name}: {what}"
+            for node, (_, unknown) in self._rules.items()
+            if node.op is not None
+            for what in unknown
+        ]
+        return list(dict.fromkeys(found))
+
     def fingerprint(self) -> str:
         """SHA-256 of all that determines the compiled program: ops, their attributes and rules,
-        edges, shapes, dtypes, names, static arguments, constants. Not the parameters' values."""
+        edges, shapes, dtypes, names, static arguments, constants. Not the parameters' values, and
+        of needle's own ops not the rules, which its sources hold."""
         digest = hashlib.sha256()
 
         def add(*parts: Any) -> None:
@@ -105,13 +125,13 @@ class Graph:
             ("constant", self.constants),
         ):
             for leaf in leaves:
-                add(kind, number.get(id(leaf.node)), leaf.name, leaf.spec)
+                add(kind, number.get(id(leaf.node)), leaf.name, *leaf.others, leaf.spec)
                 if kind == "constant":
                     digest.update(leaf.value.numpy().tobytes())
         for node in self.nodes:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
-                add(repr(node.op), edges, *node.specs, rules_digest(node.op))
+                add(repr(node.op), edges, *node.specs, self._rules[node][0])
         add("outputs", [number[id(node)] for node in self.outputs])
         for part in (*self.input_tree["args"], self.output_tree):
             add(tree.text(part))
@@ -205,24 +225,12 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
         taken.add(leaf.name)
 
 
-def rules_digest(op: Op) -> str:
-    """SHA-256 of the code that says what `op` compiles to: an edited rule is another rule."""
+def rules_digest(op: Op) -> tuple[str, list[str]]:
+    """SHA-256 of all that says what `op` compiles to, and what of it could not be followed.
+
+    Of needle's own ops that is their name: its sources are keyed as a whole.
+    """
     cls: Any = type(op)
-    rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit")]
-    return _rules_digest(cls, *(getattr(rule, "__code__", rule) for rule in rules))
-
-
-@functools.cache
-def _rules_digest(cls: Any, *rules: Any) -> str:
-    from .ops import _te
-
-    digest = hashlib.sha256()
-    for thing in (*rules, *cls.__mro__[:-1], _te):
-        try:
-            text = inspect.getsource(thing)
-        except (OSError, TypeError):
-            # No source (typed at a prompt, or frozen): the byte code stands for it.
-            code = getattr(thing, "co_code", b"")
-            text = f"{getattr(thing, '__qualname__', thing.__class__)}{code!r}"
-        digest.update(text.encode())
-    return digest.hexdigest()
+    rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit", "reduction_length")]
+    values = [getattr(op, field.name) for field in dataclasses.fields(cls)]
+    return reach.digest(cls, rules, values)

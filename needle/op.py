@@ -114,6 +114,13 @@ class Op:
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
+    def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
+        """Of inputs that are indices, by their number: the least and the largest that is valid.
+
+        Eager code raises IndexError for others. Compiled code is checked where it is called.
+        """
+        return {}
+
     def compute(self, *inputs: Any) -> Any:
         """NDArrays in, an NDArray (or a tuple of them) out; never writes to its inputs."""
         raise NotImplementedError(f"{self.name}: compute is not defined")

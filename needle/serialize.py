@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tempfile
 from collections.abc import Mapping
 from math import prod
@@ -17,6 +18,7 @@ import numpy as np
 
 from .autograd import Tensor
 from .backend_ndarray import Device
+from .backend_ndarray.masked import refuse_masked
 from .nn.module import Module
 
 _DTYPES = {
@@ -30,6 +32,9 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
 _MAX_HEADER = 100_000_000  # the format's own limit
+_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
+_shown = reprlib.Repr()  # what a file holds, in a message: never long, never deep
+_shown.maxstring = _shown.maxother = 100
 
 
 def save(
@@ -40,7 +45,8 @@ def save(
     """Writes a module's state, or Tensors (or arrays) by name, to `path`.
 
     `metadata` are strings to keep with them. The file appears whole or not at all: it is written
-    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor.
+    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor and
+    for a masked array.
     """
     tensors = values.state_dict() if isinstance(values, Module) else values
     header: dict[str, Any] = {}
@@ -53,6 +59,7 @@ def save(
     for name, value in tensors.items():
         if not isinstance(name, str) or name == "__metadata__" or not hasattr(value, "dtype"):
             raise TypeError(f"save: {name!r}: a {type(value).__name__} is not a named tensor")
+        refuse_masked(value, f"save: {name!r}")
         dtype, shape = np.dtype(str(value.dtype)), tuple(value.shape)
         if dtype.name not in _NAMES:
             raise TypeError(f"save: {name!r}: dtype {dtype.name} is not supported")
@@ -82,13 +89,18 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str
     OSError when it cannot be read; ValueError that says what is wrong when it is truncated, damaged
     or holds a dtype that needle does not store.
     """
-    header, values = _read(Path(path))
+    path = Path(path)
+    header, values = _read(path)
     out = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        array = np.frombuffer(values[begin:end], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        native = array.astype(array.dtype.newbyteorder("="))
-        out[name] = Tensor(native, device=device, requires_grad=False)
+        flat = np.frombuffer(values[begin:end], _DTYPES[entry["dtype"]])
+        try:
+            array = flat.reshape(entry["shape"])
+            native = array.astype(array.dtype.newbyteorder("="))
+            out[name] = Tensor(native, device=device, requires_grad=False)
+        except ValueError as error:  # more axes than a tensor has, or extents beyond all memory
+            raise _bad(path, f"{_shown.repr(name)}: {error}") from None
     return out
 
 
@@ -111,8 +123,9 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         begin, end = entry["data_offsets"]
         size = prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
         if begin != at or end - begin != size:
+            to = _shown.repr(at + size)
             raise _bad(
-                path, f"{name!r} should take bytes {at} to {at + size}, not {begin} to {end}"
+                path, f"{_shown.repr(name)} should take bytes {at} to {to}, not {begin} to {end}"
             )
         at = end
     if at != len(values):
@@ -147,18 +160,27 @@ def _header(path: Path, file: Any) -> dict[str, Any]:
 
 
 def _check_entry(path: Path, name: str, entry: Any) -> None:
+    what = _shown.repr(name)
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise _bad(path, f"{name!r} does not have dtype, shape and data_offsets")
+        raise _bad(path, f"{what} does not have dtype, shape and data_offsets")
     for key in ("shape", "data_offsets"):
-        numbers = entry[key]
-        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-            raise _bad(path, f"{name!r} has {key} {numbers!r}")
+        if not _are_extents(entry[key]):
+            raise _bad(path, f"{what} has {key} {_shown.repr(entry[key])}")
     if len(entry["data_offsets"]) != 2:
-        raise _bad(path, f"{name!r} has data_offsets {entry['data_offsets']!r}")
-    if entry["dtype"] not in _DTYPES:
+        raise _bad(path, f"{what} has data_offsets {_shown.repr(entry['data_offsets'])}")
+    dtype = entry["dtype"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(
-            f"{path}: {name!r} has dtype {entry['dtype']!r}, which needle cannot store"
+            f"{path}: {what} has dtype {_shown.repr(dtype)}, which needle cannot store"
         )
+
+
+def _are_extents(numbers: Any) -> bool:
+    return (
+        isinstance(numbers, list)
+        and len(numbers) <= _MAX_AXES
+        and all(type(n) is int and 0 <= n <= _MAX_EXTENT for n in numbers)
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import tree
@@ -20,6 +20,7 @@ from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .nn.module import Module, Parameter
 from .op import Op
+from .weights import Found, Weights, found_in, tensors_of
 
 __all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
 
@@ -29,7 +30,9 @@ class Trace:
 
     def __init__(self) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
+        self._tensors: dict[int, Any] = {}  # those of the leaves, by id
         self._names: dict[int, str] = {}  # of the models' parameters and buffers, by id
+        self._others: dict[int, list[str]] = {}  # further names of those that have several
         self._paths: dict[int, str] = {}  # of modules, by id
         self._held: list[Any] = []  # keeps ids from being used again
         self._stack: list[str] = []
@@ -39,11 +42,17 @@ class Trace:
     def adopt(self, model: Module, prefix: str) -> None:
         """Makes the parameters and buffers of `model` leaves, and knows its modules' paths."""
         for path, module in model.named_modules():
-            self._paths.setdefault(id(module), prefix + path)
+            self._paths.setdefault(id(module), (prefix + path).rstrip("."))
             self._state.append((module, dict(vars(module))))
         for name, tensor in model.named_tensors():
-            self._names.setdefault(id(tensor), prefix + name)
+            if self._names.setdefault(id(tensor), prefix + name) != prefix + name:
+                self._others.setdefault(id(tensor), []).append(prefix + name)
         self._held.append(model)
+
+    def adopt_parameter(self, parameter: Parameter, name: str) -> None:
+        """Makes a parameter that the traced function reads from around it a leaf of that name."""
+        self._names.setdefault(id(parameter), name)
+        self._held.append(parameter)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -83,8 +92,9 @@ class Trace:
             own = tensor._node
             node = Node(tensor.spec, own is not None and own.requires_grad, "")
             name = self._name(tensor) or "const"
-            found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data)
-            self._held.append(tensor)
+            others = tuple(self._others.get(id(tensor), ()))
+            found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
+            self._tensors[id(tensor)] = tensor
         return found.node
 
     def check_read(self, tensor: Value) -> None:
@@ -150,7 +160,7 @@ class Trace:
     def _name(self, tensor: Value) -> str | None:
         name = self._names.get(id(tensor))
         if name is None and isinstance(tensor, Parameter):
-            # Of a model that the traced function closes over.
+            # Of a model that the traced function found in some other way.
             name = self._names[id(tensor)] = f"param_{self._closed_over}"
             self._closed_over += 1
             self._held.append(tensor)
@@ -175,6 +185,14 @@ class Trace:
             found.sort(key=lambda item: order[item[0]])
         return [leaf for _, leaf in found]
 
+    def weights(self, graph: Graph, find: Callable[[], Iterable[Found]]) -> Weights:
+        """The weights of the graph that was traced; `find` gives what the function can reach."""
+        tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
+        known = {name for name, _, _ in find()}
+        unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
+        constants = [tensor[id(leaf)] for leaf in graph.constants]
+        return Weights(find, [leaf.name for leaf in graph.params], unfound, constants)
+
 
 def trace(
     fn: Module | Callable[..., Any], /, *args: Any, training: bool = False, **kwargs: Any
@@ -198,13 +216,15 @@ def trace(
             signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"trace: {getattr(fn, '__name__', type(fn).__name__)}: {error}") from None
-    if isinstance(owner, Module):
-        _check_mode(owner, training)
-        run.adopt(owner, "")
+    modules = dict(_modules(signature, args, kwargs))
+    for module in ([owner] if isinstance(owner, Module) else []) + list(modules.values()):
+        _check_mode(module, training)
+    for name, (item, _) in found_in(fn, modules).items():
+        if isinstance(item, Module):
+            run.adopt(item, f"{name}." if name else "")
+        elif isinstance(item, Parameter):
+            run.adopt_parameter(item, name)
     input_tree, found = flatten_call(signature, args, kwargs)
-    for name, model in _modules(signature, args, kwargs):
-        _check_mode(model, training)
-        run.adopt(model, f"{name}.")
 
     inputs = []
     for name, example in found:
@@ -218,9 +238,11 @@ def trace(
         output_tree, outputs = flatten_outputs(fn(*call_args, **call_kwargs))
         _check_outputs(output_tree)
         nodes = [as_tensor(value).node for _, value in outputs]
-    return Graph(
+    graph = Graph(
         inputs, run.leaves(True), run.leaves(False), nodes, input_tree, output_tree, signature
     )
+    graph.weights = run.weights(graph, lambda: tensors_of(found_in(fn, modules)))
+    return graph
 
 
 def as_tensor(value: Any) -> Tensor:

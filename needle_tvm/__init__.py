@@ -10,19 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler import Executable, compile, load
-    from needle_tvm.errors import NeedleTVMError
+    from needle_tvm.compiler import compile, load
+    from needle_tvm.errors import MismatchError, NeedleTVMError
+    from needle_tvm.executable import Executable
     from needle_tvm.torch_models import compile_torch
 
 _HOMES = {
-    "Executable": "needle_tvm.compiler",
+    "Executable": "needle_tvm.executable",
+    "MismatchError": "needle_tvm.errors",
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler",
     "compile_torch": "needle_tvm.torch_models",
     "load": "needle_tvm.compiler",
 }
 
-__all__ = ["Executable", "NeedleTVMError", "compile", "compile_torch", "load"]
+__all__ = ["Executable", "MismatchError", "NeedleTVMError", "compile", "compile_torch", "load"]
 
 
 def __getattr__(name: str) -> Any:

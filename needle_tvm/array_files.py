@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from needle_tvm import atomic
-from needle_tvm.errors import InputError, UsageError
+from needle_tvm.errors import InputError, InstallError, UsageError
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 UNNAMED = ""  # what the array of a .npy file is called
@@ -29,17 +29,14 @@ def read(path: Path) -> Arrays:
     """The arrays of a file by name. A pickled array is not read: that would run its code.
 
     Raises InputError for a file that is damaged, OSError for one that cannot be read, UsageError
-    for another suffix.
+    for another suffix, InstallError for .safetensors without the package of that name.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     check_suffix(path)
     with path.open("rb"):  # an OSError that names the file, whatever reads it
         pass
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))
+            return _read_safetensors(path)
         try:
             found = np.load(path, allow_pickle=False)
         except ValueError as error:  # NumPy's advice would be to unpickle it
@@ -52,19 +49,37 @@ def read(path: Path) -> Arrays:
             raise ValueError("it is a single .npy array")
         with found:
             return {name: found[name] for name in found.files}
-    except (BadZipFile, EOFError, KeyError, SafetensorError, ValueError) as error:
+    except (BadZipFile, EOFError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no readable {path.suffix} file ({error})") from error
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    package = _safetensors()
+    try:
+        return dict(package.numpy.load_file(path))
+    except package.SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise InstallError(
+            f".safetensors files need the package safetensors ({error}): pip install safetensors"
+        ) from None
+    return safetensors
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """Write arrays to a file, whole or not at all; a .npy file takes a single one.
 
-    Raises UsageError for arrays the format cannot hold, OSError for a file that cannot be written.
+    Raises UsageError for arrays the format cannot hold, OSError for a file that cannot be written,
+    InstallError for .safetensors without the package of that name.
     """
-    from safetensors.numpy import save
-
     check_suffix(path)
     if path.suffix == ".safetensors":
+        save = _safetensors().numpy.save
         atomic.write_file(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
         return
     for name, array in arrays.items():

@@ -30,6 +30,7 @@ from needle_tvm.errors import ArtifactError, SignatureError, TargetError
 from needle_tvm.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
+LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes some 200
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 LIBRARY = "lib.so"
@@ -44,12 +45,14 @@ _SEALED = ("format", "files", "digest")  # what `write_manifest` adds
 _RETRIES = 10  # how often an export may replace an artifact while it is being read
 
 
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
+def sha256(path: Path, size: int | None = None) -> str:
+    """Hex SHA-256 of a file's bytes; with `size`, of one byte more than that at most."""
     digest = hashlib.sha256()
+    left = math.inf if size is None else size + 1
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(int(min(left, 1 << 20))):
             digest.update(chunk)
+            left -= len(chunk)
     return digest.hexdigest()
 
 
@@ -76,6 +79,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None 
             sealed["files"][path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
     sealed["digest"] = _manifest_digest(sealed)
     data = _manifest_bytes(sealed)
+    _check_manifest_size(folder / MANIFEST, len(data))
     (folder / MANIFEST).write_bytes(data)
     (folder / SIGNATURE).unlink(missing_ok=True)
     if sign is not None:
@@ -107,8 +111,9 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
     folder = Path(path)
     file = folder / MANIFEST
     try:
-        _check_regular(file)
-        data = file.read_bytes()
+        size = _check_regular(file)
+        _check_manifest_size(file, size)
+        data = _read(file, size)
     except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"{path}: no artifact there ({MANIFEST} is missing)") from None
     except OSError as error:
@@ -172,13 +177,9 @@ def check_files(
     for name, recorded in files.items():
         file = folder / name
         try:
-            size = _check_regular(file)
-            if size != recorded["size"]:
-                raise ArtifactError(
-                    f"{file}: is damaged ({size} bytes long, not {recorded['size']})"
-                )
+            _check_size(file, recorded["size"])
             if name not in unread:
-                _check_digest(file, sha256(file), recorded["sha256"])
+                _check_digest(file, sha256(file, recorded["size"]), recorded["sha256"])
         except OSError as error:
             raise ArtifactError(f"{file}: cannot be read ({error})") from None
     if LIBRARY not in files:
@@ -189,10 +190,14 @@ def check_files(
 def check_versions(folder: Path, manifest: dict[str, Any]) -> None:
     """Raise ArtifactError when the artifact was built by another TVM than is installed here."""
     for name, mine in versions.pair().items():  # not the stamp, which hashes the sources
-        if manifest["versions"].get(name) != mine:
+        wanted = manifest["versions"].get(name)
+        if mine == versions.UNKNOWN:
             raise ArtifactError(
-                f"{folder}: was built with {name} {manifest['versions'].get(name)}, here is {mine}"
+                f"{folder}: was built with {name} {wanted}; here it is missing, or does not tell "
+                f"its version: {versions.INSTALL_HINT}"
             )
+        if wanted != mine:
+            raise ArtifactError(f"{folder}: was built with {name} {wanted}, here is {mine}")
 
 
 def refusal(folder: Path, manifest: Mapping[str, Any]) -> str | None:
@@ -226,13 +231,36 @@ def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     Checked also where `verify` has done so, because the file may have changed since. Raises
     ArtifactError when it is not what was recorded, or cannot be read.
     """
+    file, recorded = folder / name, manifest["files"][name]
     try:
-        data = (folder / name).read_bytes()
+        _check_size(file, recorded["size"])
+        data = _read(file, recorded["size"])
     except OSError as error:
-        raise ArtifactError(f"{folder / name}: cannot be read ({error})") from None
-    found = hashlib.sha256(data).hexdigest()
-    _check_digest(folder / name, found, manifest["files"][name]["sha256"])
+        raise ArtifactError(f"{file}: cannot be read ({error})") from None
+    _check_digest(file, hashlib.sha256(data).hexdigest(), recorded["sha256"])
     return data
+
+
+def _read(file: Path, size: int) -> bytes:
+    """A file's bytes, of which there are `size`; one more at most, whatever has become of it."""
+    # Nothing is waited for, should it be a pipe by now.
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        return opened.read(size + 1) or b""
+
+
+def _check_size(file: Path, recorded: int) -> None:
+    size = _check_regular(file)
+    if size != recorded:
+        raise ArtifactError(f"{file}: is damaged ({size} bytes long, not {recorded})")
+
+
+def _check_manifest_size(file: Path, size: int) -> None:
+    # Before it is read: only then can its signature be checked.
+    if size > LARGEST_MANIFEST:
+        raise ArtifactError(
+            f"{file}: is too long for a manifest ({size} bytes, at most {LARGEST_MANIFEST})"
+        )
 
 
 def _check_digest(file: Path, found: str, recorded: str) -> None:
@@ -275,7 +303,8 @@ def _check_regular(file: Path) -> int:
 def _check_signature(folder: Path, data: bytes, public_key: StrPath | None) -> None:
     file = folder / SIGNATURE
     try:
-        signed = file.read_bytes() if _check_regular(file) == signature.LENGTH else None
+        right = _check_regular(file) == signature.LENGTH
+        signed = _read(file, signature.LENGTH) if right else None
     except FileNotFoundError:
         if public_key is None:
             return
@@ -294,7 +323,8 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     """Raises ValueError, or whatever a missing or misshapen part leads to."""
     for name, recorded in manifest["files"].items():
         int(recorded["sha256"], 16)
-        _expect(isinstance(recorded["size"], int), f"size of {name}")
+        _expect(name.isprintable() and "/" not in name, "name of a file")
+        _expect(isinstance(recorded["size"], int) and recorded["size"] >= 0, f"size of {name}")
     features = manifest["target"].get("features", [])
     cores = manifest["target"].get("num-cores")
     _expect(all(isinstance(feature, str) for feature in features), "features")
@@ -304,12 +334,17 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     _expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
     _expect(isinstance(manifest["versions"], dict), "versions")
     _expect(manifest.get("precision", FLOAT32) in PRECISIONS, "precision")
+    _expect(isinstance(manifest.get("checked", False), bool), "checked")
     main = manifest["functions"]["main"]
     for kind in ("inputs", "params", "outputs"):
         for spec in main[kind]:
             _expect(all(isinstance(extent, int) and extent >= 0 for extent in spec["shape"]), kind)
             _expect(isinstance(spec["dtype"], str), kind)
             _expect(kind == "outputs" or isinstance(spec["name"], str), kind)
+            low, high = spec.get("range", (0, 0))
+            _expect(isinstance(low, int) and isinstance(high, int), "range")
+    for group in main.get("ties", ()):
+        _expect(all(isinstance(name, str) for name in group), "ties")
     for name in ("transform", "by_kernel"):
         _expect(main.get(name) is None or isinstance(main[name], str), name)
     graph = main.get("graph")
@@ -331,12 +366,13 @@ def _expect(condition: bool, what: str) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: StrPath) -> Iterator[Path]:
+def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
     """A new folder to fill that becomes `path` when the block ends, whole or not at all.
 
     It is a temporary sibling, synced to disk and then renamed; see `needle_tvm.atomic`. An artifact
-    that is already at `path` is replaced in one step; anything else there is left alone. Raises
-    ArtifactError when the folder cannot be written; nothing half-written stays behind.
+    that is already at `path` is replaced in one step; anything else there is left alone. With
+    `private` all of it is for its owner alone. Raises ArtifactError when the folder cannot be
+    written; nothing half-written stays behind.
     """
     target = Path(path).absolute()
     if target.is_symlink():  # the link stays, what it leads to is replaced
@@ -346,7 +382,7 @@ def writing(path: StrPath) -> Iterator[Path]:
         if occupied:
             raise ArtifactError(f"{target}: exists and is not an artifact; it was not touched")
     try:
-        with atomic.writing(target) as folder:
+        with atomic.writing(target, private=private) as folder:
             yield folder
             for file in folder.iterdir():
                 # safetensors makes files for their owner's eyes only.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm import array_files, artifact, cublas, runtime
+from needle_tvm.arrays import describe
 from needle_tvm.command_line import OK, check_writable, natural, one_line, positive
 from needle_tvm.errors import (
     ArtifactError,
@@ -26,6 +27,7 @@ from needle_tvm.errors import (
 from needle_tvm.precision import FLOAT32
 from needle_tvm.timing import Spread
 from needle_tvm.tune.status import summary
+from needle_tvm.words import printable
 
 _WARMUP_CALLS = 5
 
@@ -84,6 +86,7 @@ def _inspect(options: argparse.Namespace) -> int:
         "outputs": main["outputs"],
         "params": main["params"],
         "stage": manifest.get("stage"),
+        "checked": manifest.get("checked", False),
         "target": manifest["target"],
         "lacking_features": artifact.missing_features(manifest),
         "refusal": artifact.refusal(options.path, manifest),
@@ -107,6 +110,7 @@ def _inspect(options: argparse.Namespace) -> int:
         *_signature_rows("output", main["outputs"]),
         ("weights", f"{len(main['params'])} arrays, {numbers:,} numbers"),
         ("stage", str(facts["stage"])),
+        ("compared", "with the model" if facts["checked"] else "with nothing: not checked"),
         ("products", f"of {facts['precision'] or FLOAT32}{_by_library(facts['products'])}"),
         ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
         ("needs", _needs(manifest, features)),
@@ -156,7 +160,7 @@ def _signature_rows(kind: str, specs: Sequence[Mapping[str, Any]]) -> list[tuple
     return [
         (
             kind,
-            f"{spec.get('name', f'output.{i}')}: {runtime.describe(spec['shape'], spec['dtype'])}",
+            f"{spec.get('name', f'output.{i}')}: {describe(spec['shape'], spec['dtype'])}",
         )
         for i, spec in enumerate(specs)
     ]
@@ -338,7 +342,7 @@ def _summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def _summary_line(entry: Mapping[str, Any]) -> str:
-    line = runtime.describe(entry["shape"], entry["dtype"])
+    line = describe(entry["shape"], entry["dtype"])
     if entry["min"] is not None:
         line += f", {entry['min']:.6g} to {entry['max']:.6g}, mean {entry['mean']:.6g}"
     return line + (f", {entry['not_finite']} NaN or infinite" if entry["not_finite"] else "")
@@ -359,6 +363,7 @@ def _print_json(facts: Mapping[str, Any]) -> int:
 
 def _print_rows(rows: Sequence[tuple[str, str]]) -> int:
     """Two columns, the first one's name once where it repeats. Long lines are left whole."""
+    rows = [(printable(name), printable(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     before = None
     for name, text in rows:

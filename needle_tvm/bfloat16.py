@@ -1,20 +1,47 @@
 """bfloat16 arrays between NumPy and TVM. NumPy has the type from ml_dtypes alone and refuses it in
-DLPack, so its elements cross as integers of their size, under a label that is put right."""
+DLPack, so its elements cross as integers of their size, under a label that is put right.
+
+ml_dtypes is imported where an array of such a type is met: other models run without it."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-DTYPE = np.dtype(ml_dtypes.bfloat16)
+from needle_tvm.errors import InstallError
+
+NAME = "bfloat16"
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
 _CODE_OFFSET = 20  # of DLManagedTensor: data 8 bytes, device 8, ndim 4, then the type's code
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of this name, also where it is one of those that ml_dtypes adds.
+
+    Raises InstallError without ml_dtypes where NumPy alone does not know the name, TypeError where
+    nobody does.
+    """
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes  # noqa: F401  # makes its names known to NumPy
+    except ImportError as error:
+        raise InstallError(
+            f"{name!r} arrays need the package ml_dtypes ({error}): pip install ml_dtypes"
+        ) from None
+    return np.dtype(name)
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether it is ml_dtypes' bfloat16."""
+    return dtype.kind == "V" and dtype.name == NAME  # in this order: a name takes microseconds
 
 
 class _Relabelled:
@@ -37,13 +64,16 @@ class _Relabelled:
 
 def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
     """A tvm_ffi tensor over a NumPy array's memory."""
-    if array.dtype != DTYPE:
+    if not is_bfloat16(array.dtype):
         return ffi.from_dlpack(array)
     return ffi.from_dlpack(_Relabelled(array.view(np.uint16), _BFLOAT))
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """A NumPy array over the memory of anything with `__dlpack__`."""
-    if not str(getattr(value, "dtype", "")).endswith(DTYPE.name):
+    """A NumPy array over the memory of anything with `__dlpack__`.
+
+    Raises InstallError where it holds bfloat16 and ml_dtypes is not installed.
+    """
+    if not str(getattr(value, "dtype", "")).endswith(NAME):
         return np.from_dlpack(value)
-    return np.from_dlpack(_Relabelled(value, _UINT)).view(DTYPE)
+    return np.from_dlpack(_Relabelled(value, _UINT)).view(dtype_named(NAME))

@@ -20,7 +20,9 @@ from needle_tvm._tvm import (
     llvm_version,
     script,
 )
-from needle_tvm.errors import ArtifactError, TranslationError
+from needle_tvm.errors import ArtifactError, ToolchainError, TranslationError
+from needle_tvm.faults import blamed_on
+from needle_tvm.indices import index_ranges
 from needle_tvm.passes import cuda_graph, library_products
 from needle_tvm.passes.library_products import Product
 from needle_tvm.passes.merge_kernels import BY_KERNEL
@@ -87,7 +89,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         kernels.extend(found)
         return code
 
-    executable = build_executable(module, target, cuda_graph.add_graph_functions)
+    with blamed_on("code generation"):
+        executable = build_executable(module, target, cuda_graph.add_graph_functions)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / artifact.LIBRARY
@@ -95,7 +98,13 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         if library_products.is_used(module):
             objects.append(temporary / f"{cublas.LIBRARY}.o")
             objects[0].write_bytes(compiled_function(cublas.SOURCE))
-        export_library(executable, linked, compile_cuda, objects)
+        try:
+            export_library(executable, linked, compile_cuda, objects)
+        except RuntimeError as error:  # TVM's, with a page of the linker's
+            reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
+            raise ToolchainError(
+                f"the C++ compiler does not link code for {target.attrs['mtriple']!s} ({reason})"
+            ) from error
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
@@ -119,9 +128,11 @@ def signature(graph: Graph) -> dict[str, Any]:
 
     Raises TranslationError for an argument that cannot be kept in one.
     """
+    ranges = index_ranges(graph)
     return {
-        "inputs": [_leaf(leaf) for leaf in graph.inputs],
+        "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],
         "params": [_leaf(leaf) for leaf in graph.params],
+        "ties": [[leaf.name, *leaf.others] for leaf in graph.params if leaf.others],
         "outputs": [
             {"shape": list(spec.shape), "dtype": str(spec.dtype)}
             for node in graph.outputs
@@ -161,6 +172,10 @@ def _target(spec: TargetSpec, target: Target) -> dict[str, Any]:
         return {**spec.fields, "nvcc": nvcc.version()}
     features = host.checkable(cpu_features(target))
     return {**spec.fields, "mcpu": str(target.attrs["mcpu"]), "features": features}
+
+
+def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:
+    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": list(valid)}
 
 
 def _leaf(leaf: Leaf) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from needle_tvm import words
 from needle_tvm.errors import NeedleTVMError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: error: {message}\n")
+        self.exit(USAGE, f"{self.prog}: error: {words.one_line(message)}\n")
 
 
 def positive(text: str) -> int:
@@ -128,11 +129,25 @@ def _terminate(number: int, frame: Any) -> NoReturn:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text on one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    """An error's text on one line, printable."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return " ".join(str(text).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return words.one_line(str(text)) or type(error).__name__
+
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """A console on which text stands as it is: no brackets taken for markup, no :words: for emoji.
+
+    Names of models, files and kernels are others' words. It is 120 columns wide where it is no
+    terminal, which has a width of its own.
+    """
+    from rich.console import Console
+
+    made = Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+    if not made.is_terminal:
+        made.width = 120
+    return made
 
 
 @contextmanager
@@ -143,16 +158,14 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     with its budget and adds a table of its tasks; elsewhere it is a line every two seconds at most,
     or when a task has become faster.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True, quiet=quiet)
+    screen = console(stderr=True, quiet=quiet)
     if quiet:
         yield lambda done, total, text: None
-    elif console.is_terminal:
-        with _display(console) as show:
+    elif screen.is_terminal:
+        with _display(screen) as show:
             yield show
     else:
-        lines = _Lines(console)
+        lines = _Lines(screen)
         try:
             yield lines.show
         finally:
@@ -185,11 +198,14 @@ def _display(console: Console) -> Iterator[Progress]:
 
     def show(done: int, total: int, text: str | Status) -> None:
         if isinstance(text, str):
-            bars.update(task, completed=done, total=max(total, 1), description=text)
+            shown = words.printable(text)
+            bars.update(task, completed=done, total=max(total, 1), description=shown)
         else:
             # Never quite complete: the clock of a bar stops when it is.
             done_so_far = min(text.spent or 0, 0.999)
-            bars.update(task, total=1, completed=done_so_far, description=text.headline)
+            bars.update(
+                task, total=1, completed=done_so_far, description=words.printable(text.headline)
+            )
         last[0] = text
 
     with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):
@@ -226,6 +242,6 @@ class _Lines:
 
     def _say(self, line: str) -> None:
         if line != self._said:
-            # As it is: not wrapped where a pipe has no width, and no brackets taken for markup.
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            # Not wrapped: a pipe has no width.
+            self._console.print(words.printable(line), soft_wrap=True)
         self._said = line

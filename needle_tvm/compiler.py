@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import needle
-from needle.backend_ndarray.threads import rest_threads
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
+from needle_tvm.check import first
 from needle_tvm.errors import ArtifactError, StageError
+from needle_tvm.executable import Executable
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
 from needle_tvm.products import Choice, choice
 from needle_tvm.products import check as check_products
+from needle_tvm.source import Source, to_numpy
 from needle_tvm.stages import OWN
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tune.options import Options
@@ -29,113 +29,6 @@ if TYPE_CHECKING:
     from needle_tvm.tune.status import Status
 
 Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
-
-
-class Executable:
-    """A compiled model: call it as the model is called, with Tensors, NumPy or DLPack arrays."""
-
-    def __init__(
-        self,
-        program: runtime.Program,
-        *,
-        from_cache: bool = False,
-        source: Source | None = None,
-        params: dict[str, np.ndarray[Any, Any]] | None = None,
-    ) -> None:
-        self.program = program
-        self.from_cache = from_cache
-        self._source = source
-        self._params = params
-        self._loaded_params = params if source is None else None
-        if source is not None and params is not None and program.refusal is None:
-            program.set_params(params)
-
-    @property
-    def path(self) -> Path:
-        """The artifact directory the code was loaded from."""
-        return self.program.path
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What the artifact says of itself: functions, target, versions, files."""
-        return self.program.manifest
-
-    @property
-    def script(self) -> str:
-        """TVMScript of the module the library was built from."""
-        return (self.path / artifact.SCRIPT).read_text()
-
-    def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use other weights (as a `state_dict`) from now on; see `runtime.Program.set_params`."""
-        arrays = {name: to_numpy(value) for name, value in params.items()}
-        if self.program.refusal is None:
-            self.program.set_params(arrays)
-        else:  # for an export: they are checked, and there is nowhere to put them
-            self.program.in_order(arrays)
-        self._params = {name: np.array(array) for name, array in arrays.items()}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; Tensors in the structure the model returns.
-
-        Raises InputError when an argument's structure, shape or dtype is not the compiled one's.
-        """
-        arrays = self.program.flatten(args, kwargs)
-        rest_threads()  # needle's own, which TVM's would find on their cores
-        outputs = self.program.run(arrays)
-        tensors = [needle.Tensor(output, requires_grad=False) for output in outputs]
-        return self.program.unflatten(tensors)
-
-    def export(
-        self, path: str | os.PathLike[str], *, sign: str | os.PathLike[str] | None = None
-    ) -> Path:
-        """Write the artifact, weights and a golden example included, to the folder `path`.
-
-        The example is the inputs the model was compiled with, and what the eager model gives for
-        them with the weights in use. An artifact that is there is replaced, whole or not at all.
-        With `sign`, the PEM file of an Ed25519 private key, the manifest is signed.
-
-        Raises ArtifactError when it cannot be written, or when something else is there,
-        KeyFileError when the key cannot be used, InstallError without the package `cryptography`.
-        """
-        from safetensors.numpy import save_file
-
-        if self.program.params and self._params is None:
-            raise ArtifactError(f"{path}: no weights to export")
-        example, facts = self._golden()
-        manifest = {k: v for k, v in self.manifest.items() if k not in ("key", "golden")}
-        with artifact.writing(path) as folder:
-            for name in (artifact.LIBRARY, artifact.SCRIPT):
-                (folder / name).write_bytes(artifact.read_file(self.path, self.manifest, name))
-            try:
-                save_file(_contiguous(self._params or {}), folder / artifact.PARAMS)
-                save_file(_contiguous(example), folder / artifact.GOLDEN)
-            except Exception as error:  # safetensors raises a type of its own for a full disk
-                raise OSError(str(error)) from error
-            artifact.write_manifest(folder, {**manifest, "golden": facts}, sign)
-        return Path(path)
-
-    def _golden(self) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-        """The arrays of the golden example, and what the manifest says of it."""
-        carried = runtime.read_arrays(self.path, self.manifest, artifact.GOLDEN)
-        if carried is not None and self._params is self._loaded_params:
-            return carried, self.manifest["golden"]
-        params = self._params or {}
-        if self._source is not None:
-            inputs, made_by = self._source.example, golden.EAGER
-            outputs = self._source.reference(inputs, params)
-            tolerances = self._source.tolerances()
-        else:  # loaded, and then given other weights: the model itself is elsewhere
-            count = len(self.program.inputs)
-            inputs = self.program.random_inputs()
-            if carried is not None:
-                inputs = [carried[f"input.{i}"] for i in range(count)]
-            made_by, outputs = golden.COMPILED, self.program.run(inputs)
-            tolerances = golden.estimated_tolerances(
-                self.program.outputs, self.program.params, self.manifest.get("precision", FLOAT32)
-            )
-        arrays = {f"input.{i}": array for i, array in enumerate(inputs)}
-        arrays |= {f"output.{i}": array for i, array in enumerate(outputs)}
-        return arrays, {"source": made_by, "tolerances": tolerances}
 
 
 def compile(
@@ -154,6 +47,7 @@ def compile(
     key: str | None = None,
     disable: Collection[str] = (),
     products: str = OWN,
+    check: bool = True,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile `model` for inputs like these, or reload what was compiled for them before.
@@ -174,11 +68,14 @@ def compile(
     (`needle_tvm.pipeline.switches`), to see what each is worth; a search takes none. `products` is
     who computes a GPU's matrix products: "own" kernels, "cublas", or, for each, whichever is faster
     on this machine's GPU ("measured"); an artifact that calls cuBLAS runs where that is installed.
+    What was compiled is run on `inputs` and compared with the model before it is kept or returned,
+    unless `check` is False or this machine cannot run it.
     `progress` is called with lines of text and, while searching, with
     `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
-    and ArtifactError when the cache folder cannot be written.
+    MismatchError when the code does not compute what the model does, and ArtifactError when the
+    cache folder cannot be written.
     """
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
@@ -191,42 +88,34 @@ def compile(
     check_products(products, spec, stage, options)
     by_library = choice(products, spec)
     graph = trace(model, *inputs, training=training)
+    example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     source = Source(
         fingerprint=graph.fingerprint(),
         lower=lambda target: _lower(graph, target, stage, disable, precision, by_library),
-        params={leaf.name: to_numpy(leaf.value) for leaf in graph.params},
-        example=[np.array(to_numpy(leaf.value)) for leaf in graph.inputs],
+        weights=graph.weights,
+        example=example,
         reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
         tolerances=lambda: golden.tolerances(graph, precision),
+        explain=lambda found: _explained(graph, example, found, precision),
+        diverges=lambda program, stage: _divergence(graph, example, program, stage),
+        unfollowed=graph.unfollowed(),
         precision=precision,
         by_library=by_library,
     )
-    return compile_source(source, spec, stage, options, recompile, progress, disable)
+    return compile_source(source, spec, stage, options, recompile, progress, disable, check)
 
 
-@dataclass(frozen=True)
-class Source:
-    """What is compiled, whichever front end it comes from.
+def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:
+    from needle_tvm.check.bounds import Evaluation
 
-    `fingerprint` stands for everything of it that decides the code. `lower(target)` returns the
-    module after the stage's graph passes, and the signature for the manifest; it is only called
-    where nothing is cached. `reference(inputs, params)` is what the eager model gives for `example`
-    and weights by name, `tolerances()` how far each output may be from it, relative to its
-    magnitude; both are only called where the model is exported. `precision` is what `lower` rounds
-    the operands of products to, `by_library` the choice that it makes of products, None where it
-    makes none.
-    """
+    params = {name: to_numpy(value) for name, value in graph.weights.values().items()}
+    return Evaluation(graph, example, params, precision).difference(found)
 
-    fingerprint: str
-    lower: Callable[[Target], tuple[IRModule, dict[str, Any]]]
-    params: dict[str, np.ndarray[Any, Any]]
-    example: list[np.ndarray[Any, Any]]
-    reference: Callable[
-        [list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]
-    ]
-    tolerances: Callable[[], list[float]]
-    precision: str = FLOAT32
-    by_library: Choice | None = None
+
+def _divergence(graph: Graph, example: list[Any], program: runtime.Program, stage: str) -> str:
+    from needle_tvm import parity
+
+    return parity.first_divergence(graph, example, parity.evaluate(graph, example), stage, program)
 
 
 def compile_source(
@@ -237,6 +126,7 @@ def compile_source(
     recompile: bool,
     progress: Progress | None,
     disable: Collection[str] = (),
+    check: bool = True,
 ) -> Executable:
     """Compile a source into the cache, or reload what is there."""
     key = cache.key(
@@ -248,14 +138,31 @@ def compile_source(
         disable=disable,
         products=None if source.by_library is None else source.by_library.key,
     )
+    if source.unfollowed:
+        _warn_of(source.unfollowed)
+        key["once"] = os.urandom(16).hex()
     folder = cache.entry(key)
-    program = None if recompile else _cached(folder, spec)
+    program = None if recompile else _cached(folder, spec, check)
     from_cache = program is not None
     if program is None:
         _say(progress, f"{stage}: compiling")
-        _build(source, spec, stage, options, folder, key, progress, disable)
+        _build(source, spec, stage, options, folder, key, progress, disable, check)
         program = _open(folder, spec)
-    return Executable(program, from_cache=from_cache, source=source, params=source.params)
+    return Executable(program, from_cache=from_cache, source=source)
+
+
+_WARNED: set[str] = set()
+
+
+def _warn_of(unfollowed: list[str]) -> None:
+    """Say once of each thing that it keeps what is compiled from being served again."""
+    new = [what for what in unfollowed if what not in _WARNED]
+    if new:
+        _WARNED.update(new)
+        warnings.warn(
+            f"compiled anew each time, for code that cannot be followed: {'; '.join(new)}",
+            stacklevel=4,
+        )
 
 
 def load(
@@ -266,22 +173,25 @@ def load(
     return Executable(program, from_cache=True, params=params)
 
 
-def _cached(folder: Path, spec: TargetSpec) -> runtime.Program | None:
-    """The cache entry in `folder`, None where there is none that can be trusted."""
+def _cached(folder: Path, spec: TargetSpec, check: bool) -> runtime.Program | None:
+    """The cache entry in `folder`, None where there is none that can be trusted, or that was not
+    checked and is to be."""
     if not folder.exists():
         return None
     try:
-        return _open(folder, spec)
+        program = _open(folder, spec)
     except ArtifactError as error:
         warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
         return None
+    known = program.manifest.get("checked", False) or program.refusal is not None
+    return program if known or not check else None
 
 
 def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
     """What was compiled into a folder of the cache; for another machine, not loaded here."""
 
     def read() -> runtime.Program:
-        manifest = artifact.check_files(folder)
+        manifest = cache.checked(folder)
         artifact.check_versions(folder, manifest)
         refusal = artifact.refusal(folder, manifest)
         return runtime.Program(folder, manifest, refusal=refusal, device=spec.index)
@@ -314,8 +224,9 @@ def _build(
     key: dict[str, Any],
     progress: Progress | None,
     disable: Collection[str],
+    check: bool,
 ) -> None:
-    """Compile into the cache entry `folder`."""
+    """Compile into the cache entry `folder`, where nothing wrong is left."""
     from needle_tvm import build
 
     target = spec.to_tvm()
@@ -327,10 +238,27 @@ def _build(
         module = _tuned(source, module, signature, spec, stage, options, notes, progress)
     else:
         module = build.schedule(module, target, stage, disable)
-    with artifact.writing(folder) as temporary:
+    with cache.writing(folder) as temporary:
         notes |= build.write_library(module, target, temporary)
         manifest = build.describe(signature, module, spec, target, notes)
-        artifact.write_manifest(temporary, manifest)
+        artifact.write_manifest(temporary, {**manifest, "checked": False})
+        if check and _is_right(source, temporary, spec, stage, progress):
+            artifact.write_manifest(temporary, {**manifest, "checked": True})
+
+
+def _is_right(
+    source: Source, folder: Path, spec: TargetSpec, stage: str, progress: Progress | None
+) -> bool:
+    """Whether the code in a folder was found to compute what the model does; False where this
+    machine cannot run it. Raises MismatchError where it does not."""
+    manifest = artifact.check_files(folder)
+    if artifact.refusal(folder, manifest) is not None:
+        return False
+    _say(progress, f"{stage}: comparing with the model")
+    program = runtime.Program(folder, manifest, device=spec.index)
+    program.set_params(source.weights.values())
+    first.check(source, program, stage)
+    return True
 
 
 def _tuned(
@@ -361,7 +289,7 @@ def _tuned(
     _say(progress, f"{stage}: comparing the whole model with the rules' own")
     by_rules = build.schedule(unscheduled, target, stage)
     modules = {whole.RULES: by_rules, whole.TUNED: module}
-    notes["whole_model"] = whole.compare(modules, signature, source.params, spec, target)
+    notes["whole_model"] = whole.compare(modules, signature, source.params(), spec, target)
     if notes["whole_model"]["kept"] == whole.TUNED:
         return module
     for note in taken:
@@ -372,12 +300,3 @@ def _tuned(
 def _say(progress: Progress | None, line: str) -> None:
     if progress is not None:
         progress(line)
-
-
-def to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """A Tensor, NDArray or anything NumPy understands as a NumPy array."""
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
-
-
-def _contiguous(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

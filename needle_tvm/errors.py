@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from needle_tvm.words import one_line
+
 
 class NeedleTVMError(Exception):
-    """Base of every error needle_tvm raises on purpose."""
+    """Base of every error needle_tvm raises on purpose.
+
+    Its text is printable, since it may quote what a file holds, and ends up on terminals.
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class InstallError(NeedleTVMError):
@@ -25,6 +33,14 @@ class StageError(UsageError):
 
 class TranslationError(NeedleTVMError):
     """A model that cannot be turned into a Relax module."""
+
+
+class CompilationError(NeedleTVMError):
+    """A pass, a schedule rule or TVM that fails on a model: a fault of the compiler's."""
+
+
+class MismatchError(NeedleTVMError):
+    """Compiled code whose results are not the model's."""
 
 
 class ToolchainError(NeedleTVMError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from needle_tvm import versions
@@ -36,6 +38,21 @@ def load_ffi() -> Any:
                 raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
             ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
         return tvm_ffi
+
+
+def load_library(code: bytes, *, stays: bool = False) -> Any:
+    """The module of a compiled library, from a private copy of its bytes.
+
+    The loader hands out what it has already loaded under a path's name, whatever the file holds
+    by now, and a file that is overwritten changes under the process that runs it: so the copy has
+    a name of its own, which is gone once it is loaded. The module and every function of it keep the
+    library in the process; with the last of them it is unloaded, unless it `stays`.
+    """
+    ffi = load_ffi()
+    with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
+        copy = Path(folder) / f"{Path(folder).name}.so"
+        copy.write_bytes(code)
+        return ffi.load_module(str(copy), keep_module_alive=stays)
 
 
 def load_cuda_runtime() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from needle_tvm import artifact, signature
 from needle_tvm.command_line import OK
+from needle_tvm.words import printable
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,11 +34,12 @@ def add_parser(subparsers: Any) -> None:
 
 def _keygen(options: argparse.Namespace) -> int:
     public = signature.generate(options.keyfile)
-    sys.stdout.write(f"wrote {options.keyfile} (keep it to yourself) and {public} (hand it out)\n")
+    text = f"wrote {options.keyfile} (keep it to yourself) and {public} (hand it out)"
+    sys.stdout.write(f"{printable(text)}\n")
     return OK
 
 
 def _sign(options: argparse.Namespace) -> int:
     artifact.sign(options.path, options.key)
-    sys.stdout.write(f"signed {options.path}\n")
+    sys.stdout.write(f"{printable(f'signed {options.path}')}\n")
     return OK

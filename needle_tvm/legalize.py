@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
 from needle.ops import _te
 from needle.ops.activation import Erf, Gelu, Silu
+from needle.ops.arithmetic import Compare, Maximum, Minimum
 from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
+from needle.ops.index import Argmax
 from needle.ops.norm import Normalize
 from needle.ops.reduce import Max, Min
-from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
+from needle_tvm._tvm import TE_NAMESPACE, Constant, relax, static_shape, te, tirx, topi
 
 
 def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
@@ -48,17 +52,19 @@ def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def clip(builder: relax.BlockBuilder, call: Any) -> Any:
-    """NaN where there is one: TVM's gives a limit."""
+    """NaN where there is one: TVM's gives a limit. Limits at infinity, no integer's, are none."""
     low, high = (float(limit.value) for limit in call.args[1:])
-    return _limited(low, high)(builder, call)
+    least, most = (None if low == -math.inf else low), (None if high == math.inf else high)
+    return _limited(least, most)(builder, call)
 
 
-def _limited(low: float, high: float | None) -> Callable[[relax.BlockBuilder, Any], Any]:
+def _limited(low: float | None, high: float | None) -> Callable[[relax.BlockBuilder, Any], Any]:
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         dtype, name = str(call.ty.dtype), str(call.op.name).rpartition(".")[2]
 
         def element(value: Any) -> Any:
-            value = tirx.max(tirx.const(low, dtype), value)  # in this order NaN survives
+            if low is not None:  # in this order NaN survives
+                value = tirx.max(tirx.const(low, dtype), value)
             return value if high is None else tirx.min(tirx.const(high, dtype), value)
 
         return builder.call_te(
@@ -105,8 +111,55 @@ def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], A
     """NaN where there is one: TVM's forgets it."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
-        axes = call.attrs.axis and tuple(int(axis) for axis in call.attrs.axis)
+        axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
         return _as_emit_te(op(axes, bool(call.attrs.keepdims)))(builder, call)
+
+    return rule
+
+
+def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """What `op` says of two tensors, one of which may be a number: TVM's forgets NaN."""
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        numbers = {i: _number(arg) for i, arg in enumerate(call.args) if _is_number(arg)}
+
+        def compute(*tensors: te.Tensor) -> te.Tensor:
+            given = iter(tensors)
+            both = (numbers[i] if i in numbers else next(given) for i in range(2))
+            return op.emit_te(TE_NAMESPACE, *both)
+
+        tensors = [arg for i, arg in enumerate(call.args) if i not in numbers]
+        return builder.call_te(compute, *tensors, primfunc_name_hint=op.name)
+
+    return rule
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a Relax value is a constant without axes, of a dtype that NumPy has."""
+    constant = isinstance(value, Constant) and static_shape(value) == ()
+    return constant and str(value.ty.dtype) != "bfloat16"
+
+
+def _number(constant: Any) -> te.Tensor:
+    value, dtype = constant.value.numpy().item(), str(constant.ty.dtype)
+    return te.compute((), lambda: tirx.const(value, dtype))
+
+
+def _place(sign: int) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """The place of the largest, or of the smallest, or of the first NaN: TVM's forgets these."""
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        axis = None if call.attrs.axis is None else int(call.attrs.axis)
+        op = Argmax(axis, bool(call.attrs.keepdims))
+
+        def compute(x: te.Tensor) -> te.Tensor:
+            if sign < 0 and is_floating(str(x.dtype)):
+                x = topi.negative(x)
+            elif sign < 0:  # the complement, which the least integer has as well
+                x = te.compute(x.shape, lambda *at: ~x(*at))
+            return op.emit_te(TE_NAMESPACE, x)
+
+        return builder.call_te(compute, *call.args, primfunc_name_hint=op.name)
 
     return rule
 
@@ -122,6 +175,59 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
     return rule
 
 
+def _inside(index: te.Tensor, extent: Any) -> te.Tensor:
+    """Places along an axis, counted from its end where they are negative. None lies beyond it:
+    memory there is never read, which TVM's rules leave to who calls."""
+    n = tirx.Cast("int64", extent)
+
+    def place(*at: Any) -> Any:
+        given = tirx.Cast("int64", index(*at))
+        counted = tirx.Select(given < 0, given + n, given)
+        return tirx.max(tirx.min(counted, n - 1), tirx.const(0, "int64"))
+
+    return te.compute(index.shape, place, name="place")
+
+
+def take(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Negative indices count from the end."""
+
+    def rule(x: te.Tensor, index: te.Tensor) -> te.Tensor:
+        axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(x.shape)
+        place, end = _inside(index, x.shape[axis]), axis + len(index.shape)
+        shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
+        return te.compute(
+            shape, lambda *i: x(*i[:axis], place(*i[axis:end]), *i[end:]), name="take"
+        )
+
+    return builder.call_te(rule, *call.args, primfunc_name_hint="take")
+
+
+def gather_elements(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Negative indices count from the end."""
+
+    def rule(x: te.Tensor, index: te.Tensor) -> te.Tensor:
+        axis = int(call.attrs.axis) % len(x.shape)
+        return topi.gather(x, axis, _inside(index, x.shape[axis]))
+
+    return builder.call_te(rule, *call.args, primfunc_name_hint="gather_elements")
+
+
+def index_tensor(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Negative indices count from the end."""
+
+    def rule(x: te.Tensor, *indices: te.Tensor) -> te.Tensor:
+        places = [_inside(index, n) for index, n in zip(indices, x.shape, strict=False)]
+        return topi.index_tensor(x, places)
+
+    fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else None
+    if fields is None:
+        fields = [
+            builder.emit(relax.TupleGetItem(call.args[1], i))
+            for i in range(len(call.args[1].ty.fields))
+        ]
+    return builder.call_te(rule, call.args[0], *fields, primfunc_name_hint="index_tensor")
+
+
 _ELEMENTWISE = (Exp(), Log(), Tanh(), Sigmoid(), Sqrt(), Rsqrt(), Erf(), Gelu(), Silu())
 
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
@@ -131,6 +237,14 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.nn.relu6": _limited(0, 6),
     "relax.clip": clip,
     "relax.nn.max_pool2d": max_pool2d,
+    "relax.take": take,
+    "relax.gather_elements": gather_elements,
+    "relax.index_tensor": index_tensor,
+    "relax.maximum": _of_two(Maximum()),
+    "relax.minimum": _of_two(Minimum()),
+    "relax.not_equal": _of_two(Compare("not_equal")),
+    "relax.argmax": _place(1),
+    "relax.argmin": _place(-1),
     "relax.max": _extreme(Max),
     "relax.min": _extreme(Min),
     **{f"relax.{op.relax}": _as_emit_te(op) for op in _ELEMENTWISE},

@@ -31,7 +31,8 @@ class HostMemory:
     def __init__(self, results: Collection[np.dtype[Any]]) -> None:
         self._ffi = load_ffi()
         # Whether a tensor is bfloat16 takes longer to ask than the rest.
-        self._array = bfloat16.to_array if bfloat16.DTYPE in results else np.from_dlpack
+        halves = any(map(bfloat16.is_bfloat16, results))
+        self._array = bfloat16.to_array if halves else np.from_dlpack
         self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
@@ -98,7 +99,7 @@ class CudaMemory:
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         """A NumPy array with the tensor's elements, once they are computed."""
-        array = np.empty(tuple(tensor.shape), np.dtype(str(tensor.dtype)))
+        array = np.empty(tuple(tensor.shape), bfloat16.dtype_named(str(tensor.dtype)))
         if array.size:
             if self.stream():  # reading waits for the default stream alone
                 self.synchronize()

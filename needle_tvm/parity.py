@@ -13,18 +13,16 @@ import numpy as np
 from needle import Tensor, cpu_numpy, no_grad
 from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
-from needle.ops.conv import Conv
-from needle.ops.matmul import Matmul
 from needle.testing import tolerance
 from needle.trace import Graph, trace
 from needle_tvm import artifact, runtime, trees
-from needle_tvm.compiler import Executable, to_numpy
+from needle_tvm.check.bounds import PRODUCTS
+from needle_tvm.executable import Executable
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
+from needle_tvm.source import to_numpy
 from needle_tvm.target import TargetSpec, resolve
 from needle_tvm.tolerance import operand_tolerance
-
-_PRODUCTS = (Matmul, Conv)  # what passes/narrow_products.py narrows
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ def ladder(
         ok = relative <= bound
         diverges = None
         if not ok and executable is not None:
-            diverges = first_divergence(graph, arrays, expected, stage, executable)
+            program = executable.program
+            diverges = first_divergence(graph, arrays, expected, stage, program)
         results.append(Parity(stage, absolute, relative, bound, ok, diverges))
     return results
 
@@ -99,7 +98,7 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
         else:
             terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
             bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
-            if isinstance(node.op, _PRODUCTS):
+            if isinstance(node.op, PRODUCTS):
                 results = math.prod(node.specs[0].shape)
                 bounds[node] += operand_tolerance(precision, terms, results)
     return bounds
@@ -110,10 +109,10 @@ def first_divergence(
     arrays: Sequence[np.ndarray[Any, Any]],
     expected: Mapping[Node, Any],
     stage: str,
-    executable: Executable,
+    program: runtime.Program,
 ) -> str:
     """Name and module of the first op, in topological order, that `stage` computes wrongly, in the
-    precision and on a device as `executable`.
+    precision and on the device of `program`.
 
     Compiles the graph once more with every op's result as an output; where the results are right
     that way, only the fusion across them can be at fault, and that is what is said.
@@ -124,8 +123,8 @@ def first_divergence(
     probe = copy.copy(graph)
     probe.outputs = nodes
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
-    precision = executable.manifest.get("precision", FLOAT32)
-    bounds, spec = error_bounds(graph, precision), _target_of(executable)
+    precision = program.manifest.get("precision", FLOAT32)
+    bounds, spec = error_bounds(graph, precision), _target_of(program)
     target = spec.to_tvm()
     module = build.lower(probe, target, stage, precision=precision)
     module = build.schedule(module, target, stage)
@@ -133,9 +132,9 @@ def first_divergence(
         build.write_library(module, target, folder)
         manifest = build.describe(build.signature(probe), module, spec, target, {})
         artifact.write_manifest(folder, manifest)
-        program = runtime.Program(folder, artifact.verify(folder), device=spec.index)
-        program.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
-        results = program.run(arrays)
+        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
+        results = probed.run(arrays)
     for node, result in zip(nodes, results, strict=True):
         if _worst([expected[node]], [result])[1] > bounds[node]:
             assert node.op is not None  # leaves were left out above
@@ -143,11 +142,11 @@ def first_divergence(
     return "no single op: the fault is in their fusion"
 
 
-def _target_of(executable: Executable) -> TargetSpec:
-    """This machine's device of the kind that the executable runs on."""
-    target = executable.manifest["target"]
+def _target_of(program: runtime.Program) -> TargetSpec:
+    """This machine's device of the kind that the program runs on."""
+    target = program.manifest["target"]
     if target["kind"] == "cuda":
-        return resolve(f"cuda:{executable.program.device}")
+        return resolve(f"cuda:{program.device}")
     return resolve("cpu", target["num-cores"])
 
 

@@ -21,12 +21,15 @@ from typing import Any
 from needle_tvm import legalize
 from needle_tvm._tvm import IRModule, Target, transform
 from needle_tvm.errors import StageError
+from needle_tvm.faults import blamed_on
 from needle_tvm.passes.conv_as_matmul import conv_as_matmul
 from needle_tvm.passes.cuda_graph import cuda_graph
 from needle_tvm.passes.drop_broadcasts import drop_broadcasts
+from needle_tvm.passes.empty_constants import empty_constants
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
 from needle_tvm.passes.fuse_attention import fuse_attention
+from needle_tvm.passes.keep_differences import keep_differences
 from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
@@ -38,6 +41,7 @@ from needle_tvm.passes.pack_pairs import pack_pairs
 from needle_tvm.passes.pack_recurrence import pack_recurrence
 from needle_tvm.passes.pack_weights import pack_weights
 from needle_tvm.passes.reduce_as_stored import reduce_as_stored
+from needle_tvm.passes.round_bfloat16 import round_bfloat16
 from needle_tvm.passes.share_norms import share_norms
 from needle_tvm.passes.sink_views import reshape_permutes, sink_permutes, sink_reshapes
 from needle_tvm.passes.trim_taps import trim_taps
@@ -120,13 +124,22 @@ _LOWER = (
     view_reshapes,
     _DROP_DEAD,
     own_outputs,
+    empty_constants,
 )
 
 # By what generates the code, as TVM's targets name it, and the stage.
 PIPELINES: dict[str, dict[str, Pipeline]] = {
     "llvm": {
-        "noopt": Pipeline(prefer_emit=False, graph=(_CLEAN, own_outputs)),
-        "fused": Pipeline(prefer_emit=True, graph=(*_FUSE, own_outputs)),
+        "noopt": Pipeline(
+            prefer_emit=False,
+            graph=(_CLEAN, own_outputs, empty_constants),
+            schedule=(keep_differences, round_bfloat16),
+        ),
+        "fused": Pipeline(
+            prefer_emit=True,
+            graph=(*_FUSE, own_outputs, empty_constants),
+            schedule=(keep_differences, round_bfloat16),
+        ),
         "tuned": Pipeline(
             prefer_emit=True,
             graph=(
@@ -148,19 +161,19 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_recurrence,
                 *_LOWER,
             ),
-            schedule=(cpu.schedule, merge_kernels),
+            schedule=(cpu.schedule, keep_differences, round_bfloat16, merge_kernels),
         ),
     },
     "cuda": {
         "noopt": Pipeline(
             prefer_emit=False,
-            graph=(_CLEAN, own_outputs),
-            schedule=(gpu.one_thread_each, cuda_graph),
+            graph=(_CLEAN, own_outputs, empty_constants),
+            schedule=(gpu.one_thread_each, keep_differences, cuda_graph),
         ),
         "fused": Pipeline(
             prefer_emit=True,
-            graph=(*_FUSE, own_outputs),
-            schedule=(gpu.by_default, cuda_graph),
+            graph=(*_FUSE, own_outputs, empty_constants),
+            schedule=(gpu.by_default, keep_differences, cuda_graph),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -177,7 +190,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_recurrence,
                 *_LOWER,
             ),
-            schedule=(gpu.schedule, cuda_graph),
+            schedule=(gpu.schedule, keep_differences, cuda_graph),
         ),
     },
 }
@@ -192,7 +205,8 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
     """The module after `passes`, in order, under the target."""
     with target:
         for apply in passes:
-            module = apply(module, target)
+            with blamed_on(f"pass {_name(apply)!r}"):
+                module = apply(module, target)
     return module
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from needle_tvm.errors import UsageError
 from needle_tvm.runtime import Program
+from needle_tvm.words import printable
 
 _BUILTIN = "vm.builtin."
 _GO_ON = 0  # what an instrument returns for the call to be carried out
@@ -123,7 +124,7 @@ class Profile:
             f"together {total * 1e6:.2f} us; the same call without looking: "
             f"{self.plain_seconds * 1e6:.2f} us"
         )
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 20) -> Profile:

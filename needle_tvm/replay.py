@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm import cuda_driver, memory
+from needle_tvm.bfloat16 import dtype_named
 
 
 class Replay:
@@ -119,6 +120,6 @@ class _Place:
 
     def __init__(self, tensor: Any) -> None:
         self.shape = tuple(tensor.shape)
-        self.dtype = np.dtype(str(tensor.dtype))
+        self.dtype = dtype_named(str(tensor.dtype))
         self.size = math.prod(self.shape) * self.dtype.itemsize
         self.address = tensor.data_ptr()

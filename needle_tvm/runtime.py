@@ -10,7 +10,6 @@ Only TVM's runtime library (3 MB) and tvm-ffi are loaded; `tvm` itself is never 
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from needle_tvm import artifact, bfloat16, golden, memory, safetensors_reader, trees
+from needle_tvm import artifact, golden, memory, safetensors_reader, trees, weights
+from needle_tvm.arrays import as_numpy, describe
+from needle_tvm.bfloat16 import dtype_named, is_bfloat16
 from needle_tvm.errors import (
     ArtifactError,
     CaptureError,
@@ -29,7 +30,7 @@ from needle_tvm.errors import (
     TargetError,
     UsageError,
 )
-from needle_tvm.ffi import load_ffi
+from needle_tvm.ffi import load_library
 from needle_tvm.replay import Replay
 from needle_tvm.threads import available_cores, configure_tvm_threads
 
@@ -100,7 +101,7 @@ def read_arrays(
     data = artifact.read_file(folder, manifest, name)
     try:
         return safetensors_reader.views(data)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise ArtifactError(f"{folder / name}: cannot be read ({error})") from error
 
 
@@ -108,14 +109,16 @@ class _Input(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    range: tuple[int, int] | None  # of an index: what is valid
 
 
 class Program:
     """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread.
 
-    `refusal` is why this machine cannot run it, as `artifact.refusal` says: nothing is loaded then,
-    and whatever would take the code raises a TargetError with these words. `device` is the index
-    of the GPU that a program for one runs on.
+    A processor's code is unloaded with the last reference to the program and to the machines taken
+    from it; results keep none of it. A GPU's stays. `refusal` is why this machine cannot run it, as
+    `artifact.refusal` says: nothing is loaded then, and whatever would take the code raises a
+    TargetError with these words. `device` is the index of the GPU that a program for one runs on.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class Program:
         self.device = device
         self._main = manifest["functions"]["main"]
         self._inputs = [
-            _Input(spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
+            _Input(spec["name"], tuple(spec["shape"]), self._dtype(spec), _range(spec))
             for spec in self._main["inputs"]
         ]
         self._local = threading.local()
@@ -139,9 +142,18 @@ class Program:
         cores = available_cores()
         # A kernel may run on fewer threads than it was shared out for, here or where it was made.
         configure_tvm_threads(min(manifest["target"].get("num-cores", cores), cores))
-        results = {np.dtype(spec["dtype"]) for spec in self._main["outputs"]}
+        results = {self._dtype(spec) for spec in self._main["outputs"]}
         self._memory_here = memory.of(manifest["target"], results, device)
-        self._executable = _load_library(load_ffi(), path, manifest)["vm_load_executable"]
+        code = artifact.read_file(path, manifest, artifact.LIBRARY)
+        # A GPU may still run kernels of calls that have returned when the program is dropped.
+        stays = manifest["target"].get("kind") == "cuda"
+        self._executable = load_library(code, stays=stays)["vm_load_executable"]
+
+    def _dtype(self, spec: Mapping[str, Any]) -> np.dtype[Any]:
+        try:
+            return dtype_named(spec["dtype"])
+        except TypeError:
+            raise ArtifactError(f"{self.path}: dtype {spec['dtype']!r} is unknown") from None
 
     @property
     def _memory(self) -> memory.Memory:
@@ -167,8 +179,8 @@ class Program:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use these weights from now on: arrays by name, packed here as the code wants them.
 
-        The arrays are copied. Raises ParameterError that lists every name that is missing,
-        unexpected or of another shape or dtype; the weights in use stay as they were.
+        The arrays are copied. Raises ParameterError that lists all that does not fit, as
+        `weights.in_order` does; the weights in use stay as they were.
         """
         self.use(self.to_tensors(params))
 
@@ -179,22 +191,7 @@ class Program:
 
     def in_order(self, params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         """The weights as NumPy arrays in the code's order; raises as `set_params` does."""
-        problems = [f"unexpected {name!r}" for name in sorted(set(params) - self._param_names())]
-        arrays = []
-        for spec in self._main["params"]:
-            if spec["name"] not in params:
-                problems.append(f"missing {spec['name']!r}")
-                continue
-            array = np.asarray(_as_numpy(params[spec["name"]]))
-            if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
-                problems.append(
-                    f"{spec['name']!r} is {describe(array.shape, str(array.dtype))}, "
-                    f"not {describe(spec['shape'], spec['dtype'])}"
-                )
-            arrays.append(array)
-        if problems:
-            raise ParameterError("weights do not fit: " + "; ".join(problems))
-        return arrays
+        return weights.in_order(self._main, params)
 
     def use(self, tensors: Sequence[Any]) -> None:
         """Use the weights that `to_tensors` made, packed here as the code wants them."""
@@ -204,15 +201,13 @@ class Program:
         else:
             self._params = tuple(tensors)
 
-    def _param_names(self) -> set[str]:
-        return {spec["name"] for spec in self._main["params"]}
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `main` on arrays in the structure the model was traced with.
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
         aligned is copied. Returns NumPy arrays in the structure the model returns. Raises
-        InputError when an argument's structure, shape or dtype is not the compiled one's.
+        InputError when an argument's structure, shape or dtype is not the compiled one's, and for
+        indices out of range (those in a GPU's memory are not looked at).
         """
         return self.unflatten(self.run(self.flatten(args, kwargs)))
 
@@ -225,15 +220,16 @@ class Program:
         return trees.unflatten(self._main["output_tree"], outputs)
 
     def random_inputs(self, seed: int = 0) -> list[np.ndarray[Any, Any]]:
-        """Arrays that fit the signature: standard normal, or zeros and ones for integers."""
+        """Arrays that fit the signature: standard normal, or zeros and ones for integers (zeros
+        where one is no valid index)."""
         rng = np.random.default_rng(seed)
         arrays = []
-        for spec in self._main["inputs"]:
-            dtype = np.dtype(spec["dtype"])
-            if dtype.kind == "f" or dtype.name == "bfloat16":
-                arrays.append(rng.standard_normal(spec["shape"]).astype(dtype))
+        for _, shape, dtype, valid in self._inputs:
+            if dtype.kind == "f" or is_bfloat16(dtype):
+                arrays.append(rng.standard_normal(shape).astype(dtype))
             else:
-                arrays.append(rng.integers(0, 2, spec["shape"]).astype(dtype))
+                largest = 1 if valid is None else min(1, max(0, valid[1]))
+                arrays.append(rng.integers(0, largest + 1, shape).astype(dtype))
         return arrays
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -327,9 +323,17 @@ class Program:
                 raise InputError(f"input {spec.name!r} is not contiguous: give a contiguous copy")
             return tensor
         # Each name of a dtype takes NumPy some microseconds: they are compared as they are.
-        array = _as_numpy(value)
+        array = as_numpy(value, f"input {spec.name!r}")
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
+        if spec.range is not None and array.size:
+            low, high = int(array.min()), int(array.max())
+            if low < spec.range[0] or high > spec.range[1]:
+                wrong = low if low < spec.range[0] else high
+                raise InputError(
+                    f"input {spec.name!r} has the index {wrong}, "
+                    f"which is not within {spec.range[0]}..{spec.range[1]}"
+                )
         return array
 
     def to_capture(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -400,35 +404,12 @@ def self_test(program: Program) -> SelfTest:
     return SelfTest(tuple(differences), tuple(recorded["tolerances"]), str(recorded["source"]))
 
 
+def _range(spec: Mapping[str, Any]) -> tuple[int, int] | None:
+    return tuple(spec["range"]) if "range" in spec else None
+
+
 def _mismatch(spec: _Input, shape: Sequence[int], dtype: str) -> InputError:
     return InputError(
         f"input {spec.name!r} is {describe(shape, dtype)}, "
         f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
     )
-
-
-def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__"):
-        return bfloat16.to_array(value)
-    return np.asarray(value)
-
-
-def describe(shape: Sequence[int], dtype: str) -> str:
-    """A shape and dtype in an error or a table: "float32(4, 16)"."""
-    return f"{dtype}({', '.join(str(extent) for extent in shape)})"
-
-
-def _load_library(ffi: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
-    """The artifact's library, from a private copy of the very bytes that were hashed.
-
-    The loader hands out what it has already loaded under a path's name, whatever the file holds
-    by now, and a file that is overwritten changes under the process that runs it: so the copy has
-    a name of its own, which is gone once it is loaded.
-    """
-    code = artifact.read_file(path, manifest, artifact.LIBRARY)
-    with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
-        copy = Path(folder) / f"{Path(folder).name}.so"
-        copy.write_bytes(code)
-        return ffi.load_module(str(copy))

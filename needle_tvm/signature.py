@@ -13,6 +13,7 @@ from needle_tvm import atomic
 from needle_tvm.errors import InstallError, KeyFileError
 
 LENGTH = 64  # bytes of a signature
+_LARGEST_KEY = 1 << 16  # bytes of a PEM file
 
 StrPath = str | os.PathLike[str]
 
@@ -94,9 +95,13 @@ def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
 
 def _read(path: StrPath) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_KEY + 1)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > _LARGEST_KEY:
+        raise KeyFileError(f"{path}: is too long for a key (more than {_LARGEST_KEY} bytes)")
+    return data
 
 
 def _cryptography() -> tuple[Any, Any, type[Exception]]:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import golden, trees
-from needle_tvm.compiler import Executable, Progress, Source, compile_source
+from needle_tvm import golden, torch_divergence, torch_reference, trees
+from needle_tvm.compiler import Progress, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
+from needle_tvm.executable import Executable
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
 from needle_tvm.products import Choice, choice
 from needle_tvm.products import check as check_products
+from needle_tvm.source import FixedWeights, Source
 from needle_tvm.stages import OWN, STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target import TargetSpec, resolve
+from needle_tvm.torch_indices import index_ranges
 from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
+
+Array = np.ndarray[Any, Any]
 
 
 def compile_torch(
@@ -40,14 +45,17 @@ def compile_torch(
     seed: int = 0,
     tracker: str | None = None,
     key: str | None = None,
+    disable: Collection[str] = (),
     products: str = OWN,
+    check: bool = True,
     progress: Progress | None = None,
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
 
     `inputs` are tensors, or tuples, lists and dicts of them. `dtype` is for stage "tuned" alone,
     and for convolutions of one and two dimensions. Parameters keep their `state_dict` names;
-    buffers (batch norm's statistics) become constants of the code. The result takes torch
+    buffers (batch norm's statistics) become constants of the code. The weights are those of this
+    moment: later changes of the model reach the code by `set_params`. The result takes torch
     tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
     imported and the model exported at each call, also when the code itself is in the cache.
 
@@ -57,6 +65,8 @@ def compile_torch(
     """
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
+    if disable and options.searches:
+        raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
     precision = check_precision(dtype, spec, stage)
     check_products(products, spec, stage, options)
@@ -72,76 +82,134 @@ def compile_torch(
         raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
     if model.training:
         raise TranslationError("model is in training mode: call model.eval() first")
+    taken = take(model, inputs)
+    return compile_taken(
+        taken,
+        spec,
+        stage,
+        options,
+        recompile=recompile,
+        progress=progress,
+        disable=disable,
+        check=check,
+        precision=precision,
+        by_library=choice(products, spec),
+    )
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A PyTorch model as its front end took it: the exported program, its functional form, how its
+    inputs are nested, the Relax module, the manifest's signature, and example inputs and weights as
+    NumPy arrays."""
+
+    exported: Any
+    functional: Any
+    arguments: list[Any]
+    module: IRModule
+    signature: dict[str, Any]
+    example: list[Array]
+    params: dict[str, Array]
+
+
+def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
+    """Export a model in eval mode and translate it; TranslationError where that cannot be done."""
+    import torch
+
     arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
-    module, exported = _translated(torch, model, inputs)
-    described = _signature(model, module, exported, arguments)
+    module, exported, functional = _translated(torch, model, inputs)
+    signature = _signature(model, module, exported, arguments)
     tensors = [
         tensor
         for i, (value, tree) in enumerate(zip(inputs, arguments, strict=True))
         for tensor in trees.flatten(tree, value, f"input {i}")
     ]
     state = exported.state_dict
-    by_library = choice(products, spec)
+    names = [entry["name"] for entry in signature["params"]]
+    return Taken(
+        exported,
+        functional,
+        arguments,
+        module,
+        signature,
+        [torch_reference.array(tensor) for tensor in tensors],
+        {name: torch_reference.array(state[name]) for name in names},
+    )
+
+
+def compile_taken(
+    taken: Taken,
+    spec: TargetSpec,
+    stage: str,
+    options: Options,
+    recompile: bool = False,
+    progress: Progress | None = None,
+    disable: Collection[str] = (),
+    check: bool = True,
+    precision: str = FLOAT32,
+    by_library: Choice | None = None,
+) -> Executable:
+    """What `compile_torch` does with what it took."""
+
+    def lower(target: Target) -> tuple[IRModule, dict[str, Any]]:
+        module = lowered(taken.module, target, stage, precision, by_library, disable)
+        return module, taken.signature
+
+    def explain(found: list[Any]) -> str | None:
+        return torch_reference.Reference(taken, precision).difference(found)
+
+    outputs, weights = taken.signature["outputs"], taken.signature["params"]
     source = Source(
-        fingerprint=_fingerprint(module, described),
-        lower=lambda target: (_lower(module, target, stage, precision, by_library), described),
-        params={entry["name"]: _array(state[entry["name"]]) for entry in described["params"]},
-        example=[_array(tensor) for tensor in tensors],
-        reference=_reference(torch, exported, arguments),
-        tolerances=lambda: golden.estimated_tolerances(
-            described["outputs"], described["params"], precision
+        fingerprint=_fingerprint(taken.module, taken.signature),
+        lower=lower,
+        weights=FixedWeights(taken.params),
+        example=taken.example,
+        reference=torch_reference.of(taken),
+        tolerances=lambda: golden.estimated_tolerances(outputs, weights, precision),
+        explain=explain,
+        diverges=lambda program, stage: torch_divergence.first_divergence(
+            taken, spec, stage, precision, by_library, disable
         ),
         precision=precision,
         by_library=by_library,
     )
-    return compile_source(source, spec, stage, options, recompile, progress)
+    return compile_source(source, spec, stage, options, recompile, progress, disable, check)
 
 
-def _reference(torch: Any, exported: Any, arguments: list[Any]) -> Callable[..., list[Any]]:
-    """A function of inputs and weights by name that runs the exported program in PyTorch."""
-    # The model's owner may change its buffers later; in the code they are constants.
-    constants = {name: array.detach().clone() for name, array in exported.named_buffers()}
-
-    def run(inputs: list[Any], params: Mapping[str, Any]) -> list[Any]:
-        tensors = iter([torch.from_numpy(np.array(array)) for array in inputs])
-        nested = [
-            trees.unflatten(tree, list(itertools.islice(tensors, trees.leaves(tree))))
-            for tree in arguments
-        ]
-        state = {name: torch.from_numpy(np.array(array)) for name, array in params.items()}
-        with torch.no_grad():
-            result = torch.func.functional_call(
-                exported.module(), {**constants, **state}, tuple(nested)
-            )
-        leaves, _ = torch.utils._pytree.tree_flatten(result)
-        return [_array(leaf) for leaf in leaves]
-
-    return run
-
-
-def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any]:
-    """The Relax module and the exported program it was made from."""
+def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
+    """The Relax module, the exported program, and its functional form, which became the module."""
     from needle_tvm import _tvm, torch_ops
 
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
             exported = torch.export.export(model, inputs)
-            return _tvm.from_exported_program(exported, torch_ops.converters(exported)), exported
+            functional = _tvm.functional_program(
+                exported, torch_ops.CONVERTERS, torch_ops.DECOMPOSITIONS
+            )
+            return translated(functional), exported, functional
     except Exception as error:  # both raise many types of their own for a model they cannot take
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
 
 
-def _lower(
+def translated(functional: Any) -> IRModule:
+    """The Relax module of a functional program."""
+    from needle_tvm import _tvm, torch_ops
+
+    return _tvm.from_exported_program(functional, torch_ops.converters(functional))
+
+
+def lowered(
     module: IRModule,
     target: Target,
     stage: str,
     precision: str = FLOAT32,
     by_library: Choice | None = None,
+    disable: Collection[str] = (),
 ) -> IRModule:
     """The stage's module, prepared before so that its passes know what the front end made."""
-    from needle_tvm import build
+    from needle_tvm import build, legalize
     from needle_tvm._tvm import transform
     from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
     from needle_tvm.passes.conv_transpose import conv_transpose
@@ -162,8 +230,10 @@ def _lower(
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)
         elif stage == "noopt":
-            module = transform.LegalizeOps()(module)
-    return build.lower_module(module, target, stage, precision=precision, by_library=by_library)
+            module = transform.LegalizeOps(legalize.RULES)(module)
+    return build.lower_module(
+        module, target, stage, disable=disable, precision=precision, by_library=by_library
+    )
 
 
 def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:
@@ -177,16 +247,18 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     results = list(getattr(main.ret_ty, "fields", [main.ret_ty]))
     tree = exported.call_spec.out_spec.unflatten(list(range(len(results))))
     inputs = [str(variable.name) for variable in main.params[:count]]
+    ranges = index_ranges(exported)
     return {
         "inputs": [
-            _entry(name, variable.ty)
+            _entry(name, variable.ty) | ({"range": list(ranges[name])} if name in ranges else {})
             for name, variable in zip(inputs, main.params[:count], strict=True)
         ],
         "params": [
             _entry(name, variable.ty)
             for name, variable in zip(parameters, main.params[count:], strict=True)
         ],
-        "outputs": [_described(result) for result in results],
+        "ties": _ties(model),
+        "outputs": [described(result) for result in results],
         "bare_output": len(results) == 1,
         "arguments": [
             {"name": name, "tree": argument}
@@ -196,11 +268,19 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     }
 
 
+def _ties(model: Any) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
 def _entry(name: str, type_: Any) -> dict[str, Any]:
-    return {"name": name, **_described(type_)}
+    return {"name": name, **described(type_)}
 
 
-def _described(type_: Any) -> dict[str, Any]:
+def described(type_: Any) -> dict[str, Any]:
     return {"shape": [int(extent) for extent in type_.shape.values], "dtype": str(type_.dtype)}
 
 
@@ -221,10 +301,3 @@ def _fingerprint(module: IRModule, described: dict[str, Any]) -> str:
 
     text = tvm.ir.save_json(module) + repr(described)
     return "torch:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def _array(tensor: Any) -> np.ndarray[Any, Any]:
-    try:
-        return np.array(tensor.detach().cpu().numpy())
-    except TypeError as error:  # a dtype NumPy does not have
-        raise TranslationError(f"a tensor of {tensor.dtype}: {error}") from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import is_half
 from needle.ops import _te
-from needle_tvm._tvm import TE_NAMESPACE, IRModule, TensorType, relax
+from needle_tvm._tvm import OP_PATTERN, TE_NAMESPACE, IRModule, TensorType, nothing, relax
 from needle_tvm.errors import TranslationError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
         for leaf, variable in zip((*graph.inputs, *graph.params), arguments, strict=True)
     }
     for leaf in graph.constants:
-        values[leaf.node] = relax.const(leaf.value.numpy())
+        # With its dtype: TVM takes float64 for float32, and int64 for int32, where none is given.
+        array = leaf.value.numpy()
+        values[leaf.node] = relax.const(array, array.dtype.name)
     with builder.function(MAIN, arguments, attrs={"num_input": len(graph.inputs)}):
         with builder.dataflow():
             for node in graph.nodes:
@@ -64,6 +67,8 @@ def _emit(
     try:
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
+        if all(0 in spec.shape for spec in node.specs):
+            return _nothing(builder, node)
         # As the eager kernels do it: halves are widened, computed in float32, and rounded once.
         widen = _has_half(node) and not op.moves
         if prefer_emit and op.emit is not None and not _has_empty(node):
@@ -82,6 +87,15 @@ def _emit(
         shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"op {op.name}{where} on {shapes}: {reason}") from error
+
+
+def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
+    """Results without elements, whatever the operands are."""
+    parts = tuple(
+        builder.emit_te(nothing, spec.shape, spec.dtype, primfunc_name_hint="nothing")
+        for spec in node.specs
+    )
+    return parts if type(node.spec) is tuple else parts[0]
 
 
 def _has_empty(node: Node) -> bool:
@@ -124,10 +138,19 @@ def _emit_te(
         return parts if isinstance(result, tuple) else parts[0]
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
-    result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name)
+    marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
+    result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name, primfunc_attrs=marks)
     if type(node.spec) is tuple and len(node.spec) == 1:
         return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple
     return _bind(builder, node, result)
+
+
+def _ends_a_product_twice(node: Node) -> bool:
+    """Whether a product that a node's op reads could be fused with it into a function of several
+    results. Schedule rules of products go from the sum to the one block that is read no more."""
+    operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
+    parts = [prod(spec.shape) for spec in node.specs]
+    return len(parts) > 1 and min(parts) >= max(operands, default=0)
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -18,20 +19,34 @@ FFI = "0.1.14.post1"
 INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
 
 
+UNKNOWN = "unknown"  # of what is there without telling its version
+
+_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # that write theirs to a file, too
+_VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
+
+
 def installed(distribution: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
+    """Version of an installed distribution, None where it is not installed or does not tell.
+
+    TVM and tvm-ffi tell it also where they are unpacked without their metadata. Imports neither.
+    """
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return None
+        folder = _folder(_PACKAGES.get(distribution))
+    try:
+        found = _VERSION.search((folder / "_version.py").read_text()) if folder else None
+    except (OSError, ValueError):
+        found = None
+    return found.group(1) if found else None
 
 
 def check_pins() -> None:
     """Raise InstallError unless the TVM and tvm-ffi installed are the pair this project pins."""
     for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
         found = installed(name)
-        if found is None and name == "apache-tvm" and _tvm_folder() is not None:
-            continue  # unpacked without its metadata, as on a GPU host without a network
+        if found is None and name == "apache-tvm" and _folder("tvm") is not None:
+            continue  # unpacked, and it does not tell
         if found != wanted:
             raise InstallError(
                 f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
@@ -39,8 +54,9 @@ def check_pins() -> None:
             )
 
 
-def _tvm_folder() -> Path | None:
-    spec = PathFinder.find_spec("tvm")  # looks on the path alone: imports nothing
+def _folder(package: str | None) -> Path | None:
+    """Where a package lies; found without importing it."""
+    spec = PathFinder.find_spec(package) if package else None
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(next(iter(spec.submodule_search_locations)))
@@ -48,7 +64,7 @@ def _tvm_folder() -> Path | None:
 
 def tvm_library_folder() -> Path | None:
     """Where TVM's shared libraries lie; found without importing TVM. None when not installed."""
-    folder = _tvm_folder()
+    folder = _folder("tvm")
     return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
@@ -67,6 +83,7 @@ def compiler_identity() -> str:
     return f"{recorded}-{stat.st_size}-{stat.st_mtime_ns}"
 
 
+@functools.cache  # the wheel's record has thousands of lines
 def _recorded_compiler() -> str:
     """The SHA-256 the wheel records for TVM's compiler library; empty where there is no wheel."""
     if installed("apache-tvm") is not None:
@@ -84,11 +101,13 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 over needle_tvm's own sources: an edited schedule is another compiler."""
+    """SHA-256 over the sources of needle and needle_tvm: an edited rule is another compiler."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.cc")]):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    here = Path(__file__).parent
+    for root in (here.with_name("needle"), here):  # always installed together
+        for path in sorted([*root.rglob("*.py"), *root.rglob("*.cc")]):
+            name = f"{root.name}/{path.relative_to(root)}"
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -96,7 +115,7 @@ def pair() -> dict[str, str]:
     """The versions of TVM and tvm-ffi that are installed: what an artifact needs to be loaded."""
     return {
         "tvm": installed("apache-tvm") or TVM,
-        "tvm_ffi": installed("apache-tvm-ffi") or "unknown",
+        "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
     }
 
 
@@ -104,7 +123,7 @@ def stamp() -> dict[str, str]:
     """Versions that decide what is compiled: part of every cache key and of every manifest."""
     return {
         "needle": installed("needle-dl") or "source",
-        "needle_tvm_sources": source_digest(),
+        "sources": source_digest(),
         **pair(),
         "compiler": compiler_identity(),
     }

@@ -1,4 +1,4 @@
-"""Numbers in sentences. Standard library only."""
+"""Numbers in sentences, and others' words made fit to print. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,3 +6,20 @@ from __future__ import annotations
 def counted(number: int, noun: str) -> str:
     """A number with its noun, the plural made with an s: "1 thread", "1,024 threads"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """`text` with escapes such as \\x1b for every character that is not shown as itself.
+
+    What files and other machines hold may be meant for the terminal, and not for its reader:
+    control sequences, changes of direction, line breaks, bytes that are no text.
+    """
+    if text.isprintable():
+        return text
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(escaped)
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, printable."""
+    return printable(" ".join(text.split()))

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +148,122 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old"
     atomic.write_file(path, b"new")
     assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])
+
+
+# What is left where a process is killed together with the one that would clean up after it
+
+LEFT = """
+import contextlib, os, signal, sys
+from pathlib import Path
+from needle_tvm import atomic
+
+atomic.reaped = lambda path: contextlib.nullcontext()
+target, what = Path(sys.argv[1]), sys.argv[2]
+die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if what == "file":
+    Path.replace = die
+    atomic.write_file(target, b"new")
+if what == "moved aside":
+    atomic._exchange = lambda new, old: False
+    rename = Path.rename
+    Path.rename = lambda path, to: die() if path.name.startswith(".") else rename(path, to)
+with atomic.writing(target) as folder:
+    (folder / "a").write_text("new")
+    if what == "folder":
+        die()
+    if what == "alive":
+        print("writing", flush=True)
+        sys.stdin.read()
+"""
+
+
+def left_by(target, what):
+    """The names beside `target` that a killed process has left."""
+    command = [sys.executable, "-c", LEFT, str(target), what]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    return [name for name in os.listdir(target.parent) if name.startswith(".")]
+
+
+def rewritten(target, text):
+    with atomic.writing(target) as folder:
+        (folder / "a").write_text(text)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_is_left_is_removed_before_anything_is_written(tmp_path, what):
+    """A full disk may be full of it."""
+    target = tmp_path / "out"
+    rewritten(tmp_path / "other", "kept")
+    if what == "file":
+        target.write_bytes(b"old")
+    (left,) = left_by(target, what)
+    with pytest.raises(KeyError), atomic.writing(target):
+        assert not (tmp_path / left).exists()
+        raise KeyError
+    assert left_by(target, what)
+    if what == "file":
+        atomic.write_file(target, b"new")
+    else:
+        rewritten(target, "new")
+    assert sorted(os.listdir(tmp_path)) == ["other", "out"]
+
+
+def test_what_was_moved_aside_is_kept_until_it_is_replaced(tmp_path):
+    target = tmp_path / "out"
+    rewritten(target, "old")
+    assert len(left_by(target, "moved aside")) == 2 and not target.exists()
+    with pytest.raises(KeyError), atomic.writing(target):
+        raise KeyError
+    (aside,) = tmp_path.iterdir()
+    assert (aside / "old" / "a").read_text() == "old"
+    rewritten(target, "new")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path):
+    target = tmp_path / "out"
+    command = [sys.executable, "-c", LEFT, str(target), "alive"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "writing\n"
+        rewritten(target, "ours")
+        atomic.remove_abandoned(tmp_path)
+        process.communicate("")
+    assert process.returncode == 0
+    assert (target / "a").read_text() == "new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_where_there_are_no_locks_nothing_is_removed(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    left = left_by(target, "folder")
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    rewritten(target, "new")
+    assert sorted(os.listdir(tmp_path)) == [*left, "out"]
+
+
+def test_nothing_else_is_taken_for_left_behind(tmp_path):
+    names = [".out.needle-", ".out.needle-0123", ".out.needle-0123456789abcdef.txt", ".hidden"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".out.needle-0123456789abcdef").symlink_to(tmp_path / ".hidden")
+    atomic.remove_abandoned(tmp_path)
+    assert len(os.listdir(tmp_path)) == len(names) + 1
+
+
+def test_private_folders_are_private_whatever_the_umask(tmp_path):
+    for mask in (0, 0o077):
+        before = os.umask(mask)
+        try:
+            with atomic.writing(tmp_path / "out", private=True) as folder:
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+                (folder / "a").write_text("new")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "out" / "a").stat().st_mode) == 0o600

@@ -87,6 +87,46 @@ def test_a_state_that_does_not_fit_is_refused_whole(device):
     assert not (zoo.layers[0].weight.numpy() == 9).any()
 
 
+class Tied(nn.Module):
+    """One parameter and one buffer, each under two names."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.encode = nn.Linear(3, 3, bias=False, device=device)
+        self.decode = nn.Linear(3, 3, bias=False, device=device)
+        self.decode.weight = self.encode.weight
+        self.scale = self.again = ndl.Tensor([1.0, np.nan], device=device)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("encode.weight", "decode.weight"), ("scale", "again")]
+)
+def test_two_values_for_one_tensor_are_refused_by_both_names(first, second, device):
+    model, other = Tied(device), Tied(device)
+    state = {name: value.numpy() for name, value in other.state_dict().items()}
+    before = {name: value.numpy() for name, value in model.state_dict().items()}
+    state[second] = state[second] + 1
+    one_tensor = f"'{first}' and '{second}' are one tensor and have different values"
+    for strict in (True, False):
+        with pytest.raises(ValueError, match=f"load_state_dict: Tied: {one_tensor}$"):
+            model.load_state_dict(state, strict)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), before[name])
+    del state[second]
+    model.load_state_dict(state, strict=False)  # one value under either name is one
+    np.testing.assert_array_equal(model.decode.weight.numpy(), other.encode.weight.numpy())
+    assert model.decode.weight is model.encode.weight
+
+
+def test_the_state_of_a_tied_model_comes_back(device, tmp_path):
+    model, other = Tied(device), Tied(device)
+    ndl.save(tmp_path / "state", other)
+    for state in (other.state_dict(), ndl.load(tmp_path / "state")):
+        model.load_state_dict(state)
+        np.testing.assert_array_equal(model.decode.weight.numpy(), other.encode.weight.numpy())
+        assert model.decode.weight is model.encode.weight and model.again is model.scale
+
+
 def test_modules_are_copied_deeply(device):
     zoo = Zoo(device)
     twin = copy.deepcopy(zoo)

@@ -6,6 +6,8 @@ import stat
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import needle as ndl
 from needle import nn
@@ -145,7 +147,14 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
         (raw({"a": entry(offsets=(4, 12))}, b"x" * 12), "should take"),
         (raw({"a": entry(shape=(2**62, 2**62))}, b"x" * 8), "should take"),
         (raw({"a": entry("F8_E4M3", (8,))}, b"x" * 8), "'F8_E4M3', which needle cannot store"),
+        (raw({"a": entry([], (8,))}, b"x" * 8), r"dtype \[\], which needle cannot store"),
+        (raw({"a": entry({"F32": 1}, (8,))}, b"x" * 8), "dtype {'F32': 1}"),
+        (raw({"a": entry(shape=(0, 2**63), offsets=(0, 0))}), "shape"),
+        (raw({"a": entry(shape=(0, 2**62), offsets=(0, 0))}), "'a': .*too big"),
+        (raw({"a": entry(shape=(1,) * 65, offsets=(0, 4))}, b"x" * 4), "shape"),
+        (raw({"a": entry(shape=(1,) * 40, offsets=(0, 4))}, b"x" * 4), "'a': .*dimensions"),
         (raw({"__metadata__": {"a": 1}}), "metadata"),
+        (raw({"__metadata__": None}), "metadata"),
     ],
 )
 def test_damaged_files_are_refused(content, complaint, tmp_path):
@@ -154,6 +163,65 @@ def test_damaged_files_are_refused(content, complaint, tmp_path):
     with pytest.raises(ValueError, match=complaint) as raised:
         ndl.load(path)
     assert str(raised.value).startswith(str(path))
+
+
+def test_what_a_file_holds_is_not_shown_whole(tmp_path):
+    path = tmp_path / "bad"
+    for header in ({"a" * 10**6: {}}, {"a": entry(shape=[-1] * 10**6)}, {"a": entry("x" * 10**6)}):
+        path.write_bytes(raw(header))
+        with pytest.raises(ValueError, match="bad") as raised:
+            ndl.load(path)
+        assert len(str(raised.value)) < 1000
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+extents = st.sampled_from([0, 1, 2, 3, 8, -1, 2**31, 2**62, 2**63, 2**64, 1.0, True])
+entries = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "BF16", "BOOL", "I64", "F8_E4M3", ""]) | values,
+        "shape": st.lists(extents, max_size=20) | values,
+        "data_offsets": st.lists(extents, max_size=3) | values,
+    }
+)
+headers = st.dictionaries(
+    st.sampled_from(["a", "b", "__metadata__", ""]), entries | values, max_size=3
+)
+
+
+@given(header=headers, size=st.sampled_from([0, 1, 2, 4, 8]))
+@example(header={"a": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}, size=0)
+def test_whatever_a_header_holds_is_read_or_refused(header, size, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "drawn.safetensors"
+    path.write_bytes(raw(header, bytes(size)))
+    for read in (ndl.load, load_metadata):
+        try:
+            read(path)
+        except ValueError as error:
+            assert str(error).startswith(str(path)) and "\n" not in str(error)
+
+
+@given(data=st.data())
+def test_whatever_bytes_change_the_file_is_read_or_refused(data, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "changed.safetensors"
+    ndl.save(path, VALUES)
+    changed = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(changed)
+    try:
+        ndl.load(path)
+    except ValueError as error:
+        assert str(error).startswith(str(path))
+
+
+def test_masked_arrays_are_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(TypeError, match=r"save: 'm': MaskedArray has a mask.*\.filled\("):
+        ndl.save(tmp_path / "x", {"a": np.ones(2), "m": np.ma.array([1.0], mask=[True])})
+    assert os.listdir(tmp_path) == []
 
 
 def test_missing_files_and_folders(tmp_path):

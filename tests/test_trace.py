@@ -177,7 +177,7 @@ def test_functions_of_modules():
     assert graph.nodes[-1].scope == "" and graph.nodes[-2].scope == "m.modules.3"
     assert [leaf.name for leaf in trace(model.forward, x).params] == names
     closed_over = trace(lambda x: model(x), x)
-    assert [leaf.name for leaf in closed_over.params] == [f"param_{i}" for i in range(6)]
+    assert [leaf.name for leaf in closed_over.params] == [f"model.{name}" for name in names]
     model.train()
     with pytest.raises(ValueError, match=r"the model \(Sequential\) is in train mode"):
         trace(lambda m, x: m(x), model, x)

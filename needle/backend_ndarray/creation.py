@@ -7,6 +7,7 @@ from typing import Any
 
 from .device import Device, cuda, default_device
 from .dtypes import dtype_name
+from .masked import refuse_masked
 from .ndarray import NDArray, wrap
 
 # DLPack's device types: memory of the host (pinned too), of CUDA devices (managed too).
@@ -46,11 +47,12 @@ def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
     """An array over the memory of `source` (anything with __dlpack__), on the device it is on: no
     copy is made.
 
-    Raises TypeError without the protocol or for an element type needle does not store, and
+    Raises TypeError without the protocol, for an element type needle does not store or a mask, and
     BufferError for memory that is read-only, or on another device than `device` or any usable one.
     """
     if not (hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__")):
         raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
+    refuse_masked(source, "from_dlpack")
     kind, index = (int(number) for number in source.__dlpack_device__())
     if kind not in _CPU_MEMORY and kind not in _CUDA_MEMORY:
         raise BufferError(f"from_dlpack: DLPack device type {kind} is not CPU or CUDA memory")

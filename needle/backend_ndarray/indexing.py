@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .masked import as_numpy
+
 Ints = tuple[int, ...]
 
 
@@ -174,7 +176,7 @@ def _index_arrays(key: Any) -> list[Any]:
         if entry is None or entry is Ellipsis or isinstance(entry, slice) or foreign:
             entries.append(entry)
             continue
-        array = np.asarray(entry)
+        array = as_numpy(entry, "index")
         if array.size == 0 and isinstance(entry, (list, tuple)):
             array = array.astype(np.int64)
         if array.dtype == np.bool_:

@@ -15,6 +15,7 @@ from .cuda_device import consumer_stream
 from .device import Device, default_device
 from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
 from .elementwise import Elementwise
+from .masked import as_numpy
 
 _SCALARS = (float, int, bool)
 
@@ -398,13 +399,13 @@ def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArr
     """A new array from anything NumPy understands, in any layout, or from another NDArray.
 
     Without `dtype` NumPy arrays keep theirs, and Python floats become float32.
-    TypeError for dtypes that needle does not store.
+    TypeError for dtypes that needle does not store, and for masked arrays.
     """
     device = device or (values.device if isinstance(values, NDArray) else default_device())
     if isinstance(values, NDArray):
         moved = values.to(device)
         return moved.astype(dtype or moved.dtype, copy=moved.view is values.view)
-    host = values if isinstance(values, (np.ndarray, np.generic)) else np.asarray(values)
+    host = values if isinstance(values, np.generic) else as_numpy(values, "array")
     if dtype is None:
         weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
         dtype = "float32" if weak else dtype_name(host.dtype)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..backend_ndarray.masked import as_numpy, refuse_masked
+
 Array = np.ndarray[Any, Any]
 Transform = Callable[[Any], Any]
 
@@ -27,9 +29,10 @@ class Dataset:
         raise NotImplementedError(f"{type(self).__name__} defines no __len__")
 
     def apply_transforms(self, x: Any) -> Any:
-        """x through every transform."""
+        """x through every transform. TypeError for one that gives a masked array."""
         for transform in self.transforms or ():
             x = transform(x)
+        refuse_masked(x, type(self).__name__)  # np.stack drops masks in silence
         return x
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
@@ -37,7 +40,7 @@ class Dataset:
         items = [self[int(i)] for i in indices]
         items = [item if isinstance(item, (tuple, list)) else (item,) for item in items]
         return tuple(
-            np.stack([np.asarray(x) for x in column]) for column in zip(*items, strict=True)
+            np.stack([as_numpy(x, "batch") for x in column]) for column in zip(*items, strict=True)
         )
 
 
@@ -46,7 +49,7 @@ class NDArrayDataset(Dataset):
 
     def __init__(self, *arrays: Any) -> None:
         super().__init__()
-        self.arrays = tuple(np.asarray(a) for a in arrays)
+        self.arrays = tuple(as_numpy(a, "NDArrayDataset") for a in arrays)
         lengths = [len(a) for a in self.arrays]
         if len(set(lengths)) != 1:
             raise ValueError(f"NDArrayDataset: arrays of lengths {lengths}; they must be equal")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.masked import as_numpy
 
 Array = np.ndarray[Any, Any]
 
@@ -90,7 +91,7 @@ def batchify(
     if not 1 <= size <= len(data):
         raise ValueError(f"batchify: batch_size {size} is not in 1..{len(data)}, the data's length")
     rows = len(data) // size
-    columns = np.asarray(data)[: rows * size].reshape(size, rows)
+    columns = as_numpy(data, "batchify")[: rows * size].reshape(size, rows)
     return np.ascontiguousarray(columns.T, dtype="int32" if dtype is None else dtype)
 
 

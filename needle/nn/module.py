@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from .._state import state
+from .._state import note_replaced, state
 from ..autograd import Tensor
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.dtypes import dtype_name, is_floating
+from ..backend_ndarray.masked import refuse_masked
 
 
 class Parameter(Tensor):
@@ -43,17 +44,24 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if state.trace is not None:
             state.trace.refuse_assignment(self, name, value)
+        before = self.__dict__.get(name)
         object.__setattr__(self, name, value)
+        if isinstance(value, _HOLDING) or isinstance(before, _HOLDING):
+            note_replaced()
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        note_replaced()
 
     # What is inside
 
     def named_modules(self) -> list[tuple[str, Module]]:
         """(path, module) of this module ("") and all below, each once, parents first."""
-        return [(path, item) for path, item in _walk(self) if isinstance(item, Module)]
+        return [(path, item) for path, item, _ in walk(self) if isinstance(item, Module)]
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
         """(path, tensor) of every parameter and buffer; a shared one under each of its paths."""
-        return [(path, item) for path, item in _walk(self) if isinstance(item, Tensor)]
+        return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
         """(path, parameter), each parameter once."""
@@ -81,8 +89,9 @@ class Module:
     def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> None:
         """Copies `values` (Tensors, NDArrays or NumPy arrays by path) into the module.
 
-        ValueError lists every missing and unexpected name (with strict) and every wrong shape and
-        dtype; then nothing has been changed.
+        ValueError lists every missing and unexpected name (with strict), every wrong shape and
+        dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
+        array. Then nothing has been changed.
         """
         own = dict(self.named_tensors())
         missing = [f"missing {n!r}" for n in own if n not in values] if strict else []
@@ -91,21 +100,27 @@ class Module:
         for name, tensor in own.items():
             if name in values:
                 value = values[name]
+                refuse_masked(value, f"load_state_dict: {name!r}")
                 shape, dtype = tuple(value.shape), dtype_name(value.dtype)
                 if shape != tensor.shape:
                     wrong.append(f"{name!r} has shape {shape}, not {tensor.shape}")
                 elif dtype != tensor.dtype:
                     wrong.append(f"{name!r} has dtype {dtype}, not {tensor.dtype}")
-        if missing or extra or wrong:
-            text = "; ".join((*missing, *extra, *wrong))
-            raise ValueError(f"load_state_dict: {type(self).__name__}: {text}")
-        new = {
-            name: _copied(values[name], tensor.device)
-            for name, tensor in own.items()
-            if name in values
-        }
-        for name, data in new.items():
+        self._refuse_state(*missing, *extra, *wrong)
+        new: dict[int, tuple[str, NDArray]] = {}  # by id of the tensor, which may have many names
+        for name, tensor in own.items():
+            if name in values:
+                data = _copied(values[name], tensor.device)
+                first, kept = new.setdefault(id(tensor), (name, data))
+                if kept is not data and kept.numpy().tobytes() != data.numpy().tobytes():
+                    wrong.append(f"{first!r} and {name!r} are one tensor and have different values")
+        self._refuse_state(*wrong)
+        for name, data in new.values():
             own[name]._replace(data)
+
+    def _refuse_state(self, *problems: str) -> None:
+        if problems:
+            raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(problems)}")
 
     def train(self, mode: bool = True) -> Module:
         """Puts this module and all below in train mode (or eval mode). Returns self."""
@@ -145,6 +160,9 @@ class Module:
         return ""
 
 
+_HOLDING = (Tensor, Module, list, tuple, dict)  # where tensors are found
+
+
 def _copied(value: Any, device: Device) -> NDArray:
     data = value.realize_cached_data() if isinstance(value, Tensor) else NDArray(value)
     return data.to(device).copy() if data.device is device else data.to(device)
@@ -158,28 +176,51 @@ def _once(items: list[tuple[str, Any]], kind: type) -> Iterator[tuple[str, Any]]
             yield name, item
 
 
-def _walk(root: Module) -> Iterator[tuple[str, Any]]:
-    """(path, item) of modules (once each) and tensors, in the order of assignment."""
+class Link(NamedTuple):
+    """That `holder[key]` was `value` when something was found in it, itself found by `before`.
+
+    Attributes of modules have none: `replaced` counts what becomes of them.
+    """
+
+    holder: Any
+    key: Any
+    value: Any
+    before: Link | None
+
+    def holds(self) -> bool:
+        """Whether it still is."""
+        try:
+            return self.holder[self.key] is self.value
+        except (LookupError, ValueError):  # ValueError: of a closure's variable without a value
+            return False
+
+
+def walk(
+    root: Module, link: Link | None = None, hidden: bool = False
+) -> Iterator[tuple[str, Any, Link | None]]:
+    """(path, item, the last link to it) of modules (once each) and tensors, in the order of
+    assignment; with `hidden` also tensors that are no part of the state."""
     seen: set[int] = set()
-    stack: list[tuple[str, Any]] = [("", root)]
+    stack: list[tuple[str, Any, Link | None]] = [("", root, link)]
     while stack:
-        path, item = stack.pop()
+        path, item, link = stack.pop()
         if isinstance(item, Tensor):
-            yield path, item
+            yield path, item, link
             continue
         if id(item) in seen:
             continue
         seen.add(id(item))
+        inside: Iterable[tuple[Any, Any]]
         if isinstance(item, Module):
-            yield path, item
-            inside = [pair for pair in vars(item).items() if not _hidden(*pair)]
-        elif isinstance(item, dict):
-            inside = [(str(key), value) for key, value in item.items()]
+            yield path, item, link
+            inside = [pair for pair in vars(item).items() if hidden or not _hidden(*pair)]
         else:
-            inside = [(str(i), value) for i, value in enumerate(item)]
-        for name, value in reversed(inside):
+            inside = item.items() if isinstance(item, dict) else enumerate(item)
+        changes = isinstance(item, (dict, list))
+        for key, value in reversed([*inside]):
             if isinstance(value, (Module, Tensor, list, tuple, dict)):
-                stack.append((f"{path}.{name}" if path else name, value))
+                name = f"{path}.{key}" if path else str(key)
+                stack.append((name, value, Link(item, key, value, link) if changes else link))
 
 
 def _hidden(name: str, value: Any) -> bool:

@@ -5,7 +5,9 @@ TVM's own operators are not NumPy where NaN, bool and promotion are concerned; t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
@@ -142,8 +144,7 @@ def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
         count = k.tirx.const(1, "int64")
         for a in axes:
             count = count * k.tirx.Cast("int64", x.shape[a])
-        total = reduce_over(k, k.te.sum, y, axes, True)
-        return k.topi.divide(total, k.tirx.Cast(dtype_of(x), count))
+        return divided(k, reduce_over(k, k.te.sum, y, axes, True), count)
 
     if all(is_one(x.shape[a]) for a in axes):
         # TVM folds x - x to 0, which it is not for NaN and infinities.
@@ -152,6 +153,20 @@ def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
     else:
         centred = k.topi.subtract(x, mean(x))
     return centred, mean(k.topi.multiply(centred, centred))
+
+
+def divided(k: Any, x: Any, number: Any) -> Any:
+    """x / number, which may be an expression, elementwise in x's dtype.
+
+    TVM refuses to divide by what it knows to be 0.
+    """
+    value = number
+    while hasattr(value, "value"):  # of a constant, or one that is cast
+        value = value.value
+    if isinstance(value, Real) and value == 0:  # of -0.0 too
+        return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
+    divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
+    return k.topi.divide(x, divisor)
 
 
 def is_one(n: Any) -> bool:

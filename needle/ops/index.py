@@ -45,6 +45,9 @@ class OneHot(Op):
             raise ValueError(f"{self.name}: num_classes {self.num_classes} is below 1")
         return Spec((*x.shape, self.num_classes), dtype_name(self.dtype), x.device)
 
+    def index_ranges(self, x: Spec) -> dict[int, tuple[int, int]]:
+        return {0: (0, self.num_classes - 1)}
+
     def reference(self, x: Any) -> Any:
         return (x[..., None] == np.arange(self.num_classes)).astype(self.dtype)
 
@@ -114,6 +117,10 @@ class Gather(_Index):
         axis = normalize_axis(self.name, self.axis, x.ndim)
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
         return Spec(shape, x.dtype, common_device(self.name, x, index))
+
+    def index_ranges(self, x: Spec, index: Spec) -> dict[int, tuple[int, int]]:
+        extent = x.shape[self.axis]
+        return {1: (-extent, extent - 1)}
 
     def reference(self, x: Any, index: Any) -> Any:
         return np.take(x, index, self.axis)
@@ -191,6 +198,9 @@ class ScatterAdd(_Index):
 
     def reduction_length(self, x: Spec, index: Spec) -> int:
         return prod(index.shape)
+
+    def index_ranges(self, x: Spec, index: Spec) -> dict[int, tuple[int, int]]:
+        return {1: (-self.extent, self.extent - 1)}
 
     def reference(self, x: Any, index: Any) -> Any:
         shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
@@ -323,7 +333,8 @@ class Argmax(Op):
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
     """Rows of the identity chosen by class numbers: shape a.shape + (num_classes,).
 
-    IndexError for a class number outside 0..num_classes - 1 (not checked in compiled code).
+    IndexError for a class number outside 0..num_classes - 1 (compiled code gives a row of zeros for
+    one that is computed on the way, and checks those it is called with).
     """
     return apply(OneHot(num_classes, dtype), (a,))
 
@@ -332,14 +343,15 @@ def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """The slices of `a` along `axis` that an int32 or int64 `index` of any shape names (np.take).
 
     Negative indices count from the end. IndexError for one out of range (compiled code takes the
-    nearest).
+    nearest for one that is computed on the way, and checks those it is called with).
     """
     return apply(Gather(axis), (a, index))
 
 
 def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
     """Zeros with `extent` along `axis`, to which the slices of `a` are added at `index`, whose axes
-    stand in `a` at `axis`. IndexError for an index out of range (compiled code leaves it out)."""
+    stand in `a` at `axis`. IndexError for an index out of range (compiled code leaves out one that
+    is computed on the way, and checks those it is called with)."""
     return apply(ScatterAdd(extent, axis), (a, index))
 
 

@@ -307,10 +307,15 @@ class Unsqueeze(Movement):
     error_samples = (
         error(ShapeError, "out of range", (2, 3), axes=3),
         error(ShapeError, "twice", (2, 3), axes=(0, 0)),
+        error(TypeError, "axes None", (2, 3), axes=None),
     )
 
     def new(self, ndim: int) -> Ints:
         """The new axes of an output for `ndim` axes of input."""
+        if self.axes is None:
+            raise TypeError(
+                f"{self.name}: axes None must be an int or ints: the places of new axes"
+            )
         count = len(self.axes) if isinstance(self.axes, tuple) else 1
         return normalize_axes(self.name, self.axes, ndim + count)
 

@@ -132,6 +132,7 @@ class LayerNorm(Op):
     def reference(self, x: Any, weight: Any, bias: Any) -> Any:
         return Normalize(-1, self.eps).reference(x) * weight + bias
 
+    @in_float32
     def compute(self, x: Any, weight: Any, bias: Any) -> Any:
         return Normalize(-1, self.eps).compute(x) * weight + bias
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class Mean(_Reduce):
         x = _te.as_float(k, x)
         total = _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
         count = prod((x.shape[a] for a in self.over(x)), start=k.tirx.const(1, "int64"))
-        return k.topi.divide(total, k.tirx.Cast(_te.dtype_of(x), count))
+        return _te.divided(k, total, count)
 
     def emit(self, r: Any, x: Any) -> Any:
         extents = list(x.ty.shape.values)
@@ -133,6 +133,7 @@ class Var(_Reduce):
         *_samples(empty=False),
         sample((3, 4), axes=1, correction=1),
         sample((3, 1), axes=1),
+        sample((3, 1), axes=1, correction=1),
         sample(Arg((2, 5), 900, 1000), axes=1),
     )
     error_samples = _ERRORS
@@ -164,7 +165,7 @@ class Var(_Reduce):
         wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to a half would show
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
-        grad = self.expand(out_grad * (2 / count), x) * centred if count else centred * 0
+        grad = self.expand(out_grad * (2 / count if count else inf), x) * centred
         return cast(grad, x.dtype)
 
     def emit_te(self, k: Any, x: Any) -> Any:
@@ -174,8 +175,7 @@ class Var(_Reduce):
         squares = k.topi.multiply(centred, centred)
         total = _te.reduce_over(k, k.te.sum, squares, axes, self.keepdims)
         count = prod((x.shape[a] for a in axes), start=k.tirx.const(1, "int64"))
-        count = k.tirx.Cast(_te.dtype_of(x), count - self.correction)
-        return k.topi.divide(total, count)
+        return _te.divided(k, total, count - self.correction)
 
 
 class _Extreme(_Reduce):

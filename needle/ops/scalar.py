@@ -134,7 +134,7 @@ class DivideScalar(WithScalar):
 
     def emit_te(self, k: Any, x: Any) -> Any:
         x = _te.as_float(k, x)
-        return k.topi.divide(x, _te.full_like(k, x, self.scalar))
+        return _te.divided(k, x, self.scalar)
 
 
 @register

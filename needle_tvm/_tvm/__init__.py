@@ -4,7 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
-from needle_tvm._tvm import bf16, nests, regions, vector_math
+from needle_tvm._tvm import bf16, lowering, nests, regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -18,6 +18,7 @@ from needle_tvm._tvm.functions import (
     lowered_loops,
     module_of,
     nodes_in,
+    nothing,
     parameter_bytes,
     prim_funcs,
     simplified,
@@ -61,6 +62,7 @@ from needle_tvm._tvm.names import (
     derived_object,
     expr_functor,
     from_exported_program,
+    functional_program,
     host_cpu,
     is_known_cpu,
     ldmatrix,
@@ -91,7 +93,7 @@ from needle_tvm._tvm.names import (
     tvmscript,
 )
 
-vector_math.register()
+lowering.register()
 
 __all__ = [
     "DLIGHT",
@@ -128,6 +130,7 @@ __all__ = [
     "expr_functor",
     "for_llvm",
     "from_exported_program",
+    "functional_program",
     "generated_source",
     "host_cpu",
     "in_float64",
@@ -139,6 +142,7 @@ __all__ = [
     "load_module",
     "loads_in",
     "lowered_loops",
+    "lowering",
     "make_target",
     "mma",
     "mma_fill",
@@ -146,6 +150,7 @@ __all__ = [
     "ms",
     "nests",
     "nodes_in",
+    "nothing",
     "parameter_bytes",
     "pass_configuration",
     "pass_options",
@@ -175,6 +180,7 @@ __all__ = [
     "tvm_ffi",
     "tvmscript",
     "variables_of",
+    "vector_math",
     "write_object",
     "written_dtype",
 ]

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from needle_tvm._tvm.divisions import upward_divisions
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
     detect_linear_equation,
     iter_affine_map,
+    module_pass,
     relax,
     s_tir,
     sequential,
+    te,
     tirx,
     tvm,
     tvm_ffi,
@@ -90,6 +93,12 @@ def inverse_of(
     if not found.indices:
         return None
     return lambda values: dict(iter_affine_map.inverse_affine_iter_map(found.indices, list(values)))
+
+
+def nothing(shape: Sequence[int], dtype: str) -> te.Tensor:
+    """A tensor expression without elements: an extent of `shape` is 0."""
+    zero = tirx.const(0, dtype)
+    return te.compute([tirx.const(n, "int64") for n in shape], lambda *_: zero, name="nothing")
 
 
 def simplified(expr: Any) -> Any:
@@ -197,6 +206,7 @@ def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     passes = s_tir.transform
     return sequential(
         [
+            module_pass(upward_divisions),
             passes.CanonicalizeLoop(),
             passes.LowerCrossThreadReduction(),
             passes.LowerInitBlock(),

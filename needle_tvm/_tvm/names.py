@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -182,26 +183,144 @@ def pool_threads() -> int:
     return int(tvm.runtime.num_threads())
 
 
+def functional_program(
+    program: Any, kept: Iterable[str], taken_apart: Mapping[str, Callable[..., Any]]
+) -> Any:
+    """A `torch.export` program without writes in place, of PyTorch's core operators and those of
+    `kept`; those of `taken_apart` become what the functions do. Imports PyTorch."""
+    import torch
+
+    def operator(name: str) -> Any:
+        packet, overload = name.split(".")
+        return getattr(getattr(torch.ops.aten, packet), overload)
+
+    table = torch.export.default_decompositions()
+    for name, function in taken_apart.items():
+        table[operator(name)] = function
+    for name in kept:
+        table.pop(operator(name), None)
+    return program.run_decompositions(table)
+
+
 def from_exported_program(
     program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
 ) -> IRModule:
-    """Relax module of a `torch.export` program, weights as parameters of `main`.
+    """Relax module of a functional program, weights as parameters of `main`.
 
     Attribute `num_input` of `main` says how many of its arguments are inputs. The operators of
-    `converters` are not taken apart, and translated by them. Imports PyTorch.
+    `converters` are translated by them. Raises ValueError where the front end gives a value
+    another shape or dtype than PyTorch. Imports PyTorch.
     """
-    import torch
-    from tvm.relax.frontend.torch import from_exported_program as translate
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    table = torch.export.default_decompositions()
-    for name in converters or ():
-        packet, overload = name.split(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    module = translate(
-        program.run_decompositions(table),
+    class Importer(ExportedProgramImporter):
+        """Converts in the precision of PyTorch, and compares each value with what PyTorch says."""
+
+        def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
+            for name, convert in self.convert_map.items():
+                self.convert_map[name] = partial(self._converted, convert)
+            return super()._translate_fx_graph(*args, **kwargs)
+
+        def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
+            known = node.meta.get("val")
+            if 0 in getattr(known, "shape", ()):  # nothing is computed, nor should loops be made
+                dtype = str(known.dtype).partition(".")[2]
+                return self.block_builder.emit(relax.op.zeros(list(known.shape), dtype))
+            first = known[0] if isinstance(known, (tuple, list)) else known
+            dtype = str(getattr(first, "dtype", "")).partition(".")[2]
+            given = {each: self.env[each] for each in node.all_input_nodes}
+            computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
+            for each, expr in given.items():
+                if computed_in and _dtype(expr) not in ("", computed_in):
+                    if _dtype(expr) != "bool" or not _chooses(node, each):
+                        cast = relax.op.astype(expr, computed_in)
+                        self.env[each] = self.block_builder.emit(cast)
+            try:
+                result = convert(node, *importer)
+            finally:
+                self.env.update(given)
+            if isinstance(result, relax.Call):
+                result = self.block_builder.emit(result)
+            if computed_in and _dtype(result) == computed_in != dtype and dtype:
+                result = self.block_builder.emit(relax.op.astype(result, dtype))
+            _compare(node, known, getattr(result, "ty", None))
+            return result
+
+    several = len(program.graph_signature.user_outputs) > 1
+    module = Importer().from_exported_program(
+        program,
         keep_params_as_input=True,
-        unwrap_unit_return_tuple=True,
+        unwrap_unit_return_tuple=not several,
+        no_bind_return_tuple=several,  # each is a variable of its own, which passes may replace
         custom_convert_map=dict(converters or {}),
-        run_ep_decomposition=False,
     )
     return relax.frontend.detach_params(module)[0]
+
+
+# What moves elements, chooses among them or compares them; and products, whose converters sum in
+# float32, and keep operands that tensor cores take.
+_EXACT = frozenset(
+    "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
+    "clamp clone "
+    "constant_pad_nd copy diagonal embedding eq expand flip full full_like gather ge getitem gt "
+    "index index_put index_select le lift_fresh_copy lt masked_fill max max_pool1d "
+    "max_pool2d_with_indices maximum min minimum ne neg new_zeros ones_like permute relu repeat "
+    "reshape roll scalar_tensor scatter select slice slice_scatter sort split split_with_sizes "
+    "squeeze stack sym_size t take to topk tril triu unbind _unsafe_index unsqueeze "
+    "upsample_nearest2d view where zeros_like".split()
+)
+_ARITHMETIC = frozenset(
+    "add sub mul div rsub pow eq ne lt le gt ge remainder fmod maximum minimum clamp floor_divide "
+    "atan2 where".split()
+)
+
+
+def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
+    """What an operator's floating-point operands, and integers beside them, are cast to first:
+    PyTorch computes on halves in float32 and rounds once, and the front end makes integers of
+    floating-point numbers that it finds beside integers. Empty for nothing."""
+    name = _operator(node)
+    whole = any(map(_whole, given))
+    if name in _ARITHMETIC and whole:
+        if dtype.startswith("float") or dtype == "bfloat16":
+            return dtype
+        if any(isinstance(argument, float) for argument in node.args):
+            return "float32"
+        if set(given) == {"bool"} and name in ("lt", "le", "gt", "ge", "eq", "ne"):
+            return "int8"  # which TVM can compare
+    if name in _EXACT:
+        return ""
+    if any(each in ("float16", "bfloat16") for each in given):
+        return "float64" if dtype == "float64" else "float32"
+    return dtype if len(given) == 1 and "float" in dtype and _whole(given[0]) else ""
+
+
+def _operator(node: Any) -> str:
+    return str(node.target).removeprefix("aten.").partition(".")[0]
+
+
+def _chooses(node: Any, operand: Any) -> bool:
+    """Whether an operand says which of the others to take, or where."""
+    name = _operator(node)
+    return name in ("where", "index_put", "scatter_add") and operand is node.args[0]
+
+
+def _whole(dtype: str) -> bool:
+    return dtype == "bool" or "int" in dtype
+
+
+def _dtype(expr: Any) -> str:
+    return str(getattr(getattr(expr, "ty", None), "dtype", ""))
+
+
+def _compare(node: Any, known: Any, found: Any) -> None:
+    """ValueError where a Relax type is not what PyTorch says of a node's value. Parts of a tuple
+    are compared where they are taken out of it."""
+    extents = getattr(getattr(found, "shape", None), "values", None)
+    if not hasattr(known, "dtype") or extents is None:
+        return
+    shape = [int(n) if isinstance(n, tirx.IntImm) else n for n in extents]
+    one, other = [str(found.dtype), shape], [str(known.dtype).partition(".")[2], list(known.shape)]
+    for what, have, want in zip(("dtype", "shape"), one, other, strict=True):
+        if have != want:
+            raise ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")

@@ -91,6 +91,12 @@ def realize(values: Sequence[Any], block: Any) -> Any:
     return s_tir.SBlockRealize(list(values), True, block)
 
 
+def renewed(block: Any) -> Any:
+    """A copy of a block with axes of its own."""
+    axes = [axis.var for axis in block.iter_vars]
+    return substitute(block, {var: tirx.Var(var.name, str(var.ty)) for var in axes})
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two expressions are the same one of the same variables."""
     return bool(tvm_ffi.structural_equal(one, other))

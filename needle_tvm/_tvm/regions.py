@@ -7,7 +7,7 @@ wait for each other where a statement with a barrier ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.functions import lowered_loops, module_of
@@ -138,11 +138,35 @@ def new_buffer(name: str, shape: Sequence[int], dtype: str) -> Any:
     return tirx.decl_buffer(list(shape), dtype, name, layout=None)
 
 
-def declared_over(buffer: Any, memory: Any, offset: int | None) -> Any:
-    """A statement that puts `buffer` at element `offset` of `memory`, None for all of it."""
-    if offset is None:
-        return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
-    return tirx.DeclBuffer(buffer, data=tirx.address_of(memory[offset]))
+def declared_over(buffer: Any, memory: Any) -> Any:
+    """A statement that makes `buffer` a view of all of `memory`, which has its dtype."""
+    return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
+
+
+def placed_in(nest: Any, places: Mapping[Any, tuple[Any, int]]) -> Any:
+    """A nest with some buffers of one axis as parts of others: (the other, the first element).
+
+    Loads and stores name the other buffer itself. A view declared over an address inside of it
+    would be memory of its own to TVM's code generator, which then lets LLVM carry out what is done
+    to two parts that overlap, or to a part twice, in any order.
+    """
+
+    def load(node: Any) -> Any:
+        if node.source not in places:
+            return node
+        memory, offset = places[node.source]
+        (index,) = node.indices
+        return memory[index + offset]
+
+    def store(node: Any) -> Any:
+        if node.buffer not in places:
+            return node
+        memory, offset = places[node.buffer]
+        (index,) = node.indices
+        return tirx.BufferStore(memory, node.value, [index + offset])
+
+    nest = tvm_ffi.structural_map(nest, (tvm.ir.expr.TensorLoad, load))
+    return tvm_ffi.structural_map(nest, (tirx.BufferStore, store))
 
 
 def region_function(

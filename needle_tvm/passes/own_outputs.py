@@ -1,10 +1,12 @@
 """Results that no caller can change the model through.
 
-Before: `main` returns an argument or a constant itself, alone or in a tuple.
+Before: `main` returns an argument, a constant, or what a dataflow block makes of parameters alone,
+by itself or in a tuple.
 
-After: it returns a fresh copy of each such value. Runs first, since LiftTransformParams loses a
-parameter that is returned as it is, and again last, since folding and lifting take the copy of a
-constant or a parameter for work to be done once.
+After: it returns a fresh copy of each such value, made behind the dataflow blocks. Runs first, as
+LiftTransformParams, which computes once what depends on parameters alone, loses what nothing in
+`main` reads, and what it keeps is the same memory at each call; and again last, since folding and
+lifting take the copy of a constant or a parameter for work to be done once.
 """
 
 from __future__ import annotations
@@ -12,12 +14,20 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm import Constant, IRModule, Target, relax, te
+from needle_tvm.passes.dependence import is_parameter_work, parameters_of
 
 
 def own_outputs(module: IRModule, target: Target) -> IRModule:
-    """Copy every result of `main` that is one of its arguments or a constant."""
+    """Copy every result of `main` that another call would share."""
     main = module["main"]
     body = main.body
+    parameters = parameters_of(main)
+    in_blocks = {
+        binding.var: binding.value
+        for block in body.blocks
+        if isinstance(block, relax.DataflowBlock)
+        for binding in block.bindings
+    }
     renamed = {
         binding.var: binding.value
         for block in body.blocks
@@ -31,7 +41,8 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         source = result
         while isinstance(source, relax.Var) and source in renamed:
             source = renamed[source]
-        if isinstance(source, Constant) or source in set(main.params):
+        lifted = source in in_blocks and is_parameter_work(source, parameters, in_blocks.get)
+        if isinstance(source, Constant) or source in set(main.params) or lifted:
             variable, module = _copy_function(module, source)
             call = relax.call_tir(variable, [source], out_ty=source.ty)
             copy = relax.Var(f"copy{number}", source.ty)

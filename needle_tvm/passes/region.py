@@ -160,20 +160,24 @@ class Region:
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
         buffers = {value.key: _like(value.buffer, f"p{n}") for n, value in enumerate(outside)}
-        memory: dict[Any, tuple[Any, int | None]] = {
-            key: (buffer, None) for key, buffer in buffers.items()
-        }
+        parameters = list(buffers.values())
         inner = [value for value in self._values.values() if value.key not in buffers]
+        slots: dict[Any, tuple[Any, int]] = {}
         workspaces = []
         for dtype in sorted({_size(value)[1] for value in inner}):
             values = [value for value in inner if _size(value)[1] == dtype]
             offsets, size = _place(values, item_bytes(dtype))
             workspaces.append((dtype, size))
             workspace = regions.new_buffer(f"workspace_{dtype}", [size], dtype)
-            buffers[workspace] = workspace
-            memory |= {key: (workspace, offset) for key, offset in offsets.items()}
-        declared = [regions.declared_over(buffer, *memory[key]) for buffer, key in self._places]
-        function = regions.region_function(list(buffers.values()), declared, self.phases(target))
+            parameters.append(workspace)
+            slots |= {key: (workspace, offset) for key, offset in offsets.items()}
+        views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
+        placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
+        declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
+        phases = [
+            [regions.placed_in(nest, placed) for nest in phase] for phase in self.phases(target)
+        ]
+        function = regions.region_function(parameters, declared, phases)
         return Plan(function, [value.key for value in inputs], workspaces)
 
 

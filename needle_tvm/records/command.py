@@ -27,6 +27,7 @@ from needle_tvm.records.rows import (
     strongest,
 )
 from needle_tvm.records.store import Store, default_path
+from needle_tvm.words import one_line, printable
 
 _SHOWN = 12  # characters of a name that are shown; any unique beginning is understood
 
@@ -77,14 +78,14 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> Store:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"needle_tvm: warning: {' '.join(line.split())}\n")
+    sys.stderr.write(f"needle_tvm: warning: {one_line(line)}\n")
 
 
 def _print(options: argparse.Namespace, result: dict[str, Any], lines: Iterator[str]) -> None:
     if options.json:
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     sys.stdout.flush()
 
 

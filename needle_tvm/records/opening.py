@@ -16,7 +16,6 @@ import datetime
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import sqlite3
 import time
@@ -24,12 +23,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from needle_tvm.atomic import sync
-from needle_tvm.errors import DamagedRecordsError, RecordsError
+from needle_tvm import cache
+from needle_tvm.atomic import sibling, sync
+from needle_tvm.errors import ArtifactError, DamagedRecordsError, RecordsError
 from needle_tvm.records import sqlite
 from needle_tvm.records.rows import COLUMNS, Row, name, values
 from needle_tvm.records.salvage import read_wal, salvage, salvage_tail
-from needle_tvm.scratch import reaped
 
 Report = Callable[[str], None]
 
@@ -79,19 +78,40 @@ class FolderLock:
         return True
 
 
-def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, FolderLock]:
+def check_place(folder: Path, create: bool) -> bool:
+    """Whether the store in `folder` is private: it is where it lies in the cache.
+
+    What is in the cache decides what is compiled and run. Raises RecordsError where others can have
+    written it; with `create` the cache's folder is made, and made private, first.
+    """
+    private = cache.holds(folder)
+    try:
+        if private and create:
+            cache.make_private(folder.parent)
+        if private and folder.is_dir():
+            cache.check(folder)
+    except ArtifactError as error:
+        raise RecordsError(str(error)) from error
+    except OSError as error:
+        raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
+    return private
+
+
+def open_folder(
+    folder: Path, report: Report, *, private: bool = False
+) -> tuple[sqlite3.Connection, FolderLock]:
     """A connection to the store in `folder`, which is created where there is none.
 
-    A damaged store is recovered first, and `report` is called with one line about it. Raises
-    RecordsError when the folder cannot be written, holds something else or a newer schema, or is
-    damaged while other processes use it.
+    What is created is for its owner alone where it is `private`. A damaged store is recovered
+    first, and `report` is called with one line about it. Raises RecordsError when the folder cannot
+    be written, holds something else or a newer schema, or is damaged while other processes use it.
     """
     deadline = time.monotonic() + _WAIT_SECONDS
     damaged_deadline: float | None = None
     while True:
         lock: FolderLock | None = None
         try:
-            _create_where_absent(folder)
+            _create_where_absent(folder, private)
             lock = FolderLock(folder)
         except FileNotFoundError as error:
             # Being replaced this very moment; or a place where nothing can be made.
@@ -108,7 +128,7 @@ def open_folder(folder: Path, report: Report) -> tuple[sqlite3.Connection, Folde
                     connection = _connected(folder, _check(folder, alone))
                 except DamagedRecordsError as damage:
                     if alone:
-                        _recover(folder, str(damage), report)
+                        _recover(folder, str(damage), report, private)
                         continue
                     damaged_deadline = damaged_deadline or time.monotonic() + _DAMAGED_WAIT_SECONDS
                     if time.monotonic() > damaged_deadline:
@@ -174,7 +194,7 @@ def _check(folder: Path, alone: bool) -> dict[str, Row]:
     return rows
 
 
-def _create_where_absent(folder: Path) -> None:
+def _create_where_absent(folder: Path, private: bool) -> None:
     """Put a complete, empty store in place, or a recovered one that a crash left behind."""
     if folder.is_dir() and any(folder.iterdir()):
         return
@@ -184,7 +204,7 @@ def _create_where_absent(folder: Path) -> None:
         os.rename(recovered(folder), folder)
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _filled(folder, {}) as new:
+    with _filled(folder, {}, private) as new:
         try:
             os.rename(new, folder)
             sync(folder.parent)
@@ -194,30 +214,27 @@ def _create_where_absent(folder: Path) -> None:
 
 
 @contextmanager
-def _filled(folder: Path, rows: dict[str, Row]) -> Iterator[Path]:
+def _filled(folder: Path, rows: dict[str, Row], private: bool) -> Iterator[Path]:
     """A new folder beside `folder` to be renamed: a store with these rows, on disk."""
-    new = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
-    with reaped(new):
-        new.mkdir()
-        try:
-            with sqlite.errors(folder):
-                sqlite.create(new)
-                with closing(sqlite.connect(new)) as connection:
-                    _insert_all(connection, rows)
-            sync(new / sqlite.FILE)
-            sync(new)
-            yield new
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+    with sibling(folder, private=private) as new:
+        with sqlite.errors(folder):
+            sqlite.create(new)
+            if private:
+                (new / sqlite.FILE).chmod(0o600)  # SQLite's other files take its mode
+            with closing(sqlite.connect(new)) as connection:
+                _insert_all(connection, rows)
+        sync(new / sqlite.FILE)
+        sync(new)
+        yield new
 
 
-def _recover(folder: Path, damage: str, report: Report) -> None:
+def _recover(folder: Path, damage: str, report: Report, private: bool) -> None:
     """Put what is intact in a new store in the damaged one's place. The caller holds it alone."""
     try:
         found = salvage(_bytes(folder / sqlite.FILE), _bytes(folder / sqlite.WAL))
         waiting = recovered(folder)
         shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that did not get further
-        with _filled(folder, found) as new:
+        with _filled(folder, found, private) as new:
             os.rename(new, waiting)
         now = datetime.datetime.now(datetime.timezone.utc)
         aside = folder.with_name(f"{folder.name}.damaged-{now:%Y%m%dT%H%M%S.%f}")

@@ -28,7 +28,14 @@ from typing import Any
 from needle_tvm import cache, host
 from needle_tvm.errors import RecordsError
 from needle_tvm.records import rows, sqlite
-from needle_tvm.records.opening import FolderLock, Report, insert, open_folder, recovered
+from needle_tvm.records.opening import (
+    FolderLock,
+    Report,
+    check_place,
+    insert,
+    open_folder,
+    recovered,
+)
 from needle_tvm.records.rows import (
     COLUMNS,
     GATED,
@@ -43,11 +50,12 @@ from needle_tvm.records.rows import (
     Verdict,
     Workload,
 )
+from needle_tvm.words import one_line
 
 
 def default_path() -> Path:
     """The store of this user: `records` in the cache's folder."""
-    return cache.root() / "records"
+    return cache.root() / cache.RECORDS
 
 
 def now() -> str:
@@ -62,7 +70,7 @@ def this_host() -> str:
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=2)
+    warnings.warn(one_line(line), stacklevel=2)
 
 
 class Store:
@@ -91,6 +99,7 @@ class Store:
         self._lock: FolderLock | None = None
         self._closed = False
         self._folder = self.path
+        self._private = check_place(self.path, create)
         try:
             there = self.path.is_dir() and any(self.path.iterdir())
         except OSError as error:
@@ -127,7 +136,7 @@ class Store:
         if self._connection is None:
             own = self._folder == self.path
             self._connection, self._lock = open_folder(
-                self._folder, self._report if own else self._report_copy
+                self._folder, self._report if own else self._report_copy, private=self._private
             )
         return self._connection
 

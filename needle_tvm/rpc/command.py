@@ -12,6 +12,7 @@ from needle_tvm.command_line import OK, positive
 from needle_tvm.errors import UsageError
 from needle_tvm.rpc import protocol
 from needle_tvm.threads import configure_tvm_threads, thread_environment
+from needle_tvm.words import printable
 
 _LOCAL = "127.0.0.1"
 
@@ -52,7 +53,7 @@ def _port(text: str) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{printable(line)}\n")
     sys.stdout.flush()
 
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,10 +73,17 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes; ConnectionError when the other side closes first."""
+def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """Exactly `size` bytes; ConnectionError when the other side closes first.
+
+    TimeoutError where they have not all come by `deadline`, of `time.monotonic()`.
+    """
     data = b""
     while len(data) < size:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(left)
         chunk = connection.recv(size - len(data))
         if not chunk:
             raise ConnectionError("the connection was closed")
@@ -103,6 +111,7 @@ class TrackerClient:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
+        deadline = time.monotonic() + REPLY_SECONDS
         try:
             self.socket = socket.create_connection(address, timeout=REPLY_SECONDS)
         except OSError as error:
@@ -110,7 +119,7 @@ class TrackerClient:
         try:
             keep_alive(self.socket)
             self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
-            (magic,) = struct.unpack("<i", receive(self.socket, 4))
+            (magic,) = struct.unpack("<i", receive(self.socket, 4, deadline))
         except OSError:
             magic = None
         if magic != TRACKER_MAGIC:
@@ -128,13 +137,14 @@ class TrackerClient:
 
     def ask(self, *message: Any, seconds: float = REPLY_SECONDS) -> Any:
         """The tracker's answer; TimeoutError when it takes longer than `seconds`."""
+        deadline = time.monotonic() + seconds
         try:
             self.socket.settimeout(seconds)
             self.socket.sendall(frame(message))
-            (size,) = struct.unpack("<i", receive(self.socket, 4))
+            (size,) = struct.unpack("<i", receive(self.socket, 4, deadline))
             if not 0 < size <= LARGEST:
                 raise ValueError(f"a message of {size} bytes")
-            return json.loads(receive(self.socket, size))
+            return json.loads(receive(self.socket, size, deadline))
         except TimeoutError:
             raise
         except OSError as error:

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,24 +21,19 @@ from typing import Any, NoReturn
 from needle_tvm import _tvm
 from needle_tvm.errors import RemoteError
 from needle_tvm.processes import die_with_parent
+from needle_tvm.rpc.door import Door
 from needle_tvm.rpc.protocol import (
-    LARGEST,
     PENDING_KEYS,
     PUT,
-    SESSION_MAGIC,
-    SESSION_MISMATCH,
     UPDATE_INFO,
     TrackerClient,
-    keep_alive,
     match_key,
-    receive,
     show_address,
 )
 from needle_tvm.scratch import scratch_folder
 
 _PING_SECONDS = 2.0  # how often a free server makes sure that the tracker still knows it
 _UNUSED_SECONDS = 8.0  # an offer that a client took and has not used after this long is made anew
-_HANDSHAKE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0  # what a session may take to end once its client has gone
 _RETRY_SECONDS = 1.0  # between attempts to reach the tracker
 
@@ -61,6 +55,7 @@ class Server:
         report: Callable[[str], None],
     ) -> None:
         self._listener, self._address, self._key = listener, tracker, key
+        self._door = Door(listener)
         self._about, self._report = json.dumps(about), report
         self._tracker: TrackerClient | None = None
         self._word = ""  # what the next client must show; empty: no offer is made
@@ -74,12 +69,13 @@ class Server:
                     with connection, suppress(OSError):
                         self._session(connection, seconds, scratch)
         finally:
+            self._door.close()
             self._listener.close()
             self._leave_tracker()
 
     def _next_client(self) -> tuple[socket.socket, float]:
         """The next client with the right word, and the seconds it asks for (infinite: no limit)."""
-        offered, trouble = 0.0, ""
+        offered, asked, trouble = 0.0, time.monotonic(), ""
         while True:
             try:
                 tracker = self._registered()
@@ -87,16 +83,22 @@ class Server:
                     self._word, offered = match_key(self._key), time.monotonic()
                     port = self._listener.getsockname()[1]
                     tracker.ask(PUT, self._key, [port, self._word], self._own_host())
-                readable = select.select([self._listener, tracker.socket], [], [], _PING_SECONDS)[0]
-                if self._listener in readable:
-                    client = self._accept()
-                    if client is not None:
-                        self._word = ""
-                        return client
-                elif self._word in tracker.ask(PENDING_KEYS):
-                    offered = time.monotonic()
-                elif time.monotonic() > offered + _UNUSED_SECONDS:
+                sockets = [tracker.socket, *self._door.sockets()]
+                left = asked + _PING_SECONDS - time.monotonic()
+                seconds = max(0.0, min(left, self._door.seconds_left()))
+                readable = select.select(sockets, [], [], seconds)[0]
+                client = self._door.admit(self._word, self._key)
+                if client is not None:
                     self._word = ""
+                    connection, options = client
+                    return connection, _time_limit(options)
+                # Also where strangers come without end: the tracker may have gone meanwhile.
+                if tracker.socket in readable or time.monotonic() >= asked + _PING_SECONDS:
+                    asked = time.monotonic()
+                    if self._word in tracker.ask(PENDING_KEYS):
+                        offered = asked
+                    elif asked > offered + _UNUSED_SECONDS:
+                        self._word = ""
             except (RemoteError, TimeoutError) as error:
                 if str(error) != trouble:  # said once, however long it lasts
                     trouble = str(error)
@@ -122,30 +124,6 @@ class Server:
         """Where clients find this server; None: where the tracker sees it come from."""
         host = str(self._listener.getsockname()[0])
         return None if host in ("0.0.0.0", "::") else host
-
-    def _accept(self) -> tuple[socket.socket, float] | None:
-        """A client that knows the word, and its time limit; None of anybody else."""
-        connection, _ = self._listener.accept()
-        try:
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            (magic,) = struct.unpack("<i", receive(connection, 4))
-            if magic != SESSION_MAGIC:
-                raise ConnectionError("not a client of TVM's RPC")
-            (size,) = struct.unpack("<i", receive(connection, 4))
-            if not 0 < size <= LARGEST:
-                raise ConnectionError(f"a word of {size} bytes")
-            word, *options = receive(connection, size).decode(errors="replace").split() or [""]
-            if word != f"client:{self._word}":
-                connection.sendall(struct.pack("<i", SESSION_MISMATCH))
-                raise ConnectionError("a client with another word")
-            name = f"server:{self._key}".encode()
-            connection.sendall(struct.pack("<ii", SESSION_MAGIC, len(name)) + name)
-            connection.settimeout(None)
-            keep_alive(connection)
-        except OSError:
-            connection.close()
-            return None
-        return connection, _time_limit(options)
 
     def _session(self, connection: socket.socket, seconds: float, scratch: Path) -> None:
         """Serve one client in a process of its own, and see to it that it ends."""

@@ -32,6 +32,9 @@ from needle_tvm.rpc.protocol import (
     keep_alive,
 )
 
+_ROOM = 64  # connections that have yet to say that they are peers
+_SECONDS = 5.0  # for that, and for a message that has begun
+
 
 @dataclass(eq=False)
 class _Peer:
@@ -54,29 +57,38 @@ class Tracker:
     """Who is connected, free and waiting."""
 
     def __init__(self) -> None:
+        self._strangers: list[asyncio.StreamWriter] = []  # have not said yet that they are peers
         self._peers: set[_Peer] = set()
         self._free: dict[str, list[_Offer]] = defaultdict(list)  # first in, first out
         self._waiting: dict[str, list[tuple[int, int, _Peer]]] = defaultdict(list)  # heaps
         self._numbers = itertools.count()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end. Whatever breaks the protocol ends that connection."""
+        """Serve one connection to its end. Whatever breaks the protocol ends that connection, and
+        so does beginning what does not come: peers may be silent, but not in the middle of a word.
+        """
         peer = _Peer(writer.get_extra_info("peername")[0], writer)
         keep_alive(writer.get_extra_info("socket"))
         try:
-            if struct.unpack("<i", await reader.readexactly(4))[0] != TRACKER_MAGIC:
+            self._strangers.append(writer)
+            if len(self._strangers) > _ROOM:  # whoever means well is through in a moment
+                self._strangers.pop(0).close()
+            magic = await asyncio.wait_for(reader.readexactly(4), _SECONDS)
+            if struct.unpack("<i", magic)[0] != TRACKER_MAGIC or writer not in self._strangers:
                 return
+            self._strangers.remove(writer)
             writer.write(struct.pack("<i", TRACKER_MAGIC))
             self._peers.add(peer)
             while True:
-                (size,) = struct.unpack("<i", await reader.readexactly(4))
-                if not 0 < size <= LARGEST:
-                    return
-                answer = self._answer(peer, json.loads(await reader.readexactly(size)))
+                begun = await reader.readexactly(1)
+                message = await asyncio.wait_for(_rest(reader, begun), _SECONDS)
+                answer = self._answer(peer, json.loads(message))
                 if answer is not None:
                     writer.write(frame(answer))
                 await writer.drain()
         except (EOFError, OSError, asyncio.CancelledError):  # it, or the tracker, is going
+            pass
+        except asyncio.TimeoutError:  # from Python 3.11 on it is an OSError
             pass
         except (ValueError, TypeError, LookupError, AttributeError):  # not what the protocol says
             pass
@@ -121,6 +133,8 @@ class Tracker:
 
     def _forget(self, peer: _Peer) -> None:
         """Withdraw a connection's offers and requests."""
+        if peer.writer in self._strangers:
+            self._strangers.remove(peer.writer)
         self._peers.discard(peer)
         for offers in self._free.values():
             offers[:] = [offer for offer in offers if offer.peer is not peer]
@@ -135,6 +149,14 @@ class Tracker:
         }
         servers = [p.info for p in self._peers if p.info.get("key", "").startswith("server:")]
         return {"queue_info": queues, "server_info": servers}
+
+
+async def _rest(reader: asyncio.StreamReader, begun: bytes) -> bytes:
+    """The message whose first byte has come; ValueError for one of another length than allowed."""
+    (size,) = struct.unpack("<i", begun + await reader.readexactly(3))
+    if not 0 < size <= LARGEST:
+        raise ValueError(f"a message of {size} bytes")
+    return await reader.readexactly(size)
 
 
 def run(listener: socket.socket) -> None:

@@ -235,6 +235,8 @@ def _side_by_side(found: Reduction, variable: Any) -> bool:
         return False  # lane by lane
     along = False
     for load in nodes_in(term, NODES.load):
+        if not load.indices:
+            continue
         *before, index = load.indices
         if any(variable in variables_of(each) for each in before):
             return False

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from needle_tvm._tvm import IRModule, PrimFunc, Schedule, Target
+from needle_tvm.faults import blamed_on
 from needle_tvm.schedule import attention, conv, products, winograd
 from needle_tvm.schedule.blocks import annotated
 from needle_tvm.schedule.columns import columns
@@ -111,7 +112,8 @@ def _rule_of(sch: Schedule, without: Collection[str] = ()) -> Rule | None:
 
 
 def _apply(rule: Rule, sch: Schedule, target: Target, knobs: Any) -> None:
-    rule.apply(sch, annotated(sch, rule.annotation), target, knobs)
+    with blamed_on(f"schedule rule {rule.name!r}", rule.name):
+        rule.apply(sch, annotated(sch, rule.annotation), target, knobs)
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:

@@ -35,6 +35,9 @@ from needle_tvm.schedule.rows import rows
 def loops(sch: Schedule, target: Target) -> None:
     """Any function: inline what has one reader, then threads outside and vectors inside."""
     inline_producers(sch, keep=set())
+    for block in blocks_of(sch):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)  # `rfactor` of another block fails where one has no loop
     if rows(sch, target):
         return
     vector_bytes = vector_registers(target)[1]

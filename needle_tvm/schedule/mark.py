@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from needle_tvm._tvm import IRModule, PrimFunc
+from needle_tvm.faults import blamed_on
 
 SCHEDULED = "tirx.is_scheduled"  # TVM's attribute of functions
 
@@ -13,7 +14,8 @@ def schedule_each(module: IRModule, schedule: Callable[[PrimFunc], PrimFunc]) ->
     """The module with every PrimFunc that has no schedule yet replaced by its own."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and not is_scheduled(function):
-            module.update_func(name, schedule(function))
+            with blamed_on(f"the schedule of {name.name_hint}"):
+                module.update_func(name, schedule(function))
     return module
 
 

@@ -17,6 +17,7 @@ from needle_tvm.schedule.blocks import (
     TILE_VECTORS,
     after,
     block_work,
+    calls_functions,
     extent,
     item_bytes,
     lanes_of,
@@ -128,7 +129,10 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     """Schedule a product of `passes.pack_pairs`: as `dense`, two terms to an instruction."""
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[PAIRS]))
     between, last = after(sch, [tiles])
-    at = _tiled(sch, tiles, between, last, tile, target, knobs)
+    if _is_cut_short(sch, between, last, tile):
+        at = _stored_whole(sch, tiles, between, last, tile, target, knobs)
+    else:
+        at = _tiled(sch, tiles, between, last, tile, target, knobs)
     sch.compute_at(tiles, at, preserve_unit_loops=True)
     i, j, k, pair = sch.get_loops(tiles)[-4:]
     vector, lane = sch.split(j, [None, bf16.LANES])
@@ -144,6 +148,37 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     sch.vectorize(start_lane)
     sch.tensorize(lane, bf16.multiply_add())
     sch.annotate(at, bf16.PRAGMA, bf16.SOURCE)
+
+
+def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
+    """Whether a tile computed beside what reads it would end within a vector, as where the only
+    panel is wider than the result and blocks of the result's own shape come before the last one.
+
+    `bf16.multiply_add` is an instruction for whole vectors.
+    """
+    n = extent(sch, sch.get_loops(last)[-1])
+    own = bool(between) or calls_functions(sch, last)  # see write_back
+    return own and n < tile.columns and n % bf16.LANES != 0
+
+
+def _stored_whole(
+    sch: Schedule,
+    tiles: Any,
+    between: list[Any],
+    last: Any,
+    tile: Tile,
+    target: Target,
+    knobs: DenseKnobs,
+) -> Any:
+    """Tiles in registers that are written to memory before anything reads them; the loop in which
+    one is to be computed."""
+    stored = sch.cache_write(tiles, 0, "local")
+    _tiled(sch, stored, between, last, tile, target, knobs)
+    block, panel, i, j = sch.get_loops(stored)
+    share_out(sch, block, tiles, target)
+    sch.unroll(i)
+    sch.vectorize(j)
+    return panel
 
 
 def _tiled(

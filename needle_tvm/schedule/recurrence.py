@@ -38,11 +38,13 @@ def lstm_tile(batch: int, hidden: int, dtype: str, target: Target) -> LstmTile:
     registers, width = vector_registers(target)
     most = max(1, (registers - GATES - 2) // GATES)
     blocks = -(-batch // most)
-    has_cores = int(target.attrs["num-cores"]) > 1
+    units = width // item_bytes(dtype)
+    # TVM takes a loop of one iteration away, and refuses a region with no parallel loop in it.
+    shared = int(target.attrs["num-cores"]) > 1 and hidden > units
     return LstmTile(
         rows=-(-batch // blocks),
-        units=width // item_bytes(dtype),
-        is_parallel=has_cores and batch * hidden * GATES * hidden >= PARALLEL_WORK,
+        units=units,
+        is_parallel=shared and batch * hidden * GATES * hidden >= PARALLEL_WORK,
     )
 
 

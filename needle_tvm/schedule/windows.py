@@ -199,13 +199,15 @@ def _windows(found: Reduction, tap: Any) -> _Windows | None:
 
     def by_place(load: Any) -> Any:
         nonlocal plain
+        if not load.indices:
+            return load  # the same for all
         *before, last = load.indices
         linear = linear_in(last, pair)
         if linear is None or any(variables_of(index) & set(pair) for index in before):
             plain = False
             return load
         *step, base = linear
-        if any(variables_of(base) & {axis.var for axis in found.reduced}) or not all(step):
+        if variables_of(base) & {axis.var for axis in found.reduced} or not all(step):
             plain = False
             return load
         steps.add(tuple(step))

@@ -96,7 +96,7 @@ def test_kernels_and_costs_of_a_model(small, tmp_path, monkeypatch, capsys):
         row["operations"] for row in products
     ) == 2 * 3 * (20 * 30 + 30 * 10)
     assert all(row["roofline"] is None or row["roofline"] > 0 for row in products)
-    assert case["costs"]["compile"] > 0
+    assert 0 < case["costs"]["check"] < case["costs"]["compile"]
     (process,) = case["costs"]["processes"].values()
     assert process["first"] > 0 and 10e6 < process["bytes"] < 10e9
     page, printed = (tmp_path / "out" / "cpu.md").read_text(), capsys.readouterr().out
@@ -145,15 +145,15 @@ def test_rows_of_the_roofline_and_of_costs():
     kernel |= {"bytes": 500, "roofline": 0.25, "bound": "traffic"}
     bare = {**kernel, "name": "copy", "operations": None, "roofline": None, "seconds": 0.0}
     case = {"case": "x", "profile": {"kernels": [kernel, bare]}}
-    case["costs"] = {"compile": 2.0, "processes": {"A": {"first": 0.5, "bytes": 3e6}}}
+    case["costs"] = {"compile": 2.0, "check": 0.5, "processes": {"A": {"first": 0.5, "bytes": 3e6}}}
     _, first, second = sections.roofline([case], LIMITS.to_json())
     assert first == ["x", "k", "2", "1.00 µs", "50%", "2.0", "0.5", "25%", "traffic"]
     assert second[:3] == ["", "copy", "2"] and second[5:8] == ["", "", ""]
     assert sections.limits_line(LIMITS.to_json()).endswith("GB/s: 50 in 256 kB, 10 in 64 MB")
-    other = {**case, "case": "y", "costs": {"compile": 1.0, "processes": {}}}
+    other = {**case, "case": "y", "costs": {"compile": 1.0, "check": 0.25, "processes": {}}}
     assert sections.costs([case, other])[1:] == [
-        ["x", "2.00 s", "500 ms", "3 MB"],
-        ["y", "1.00 s", "", ""],
+        ["x", "2.00 s", "500 ms", "500 ms", "3 MB"],
+        ["y", "1.00 s", "250 ms", "", ""],
     ]
 
 

@@ -103,7 +103,7 @@ def variant(name, x, monkeypatch):
 
 CHANGES = ["architecture", "batch", "dtype", "stage", "target", "threads", "host", "an op's rule"]
 # "compiler" identifies TVM's compiler library, which LLVM is linked into.
-VERSIONS = ["needle", "needle_tvm_sources", "tvm", "tvm_ffi", "compiler"]
+VERSIONS = ["needle", "sources", "tvm", "tvm_ffi", "compiler"]
 
 
 @pytest.mark.parametrize("change", CHANGES + VERSIONS)

@@ -88,6 +88,29 @@ def test_variants_of_odd_shapes(rng, shape, threads):
         np.testing.assert_allclose(found.numpy(), expected, tolerance, tolerance)
 
 
+@here
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(11, 2, 10), (1, 64, 4), (7, 8, 20), (70, 64, 40), (3, 6, 17)])
+def test_a_panel_wider_than_a_result_that_is_read_twice(rng, shape, threads):
+    m, k, n = shape
+    w, bias = (tensor(rng.uniform(-1, 1, s)).astype("bfloat16") for s in ((k, n), (n,)))
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = nn.Parameter(w), nn.Parameter(bias)
+
+        def forward(self, x):
+            return ops.silu(x @ self.w + self.b)
+
+    x = tensor(rng.uniform(-1, 1, (m, k))).astype("bfloat16")
+    compiled = needle_tvm.compile(Layer().eval(), x, threads=threads)
+    total = x.numpy().astype("float64") @ w.numpy().astype("float64") + bias.numpy()
+    np.testing.assert_allclose(
+        compiled(x).numpy().astype("float64"), total / (1 + np.exp(-total)), 0.02, 0.02
+    )
+
+
 @pytest.mark.parametrize("shape", [(1, 300, 10), (13, 64, 100), (128, 384, 1536)], ids=str)
 def test_the_instruction_is_there_and_its_sums_are_in_registers(shape):
     target = resolve(ZEN4, 2).to_tvm()

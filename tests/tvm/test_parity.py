@@ -46,7 +46,7 @@ def test_the_first_wrong_op_is_named(rng, stage, monkeypatch):
     model = Model()
     model.eval()
     x = tensor(rng.standard_normal((3, 8)).astype(np.float32))
-    executable = needle_tvm.compile(model, x, stage=stage)
+    executable = needle_tvm.compile(model, x, stage=stage, check=False)
     (result,) = parity.ladder(model, [x], {stage: executable})
     assert not result.ok
     assert result.diverges == "tanh in act"

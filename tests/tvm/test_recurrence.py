@@ -54,9 +54,9 @@ def test_halves_stay(target, dtype):
     assert "lstm_steps" not in names
 
 
-def test_no_rows_stay(target):
+def test_no_rows_are_nothing_to_pack(target):
     names, _ = packed(sequence(0), target, zeros(3, 0, 20), zeros(0, 5), zeros(0, 5), zeros(5, 20))
-    assert names == ["lstm_sequence"]
+    assert names == ["nothing"]
 
 
 def test_weights_are_packed_at_load(target):

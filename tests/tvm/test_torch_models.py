@@ -174,9 +174,6 @@ def test_what_cannot_be_compiled_is_refused():
     with pytest.raises(TranslationError, match="input 1 is a int"):
         needle_tvm.compile_torch(mlp(), x, 3)
 
-    with pytest.raises(TranslationError, match="bfloat16"):
-        needle_tvm.compile_torch(mlp().bfloat16(), x.bfloat16())
-
     class Unknown(torch.nn.Module):
         def forward(self, x):
             return torch.linalg.svdvals(x)

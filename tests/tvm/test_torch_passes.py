@@ -54,14 +54,14 @@ def with_statistics(model):
 
 
 def kernels(model, target, *inputs):
-    module, _ = torch_models._translated(torch, model.eval(), inputs)
-    module = torch_models._lower(module, target, "tuned")
+    module, *_ = torch_models._translated(torch, model.eval(), inputs)
+    module = torch_models.lowered(module, target, "tuned")
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 
 def operators(model, target, *inputs, passes):
     """The names of the operators in `main` after `passes`, what nothing reads left out."""
-    module, _ = torch_models._translated(torch, model.eval(), inputs)
+    module, *_ = torch_models._translated(torch, model.eval(), inputs)
     for graph_pass in passes:
         module = graph_pass(module, target)
     module = relax.transform.DeadCodeElimination()(module)

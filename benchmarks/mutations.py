@@ -1,0 +1,136 @@
+"""How many planted faults the campaign of random programs finds: `python -m benchmarks.mutations`.
+
+Mutations of passes, schedule rules and ops are drawn by seed from all that cosmic-ray makes (`pip
+install cosmic-ray`). Each is applied alone to a copy of the tree, where the campaign then runs to
+its first failure. A mutation that it does not find survives: either nothing depends on it, or the
+generator lacks what does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from needle_tvm.scratch import scratch_folder
+
+ROOT = Path(__file__).parents[1]
+# Equal shares: passes would have most of them, and ops the least. A CPU's programs reach no rule of
+# a GPU's.
+GROUPS = ("needle_tvm/passes", "needle_tvm/schedule", "needle/ops")
+_FOR_GPUS = ("gpu", "cuda", "library_products", "mma", "wmma")
+_SECONDS = 1800.0  # for the programs of one mutation
+
+
+def sources(group: str) -> list[Path]:
+    """The files of a group that code for a processor goes through."""
+    return [f for f in sorted((ROOT / group).glob("*.py")) if not f.name.startswith(_FOR_GPUS)]
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
+    """File, operator, source and mutated source of so many mutations."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    kinds = [get_operator(name) for name in sorted(operator_names())]
+    operators = [kind() for kind in kinds if not kind.arguments()]
+    places = []
+    for group in GROUPS:
+        places.append([])
+        for file in sources(group):
+            code = file.read_text()
+            nodes = list(ast_nodes(get_ast(code)))
+            for operator in operators:
+                found = sum(len(list(operator.mutation_positions(node))) for node in nodes)
+                places[-1] += [(file, code, operator, occurrence) for occurrence in range(found)]
+    rng = random.Random(seed)
+    for number in range(count):
+        file, code, operator, occurrence = rng.choice(places[number % len(GROUPS)])
+        yield file, type(operator).__name__, code, mutate_code(code, operator, occurrence)
+
+
+def judged(file: Path, mutated: str, tree: Path, programs: int) -> dict[str, object]:
+    """What the campaign says of the copy in `tree` with one file mutated: after how many programs
+    it failed, and how; `after` is None where it did not."""
+    target, results = tree / file.relative_to(ROOT), tree / "programs.jsonl"
+    before = target.read_text()
+    results.unlink(missing_ok=True)
+    target.write_text(mutated)
+    command = [str(tree / "venv/bin/python"), "-m", "needle_tvm.check", "--kind", "ops"]
+    command += ["--seeds", f"0:{programs}", "--stop", "--shrink", "0", "--out", str(results)]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_SECONDS
+        )
+        code, said = done.returncode, done.stderr.strip().splitlines()[-1:]
+    except subprocess.TimeoutExpired:
+        code, said = 1, ["time is up"]
+    finally:
+        target.write_text(before)
+    lines = results.read_text().splitlines() if results.exists() else []
+    last = json.loads(lines[-1]) if lines else {"verdict": "import", "what": "".join(said)}
+    found = code != 0
+    return {
+        "after": len(lines) or 1 if found else None,
+        "verdict": last["verdict"] if found else "survived",
+        "what": last["what"] if found else "",
+    }
+
+
+def copy_tree(folder: Path) -> None:
+    """A copy of what runs, in an environment of its own: an editable install would win over it."""
+    for name in ("needle", "needle_tvm", "apps", "kernel_lab"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    packages = Path(sysconfig.get_path("purelib"))
+    for built in packages.glob("needle/**/*.so"):
+        shutil.copy(built, folder / built.relative_to(packages))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    own = next((folder / "venv/lib").glob("python*/site-packages"))
+    (own / "base.pth").write_text(f"{packages}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="benchmarks.mutations", description=__doc__)
+    parser.add_argument("--count", type=int, default=40, help="mutations (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="that they are drawn by (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="begin with this one (%(default)s)")
+    parser.add_argument("--programs", type=int, default=500, help="at most, for each (%(default)s)")
+    parser.add_argument("--list", action="store_true", help="show them, and run nothing")
+    parser.add_argument("--out", type=Path, default=Path("out/mutations.jsonl"))
+    options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder("needle-mutations-") as folder:
+        if not options.list:
+            copy_tree(folder)
+        for number, (file, operator, code, mutated) in enumerate(
+            drawn(options.count, options.seed)
+        ):
+            if number < options.first:
+                continue
+            name = str(file.relative_to(ROOT))
+            lines = difflib.unified_diff(code.splitlines(), mutated.splitlines(), n=0, lineterm="")
+            diff = [line for line in lines if not line.startswith(("---", "+++"))]
+            print(f"{number}: {name} {operator}", *diff, sep="\n  ", flush=True)
+            if options.list:
+                continue
+            found = judged(file, mutated, folder, options.programs)
+            print(f"  => {found['verdict']} after {found['after']}: {found['what']}", flush=True)
+            entry = {"number": number, "file": name, "operator": operator, "diff": diff, **found}
+            with open(options.out, "a") as out:
+                print(json.dumps(entry), file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Where the weights of a traced function are now, and whether they are what they were.
+
+Weights are found by name: those of modules that the function is, is given or reads from around it,
+and the Parameters that it reads so. Finding out that nothing has changed is a comparison of two
+counters, of writes in place and of values that were replaced, and of what stands in each list,
+dict, closure and plain object that leads to one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from ._state import replaced
+from .autograd import Tensor
+from .backend_ndarray import NDArray
+from .errors import ChangedError
+from .nn.module import Link, Module, walk
+
+
+class Weights:
+    """The weights of a traced function by name, and the tensors that became its constants.
+
+    `find()` looks for all that the function can reach, as `found_in` does; `names` are the weights
+    that are used, `unfound` those of them that nothing leads to. Writes of other libraries to
+    shared memory (DLPack) are not seen. Any thread may ask.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Iterable[Found]],
+        names: list[str],
+        unfound: Mapping[str, Tensor],
+        constants: list[Tensor],
+    ) -> None:
+        self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
+        self._tensors, self._links, reached = self._search()
+        self._reached = reached  # those constants that something leads to
+        devices = {tensor.device for tensor in (*self._tensors, *constants)}
+        self._writes = [device.kernels.writes for device in devices]
+        self._stamp = self._now()
+        self._seen = self._versions(self._tensors)
+        self._lock = threading.Lock()
+
+    def values(self) -> dict[str, NDArray]:
+        """The weights as they are."""
+        return _values(self._names, self._search()[0])
+
+    def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
+        """Call `use` with the weights where one has been written or replaced since the last time.
+
+        Raises ChangedError where a constant has been, or a weight is not there any more.
+        """
+        if self._now() == self._stamp and all([link.holds() for link in self._links]):
+            return
+        with self._lock:  # whoever comes in the meantime waits for the new ones
+            stamp = self._now()
+            tensors, links, reached = self._search()
+            for number in self._reached - reached:
+                raise self._changed(number, "replaced")
+            seen, count = self._versions(tensors), len(self._names)
+            pairs = zip(seen[count:], self._seen[count:], strict=True)
+            for number, (now, then) in enumerate(pairs):
+                if not _same(now, then):
+                    raise self._changed(number, "written")
+            if not all(map(_same, seen, self._seen)):
+                use(_values(self._names, tensors))
+            self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
+
+    def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
+        """The weights in order, the links that lead to what is used, and the numbers of the
+        constants among that."""
+        wanted, constants = set(self._names), {id(t): i for i, t in enumerate(self._constants)}
+        weights, links, reached = dict(self._unfound), {}, set()
+        for name, tensor, link in self._find():
+            number = constants.get(id(tensor))
+            if number is not None:
+                reached.add(number)
+            elif name in wanted:
+                weights.setdefault(name, tensor)
+            else:
+                continue
+            while link is not None:
+                links[id(link.holder), link.key] = link
+                link = link.before
+        for name in self._names:
+            if name not in weights:
+                raise ChangedError(f"there is no weight {name!r} any more")
+        return [weights[name] for name in self._names], list(links.values()), reached
+
+    def _changed(self, number: int, how: str) -> ChangedError:
+        return ChangedError(
+            f"a tensor {self._constants[number].spec} that is no Parameter or buffer has been "
+            f"{how} since the function was traced: its values have become constants"
+        )
+
+    def _now(self) -> tuple[int, ...]:
+        return (replaced(), *[writes() for writes in self._writes])
+
+    def _versions(self, tensors: list[Tensor]) -> list[_Version]:
+        data = [tensor.realize_cached_data() for tensor in (*tensors, *self._constants)]
+        return [(each, each.view.written) for each in data]
+
+
+_Version = tuple[NDArray, int]  # a value, and the count of writes at its last one
+Found = tuple[str, Tensor, "Link | None"]  # name, tensor, and the last link that leads to it
+
+
+def _same(one: _Version, other: _Version) -> bool:
+    return one[0] is other[0] and one[1] == other[1]
+
+
+def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
+    data = [tensor.realize_cached_data() for tensor in tensors]
+    return dict(zip(names, data, strict=True))
+
+
+def found_in(
+    fn: Any, arguments: Mapping[str, Any]
+) -> dict[str, tuple[Module | Tensor, Link | None]]:
+    """Modules and Tensors that a call of `fn` with these arguments by name can read, by the prefix
+    of their names, and what leads to them: a Module itself without one, an argument's by its name,
+    and what a function reads from around it by the name it has there."""
+    owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    found: dict[str, Any] = {}
+    if isinstance(owner, Module):
+        found[""] = owner, None
+    for name, value in arguments.items():
+        if isinstance(value, Module):
+            found[name] = value, None
+    if not isinstance(fn, Module):
+        for name, value, link in _around(fn):
+            for path, item, last in _inside(name, value, link):
+                found.setdefault(path, (item, last))
+    return found
+
+
+def tensors_of(found: Mapping[str, tuple[Module | Tensor, Link | None]]) -> Iterator[Found]:
+    """The tensors of what `found_in` gives, by their names."""
+    for prefix, (item, link) in found.items():
+        if isinstance(item, Module):
+            for name, value, last in walk(item, link, hidden=True):
+                if isinstance(value, Tensor):
+                    yield (f"{prefix}.{name}" if prefix else name), value, last
+        else:
+            yield prefix, item, link
+
+
+class _Cell:
+    """A closure's variable as what a Link holds by."""
+
+    def __init__(self, cell: types.CellType) -> None:
+        self._cell = cell
+
+    def __getitem__(self, _: str) -> Any:
+        return self._cell.cell_contents
+
+
+def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
+    """Names and values that a function reads and is not given: closed over, global, bound."""
+    while isinstance(fn, partial):
+        yield from ((f"args.{i}", value, None) for i, value in enumerate(fn.args))
+        keywords = fn.keywords
+        yield from ((n, value, Link(keywords, n, value, None)) for n, value in keywords.items())
+        fn = fn.func
+    fn = inspect.unwrap(fn) if callable(fn) else fn
+    if isinstance(fn, types.MethodType):
+        yield "self", fn.__self__, None
+        fn = fn.__func__
+    if not isinstance(fn, types.FunctionType):
+        call = inspect.getattr_static(type(fn), "__call__", None)
+        if isinstance(call, types.FunctionType):
+            yield "self", fn, None
+            fn = call
+        else:
+            return
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        yield name, value, Link(_Cell(cell), name, value, None)
+    pending, names = [fn.__code__], fn.__globals__
+    while pending:
+        code = pending.pop()
+        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        for name in code.co_names:
+            if name in names:
+                yield name, names[name], Link(names, name, names[name], None)
+
+
+_MOST_DEEP = 4  # lists in dicts in objects ...
+
+
+def _inside(
+    path: str, value: Any, link: Link | None, depth: int = 0
+) -> Iterator[tuple[str, Any, Link | None]]:
+    """Modules and Tensors in a value: itself, or in containers and attributes of plain objects; of
+    a function, what it reads in turn."""
+    if isinstance(value, (Module, Tensor)):
+        yield path, value, link
+        return
+    if depth == _MOST_DEEP:
+        return
+    if isinstance(value, (types.FunctionType, partial, types.MethodType)):
+        for name, item, own in _around(value):
+            yield from _inside(name, item, own or link, depth + 1)
+        return
+    holder: Any = None
+    if isinstance(value, (dict, list, tuple)):
+        holder = value
+    elif type(value).__module__.partition(".")[0] not in _OTHERS and hasattr(value, "__dict__"):
+        if not isinstance(value, (type, types.ModuleType)):
+            holder = vars(value)
+    if holder is not None:
+        for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
+            yield from _inside(f"{path}.{key}", item, Link(holder, key, item, link), depth + 1)
+
+
+_OTHERS = ("builtins", "needle", "numpy", "types", "functools")

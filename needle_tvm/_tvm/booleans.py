@@ -1,0 +1,32 @@
+"""Sums and products of booleans, which LLVM's code generator has none of, as NumPy has them.
+
+An own op that multiplies what it is given is checked in every dtype: of booleans, a sum is `or` and
+a product `and`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm_ffi
+
+_LOGICAL = ((tirx.Add, tirx.Or), (tirx.Mul, tirx.And), (tirx.Max, tirx.Or), (tirx.Min, tirx.And))
+
+
+def logical_arithmetic(module: IRModule) -> IRModule:
+    """The module with no arithmetic of booleans in any PrimFunc."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc):
+            body = function.body
+            for kind, logical in _LOGICAL:
+                body = tvm_ffi.structural_map(body, (kind, _changed(logical)))
+            if not body.same_as(function.body):
+                module.update_func(name, function.with_body(body))
+    return module
+
+
+def _changed(logical: Any) -> Any:
+    def change(node: Any) -> Any:
+        return logical(node.a, node.b) if str(node.ty).startswith("bool") else node
+
+    return change

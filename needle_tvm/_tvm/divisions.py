@@ -1,0 +1,58 @@
+"""Divisions of an index that counts downward, as divisions of one that counts upward.
+
+TVM 0.27 flattens buffers by `IterMapSimplify`, which takes floordiv(7 - i, 2) for
+floordiv(i, -2) + 3 and is off by one for odd i, and floormod likewise. Such an index comes of what
+is read backwards and then folded. With y = x + (d - 1 - c),
+
+    floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm_ffi
+
+
+def upward_divisions(module: IRModule) -> IRModule:
+    """The module with no division, in any PrimFunc, of what only falls as its variables rise."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc):
+            body = function.body
+            for kind in (tirx.FloorDiv, tirx.FloorMod):
+                body = tvm_ffi.structural_map(body, (kind, _upward))
+            if not body.same_as(function.body):
+                module.update_func(name, function.with_body(body))
+    return module
+
+
+def _upward(division: Any) -> Any:
+    """A division, innermost first; itself where it is another one."""
+    divisor = division.b
+    if not isinstance(divisor, tirx.IntImm) or int(divisor) <= 0:
+        return division
+    terms: list[tuple[int, Any]] = []
+    constant = _collect(division.a, 1, terms)
+    if not terms or any(factor > 0 for factor, _ in terms):
+        return division
+    dtype, d = str(divisor.ty), int(divisor)
+    value: Any = tirx.const(d - 1 - constant, dtype)
+    for factor, term in terms:
+        value = value + (term if factor == -1 else term * tirx.const(-factor, dtype))
+    if isinstance(division, tirx.FloorDiv):
+        return tirx.const(0, dtype) - tirx.FloorDiv(value, divisor)
+    return tirx.const(d - 1, dtype) - tirx.FloorMod(value, divisor)
+
+
+def _collect(expr: Any, factor: int, terms: list[tuple[int, Any]]) -> int:
+    """Append (factor, term) of all that a sum adds up besides constants; the constants' sum."""
+    if isinstance(expr, tirx.IntImm):
+        return factor * int(expr)
+    if isinstance(expr, tirx.Add):
+        return _collect(expr.a, factor, terms) + _collect(expr.b, factor, terms)
+    if isinstance(expr, tirx.Sub):
+        return _collect(expr.a, factor, terms) + _collect(expr.b, -factor, terms)
+    if isinstance(expr, tirx.Mul) and isinstance(expr.b, tirx.IntImm) and int(expr.b):
+        return _collect(expr.a, factor * int(expr.b), terms)
+    terms.append((factor, expr))
+    return 0

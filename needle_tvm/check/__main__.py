@@ -1,0 +1,171 @@
+"""`python -m needle_tvm.check`: programs drawn at random, compiled at every stage and compared."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm import command_line as cli
+from needle_tvm.errors import InstallError
+from needle_tvm.words import printable
+
+if TYPE_CHECKING:
+    from needle_tvm.check.campaign import Summary
+
+_KINDS = ("ops", "gradient", "torch")
+_PROGRAMS = 10_000  # of each kind, where no seeds are given
+_SAID_SECONDS = 2.0  # between two states of the progress
+
+
+def make_parser() -> cli.Parser:
+    parser = cli.Parser(prog="needle_tvm.check", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--kind", choices=_KINDS, action="append", help="of programs (all, torch where it is)")
+    add("--seeds", type=_seeds, metavar="A:B", help="from A on, below B (10,000 from a new A)")
+    add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="the Ith of N parts of them")
+    add("--processes", type=cli.positive, default=1, metavar="N", help="programs at once (1)")
+    add("--minutes", type=cli.minutes, metavar="M", help="begin no program after so long")
+    add(
+        "--out",
+        type=Path,
+        default=Path("out/campaign/programs.jsonl"),
+        metavar="FILE",
+        help="results, a line each; a run goes on where the file ends (%(default)s)",
+    )
+    add(
+        "--shrink",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="for making a failing program small, 0 for not at all (%(default)g)",
+    )
+    add("--stop", action="store_true", help="end at the first failure")
+    return parser
+
+
+def _seeds(text: str) -> range:
+    first, colon, last = text.partition(":")
+    try:
+        start = cli.natural(first)
+        end = cli.natural(last) if colon else start + 1
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B") from None
+    if end <= start:
+        raise argparse.ArgumentTypeError(f"{text}: no seeds")
+    return range(start, end)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("/")
+    try:
+        number, shards = cli.positive(first), cli.positive(last)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N") from None
+    if number > shards:
+        raise argparse.ArgumentTypeError(f"{text}: there are {shards} parts")
+    return number, shards
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    options = make_parser().parse_args(arguments)
+    return cli.guarded("needle_tvm.check", lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the campaign and prints what it came to, of an interrupted one, too."""
+    kinds = list(dict.fromkeys(options.kind or _KINDS))
+    console = cli.console(stderr=True)
+    if "torch" in kinds and importlib.util.find_spec("torch") is None:
+        if options.kind:
+            raise InstallError("programs of kind torch are PyTorch's: pip install torch")
+        kinds.remove("torch")
+        console.print("no PyTorch here: no programs of kind torch")
+    cli.check_writable(options.out)
+    seeds = options.seeds
+    if seeds is None:
+        base = int(time.time()) // 10 * 10
+        seeds = range(base, base + _PROGRAMS)
+    console.print(f"seeds {seeds.start}:{seeds.stop} of {', '.join(kinds)}")
+
+    from needle_tvm.check import campaign
+
+    plan = campaign.Plan(
+        kinds=kinds,
+        seeds=seeds,
+        shard=options.shard,
+        processes=options.processes,
+        seconds=options.minutes and 60 * options.minutes,
+        shrink_seconds=options.shrink,
+        stop=options.stop,
+    )
+    results = campaign.Results(options.out)
+    try:
+        with cli.progress() as bar:
+            campaign.run(plan, results, _teller(console, bar))
+    finally:
+        found = results.of(plan.programs())
+        summaries = campaign.summaries(found)
+        _print(summaries, campaign.reasons(found), found, options.out)
+    return cli.OK if all(summary.is_sound for summary in summaries) else cli.FAILED
+
+
+def _teller(console: Any, bar: cli.Progress) -> Callable[[int, int, dict[str, Any]], None]:
+    """Prints every failure, and the state of the whole now and then."""
+    said = 0.0
+
+    def say(done: int, total: int, result: dict[str, Any]) -> None:
+        nonlocal said
+        if "script" in result:
+            console.print(_failure(result), soft_wrap=True)
+        if time.monotonic() - said >= _SAID_SECONDS or done == total:
+            said = time.monotonic()
+            bar(done, total, f"{done} of {total} programs")
+
+    return say
+
+
+def _failure(result: dict[str, Any]) -> str:
+    what = printable(str(result["what"])[:300])
+    return f"{result['kind']} {result['seed']}: {result['verdict']} at {result['where']}: {what}"
+
+
+def _print(
+    summaries: Sequence[Summary],
+    reasons: Sequence[tuple[str, int]],
+    found: Sequence[dict[str, Any]],
+    out: Path,
+) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from needle_tvm.check.campaign import VERDICTS
+
+    console = cli.console()
+    table = Table(title="random programs", title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("kind", "programs", *VERDICTS, "share refused", "seconds each"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for each in summaries:
+        table.add_row(
+            each.kind,
+            str(each.programs),
+            *(str(each.counts[verdict]) for verdict in VERDICTS),
+            f"{100 * each.refused:.1f} %",
+            f"{each.seconds / each.programs:.1f}",
+        )
+    console.print(table)
+    for reason, count in reasons:
+        console.print(f"refused {count}: {printable(reason)}", soft_wrap=True)
+    for result in found:
+        if "script" in result:
+            console.print(_failure(result), soft_wrap=True)
+            console.print(f"  {out.with_suffix('.failures') / result['script']}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

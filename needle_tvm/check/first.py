@@ -1,0 +1,32 @@
+"""The check at a model's first compile: its code against the model, on the example inputs."""
+
+from __future__ import annotations
+
+from needle_tvm import golden
+from needle_tvm.errors import MismatchError
+from needle_tvm.runtime import Program
+from needle_tvm.source import Source
+from needle_tvm.stages import STAGES
+
+
+def check(source: Source, program: Program, stage: str) -> None:
+    """Run the program, which has the source's weights, on its example, and compare.
+
+    Results within the tolerance of the whole are right. Of others it is asked what errors may have
+    travelled to each element, which takes longer. Raises MismatchError that names the first
+    operation whose result is wrong.
+    """
+    expected = source.reference(source.example, source.params())
+    found = program.run(source.example)
+    differences = map(golden.relative_difference, expected, found)
+    if all(d <= most for d, most in zip(differences, source.tolerances(), strict=True)):
+        return
+    what = source.explain(found)
+    if what is None:
+        return
+    plainer = [repr(name) for name in STAGES[: STAGES.index(stage)]]
+    advice = f"stage={' or '.join(plainer)} may be right; " if plainer else ""
+    raise MismatchError(
+        f"stage {stage!r} computes other results than the model: {what}; the first to differ is "
+        f"{source.diverges(program, stage)}; {advice}check=False compiles it all the same"
+    )

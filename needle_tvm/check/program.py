@@ -1,0 +1,159 @@
+"""Programs as data: leaves, steps and outputs, and the Python text that runs them.
+
+The text is what is run, so what is shown of a failure is what failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+INPUT, PARAMETER, CONSTANT = "input", "parameter", "constant"
+
+_HEAD = """\
+from math import inf, nan
+import ml_dtypes
+import numpy as np
+import needle as ndl
+from needle import nn, ops
+from needle.ops.slicing import Range
+"""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array the program begins with, drawn by `seed`: floats uniformly from [low, high), and
+    `special` ones among them; integers from the same range, booleans evenly."""
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    seed: int
+    low: float = -2.0
+    high: float = 2.0
+    special: bool = False
+
+    def expression(self) -> str:
+        """NumPy's for the array."""
+        rng = f"np.random.default_rng({self.seed})"
+        if self.dtype == "bool":
+            return f"({rng}.random({self.shape}) < 0.5)"
+        if self.dtype.startswith("int"):
+            drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self.shape})"
+            return f'{drawn}.astype("{self.dtype}")'
+        drawn = f"{rng}.uniform({self.low:g}, {self.high:g}, {self.shape})"
+        if self.special:
+            numbers = "[np.nan, np.inf, -np.inf, -0.0, 0.0]"
+            some = f"{rng}.random({self.shape}) < 0.2"
+            drawn = f"np.where({some}, np.resize({numbers}, {self.shape}), {drawn})"
+        return f'{drawn}.astype("{self.dtype}")'
+
+
+@dataclass(frozen=True)
+class Step:
+    """`results` values by an expression, with {0}, {1} ... in place of its operands: numbers of
+    values, of which the leaves are the first."""
+
+    expression: str
+    operands: tuple[int, ...]
+    results: int = 1
+
+
+@dataclass(frozen=True)
+class Program:
+    """Leaves, then steps, each of which makes the next values; which of them are returned.
+
+    `gradient` leaves: what is returned besides are the gradients of the sum of all returned values
+    of floating-point dtypes, with respect to these.
+    """
+
+    leaves: tuple[Leaf, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    gradient: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        fields = json.loads(text)
+        return cls(
+            tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in fields["leaves"]),
+            tuple(
+                Step(s["expression"], tuple(s["operands"]), s["results"]) for s in fields["steps"]
+            ),
+            tuple(fields["outputs"]),
+            tuple(fields["gradient"]),
+        )
+
+    def source(self) -> str:
+        """A module that defines `model` and `inputs`."""
+        names = self._names()
+        leaves = list(zip(self.leaves, names, strict=False))
+        inputs = [(leaf, name) for leaf, name in leaves if leaf.kind == INPUT]
+        params = [(leaf, name) for leaf, name in leaves if leaf.kind == PARAMETER]
+        lines = [_HEAD]
+        for leaf, name in leaves:
+            if leaf.kind == CONSTANT:
+                lines.append(f"{name} = ndl.Tensor({leaf.expression()}, requires_grad=False)")
+        lines += ["", "class Model(nn.Module):", "    def __init__(self):"]
+        lines.append("        super().__init__()")
+        for leaf, name in params:
+            tensor = f"ndl.Tensor({leaf.expression()})"
+            # A buffer where the dtype has no gradient.
+            value = f"nn.Parameter({tensor})" if _is_float(leaf) else tensor
+            lines.append(f"        {_attribute(name)} = {value}")
+        lines.append(f"    def forward({', '.join(['self', *(name for _, name in inputs)])}):")
+        body = [f"{name} = {_attribute(name)}" for _, name in params]
+        body += self._statements(names)
+        lines += [f"        {line}" for line in body]
+        lines += ["", "model = Model().eval()"]
+        arrays = "".join(f"    {leaf.expression()},\n" for leaf, _ in inputs)
+        lines.append(f"inputs = [\n{arrays}]")
+        return "\n".join(lines) + "\n"
+
+    def _names(self) -> list[str]:
+        prefix = {INPUT: "x", PARAMETER: "p", CONSTANT: "c"}
+        names = [f"{prefix[leaf.kind]}{i}" for i, leaf in enumerate(self.leaves)]
+        count = sum(step.results for step in self.steps)
+        return names + [f"v{i}" for i in range(len(names), len(names) + count)]
+
+    def _statements(self, names: list[str]) -> Iterable[str]:
+        at = len(self.leaves)
+        for step in self.steps:
+            made = ", ".join(names[at : at + step.results])
+            at += step.results
+            value = step.expression.format(*(names[i] for i in step.operands))
+            yield f"{made} = {value}"
+        returned = [names[i] for i in self.outputs]
+        if self.gradient:
+            floats = (
+                f"[v for v in ({', '.join(returned)},) if v.dtype.startswith(('float', 'bfloat'))]"
+            )
+            sums = f"(v.astype('float64').sum() for v in {floats})"
+            yield f"total = sum({sums}, ndl.Tensor(np.zeros(())))"
+            yield "total.backward()"
+            for i in self.gradient:
+                name = names[i]
+                # None where no gradient reaches the leaf, which is no finding.
+                yield f"g{i} = {name} * 0 if {name}.grad is None else {name}.grad"
+                returned.append(f"g{i}")
+        yield f"return {', '.join(returned)}"
+
+    def load(self) -> tuple[Any, list[Any]]:
+        """The model and its inputs, as the text defines them."""
+        namespace: dict[str, Any] = {"__name__": "program"}
+        exec(compile(self.source(), "<program>", "exec"), namespace)
+        return namespace["model"], namespace["inputs"]
+
+
+def _attribute(name: str) -> str:
+    return f"self.{name}"
+
+
+def _is_float(leaf: Leaf) -> bool:
+    return leaf.dtype.startswith(("float", "bfloat"))

@@ -1,0 +1,466 @@
+"""How a random program applies the ops whose operands or attributes must fit each other, and the
+layers that graph passes look for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from needle.backend_ndarray.dtypes import is_floating
+
+if TYPE_CHECKING:
+    from needle.op import Op
+    from needle_tvm.check.draw import Drawer, Made
+
+Builder = Callable[["Drawer", "type[Op]"], bool]
+
+
+def _any(d: Drawer, least_rank: int = 0) -> Made:
+    found = d.pick(lambda v: len(v.shape) >= least_rank)
+    return found or d.leaf(d.shape(max(1, least_rank)))
+
+
+def _reshape(d: Drawer, cls: type[Op]) -> bool:
+    """Another shape of the same size, as pieces of its prime factors; sometimes with a -1."""
+    value, rng = _any(d), d.rng
+    size, shape = math.prod(value.shape), [1]
+    if size == 0:
+        shape = [*value.shape, rng.choice([1, 3])]
+    for factor in _factors(size):
+        if rng.random() < 0.5:
+            shape.append(1)
+        shape[-1] *= factor
+    rng.shuffle(shape)
+    if size and rng.random() < 0.3:
+        shape[rng.randrange(len(shape))] = -1
+        return d.add(f"ops.reshape({{0}}, {tuple(shape)})", value) is not None
+    return d.apply(cls, f"shape={tuple(shape)}", value)
+
+
+def _factors(n: int) -> list[int]:
+    found, factor = [], 2
+    while factor <= n:
+        if n % factor:
+            factor += 1
+        else:
+            found.append(factor)
+            n //= factor
+    return found
+
+
+def _broadcast_to(d: Drawer, cls: type[Op]) -> bool:
+    value, rng = _any(d), d.rng
+    shape = [rng.choice([2, 3, 7, 16]) if n == 1 and rng.random() < 0.7 else n for n in value.shape]
+    lead = [rng.choice([1, 2, 5]) for _ in range(rng.randint(0, 2))]
+    return d.apply(cls, f"shape={tuple(lead + shape)}", value)
+
+
+def _permute(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 1)
+    order = d.rng.sample(range(len(value.shape)), len(value.shape))
+    return d.apply(cls, f"axes={tuple(order)}", value)
+
+
+def _transpose(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 2)
+    pair = tuple(d.rng.sample(range(-len(value.shape), len(value.shape)), 2))
+    return d.apply(cls, f"axes={d.rng.choice([None, pair])}", value)
+
+
+def _slices(d: Drawer, shape: tuple[int, ...]) -> str:
+    """The key of ops.Slice: a slice for each axis, as the op keeps them."""
+    return f"tuple(np.s_[{', '.join(d.slice(n) for n in shape)},])"
+
+
+def _slice(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 1)
+    return d.add(f"ops.slice({{0}}, {_slices(d, value.shape)})", value) is not None
+
+
+def _unslice(d: Drawer, cls: type[Op]) -> bool:
+    """The values of a slice, back at their places in zeros."""
+    value = _any(d, 1)
+    key = _slices(d, value.shape)
+    made = d.add(f"ops.slice({{0}}, {key})", value)
+    return (
+        made is not None and d.add(f"ops.unslice({{0}}, {key}, {value.shape})", made[0]) is not None
+    )
+
+
+def _pad(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 1)
+    widths = tuple((d.rng.randint(0, 3), d.rng.randint(0, 3)) for _ in value.shape)
+    return d.apply(cls, f"padding={widths}, value={d.rng.choice([0, 0, 1.5])}", value)
+
+
+def _squeeze(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d)
+    ones = [i for i, n in enumerate(value.shape) if n == 1]
+    chosen = tuple(d.rng.sample(ones, d.rng.randint(0, len(ones))))
+    return d.apply(cls, f"axes={d.rng.choice([None, chosen])}", value)
+
+
+def _unsqueeze(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d)
+    return d.apply(cls, f"axes={d.rng.randint(-len(value.shape) - 1, len(value.shape))}", value)
+
+
+def _dilated(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 1)
+    return d.apply(cls, f"axes={d.axes(value.shape)}, dilation={d.rng.randint(0, 2)}", value)
+
+
+def _several(d: Drawer, cls: type[Op]) -> bool:
+    """Values of one shape, or of one but for an axis, side by side."""
+    first, rng = _any(d, 1), d.rng
+    parts = [first]
+    axis = d.axis(first.shape)
+    for _ in range(rng.randint(1, 3)):
+        shape = list(first.shape)
+        if cls.name == "concat":
+            shape[axis] = rng.choice([1, 2, 5])
+        wanted = tuple(shape)
+        found = d.pick(lambda v, wanted=wanted: v.shape == wanted)  # type: ignore[misc]
+        parts.append(found if found and rng.random() < 0.8 else d.leaf(shape))
+    listed = ", ".join(f"{{{i}}}" for i in range(len(parts)))
+    return d.add(f"ops.{cls.name}([{listed}], {axis})", *parts) is not None
+
+
+def _split(d: Drawer, cls: type[Op]) -> bool:
+    found = d.pick(lambda v: any(0 < n <= 5 for n in v.shape))
+    if found is None:
+        return False
+    axis = d.rng.choice([i for i, n in enumerate(found.shape) if 0 < n <= 5])
+    made = d.add(f"ops.split({{0}}, {axis})", found, results=found.shape[axis])
+    return made is not None
+
+
+def _tuple(d: Drawer, cls: type[Op]) -> bool:
+    one, other = _any(d), _any(d)
+    number = d.rng.randint(0, 1)
+    text = f"ops.tuple_get_item(ops.make_tuple({{0}}, {{1}}), {number})"
+    return d.add(text, one, other) is not None
+
+
+def _added(d: Drawer, cls: type[Op]) -> bool:
+    scalars = ", ".join(f"{name}={d.rng.choice([1, -2, 0.5])}" for name in ("c0", "c1"))
+    return d.apply(cls, scalars, d.floating(), results=2)
+
+
+def _where(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d)
+    condition = d.like(value, "bool")
+    return d.apply(cls, "", condition, value, d.like(value))
+
+
+def _power(d: Drawer, cls: type[Op]) -> bool:
+    base = d.within(_any(d), 0.3, 2.5)
+    return base is not None and d.apply(cls, "", base, d.like(base))
+
+
+def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
+    base = d.within(d.floating(), 0.3, 2.5)
+    exponent = d.rng.choice(["2", "3", "0.5", "-1", "-0.5", "1.7", "0", "1"])
+    return base is not None and d.apply(cls, f"scalar={exponent}", base)
+
+
+def _matmul(d: Drawer, cls: type[Op]) -> bool:
+    """Of any ranks from 1 on, with leading axes that broadcast; of a value with itself, too."""
+    a, rng = _any(d, 1), d.rng
+    terms = a.shape[-1]
+    if len(a.shape) >= 2 and rng.random() < 0.2:
+        return d.add("{0} @ ops.transpose({0})", a) is not None
+    columns = rng.choice([1, 3, 8, 16, 17, 32, 50])
+    lead = [1 if rng.random() < 0.3 else n for n in a.shape[:-2]]
+    shape = rng.choice([[terms], [terms, columns], [terms, columns], [*lead, terms, columns]])
+    wanted = tuple(shape)
+    b = d.pick(lambda v: v.shape == wanted and v.dtype == a.dtype)
+    if b is None or rng.random() < 0.5:
+        b = d.leaf(shape, a.dtype, -1, 1)
+    return d.apply(cls, "", a, b)
+
+
+def _image(d: Drawer) -> Made:
+    """(B, C, H, W)"""
+    rng = d.rng
+    found = d.pick(lambda v: len(v.shape) == 4 and is_floating(v.dtype) and min(v.shape) > 0)
+    if found is not None and rng.random() < 0.7:
+        return found
+    side = [rng.choice([1, 3, 5, 6, 8, 13]) for _ in "hw"]
+    return d.leaf([rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16]), *side], d.float_dtype())
+
+
+def _window(d: Drawer, value: Made) -> tuple[str, tuple[int, int], tuple[int, int]]:
+    """(attributes, size of a kernel, of the result) of a convolution that fits an image."""
+    rng = d.rng
+    while True:
+        kernel = rng.choice([(1, 1), (3, 3), (3, 3), (5, 5), (2, 3), (1, 4), (7, 7)])
+        stride, padding = (tuple(rng.choice(p)) for p in (_STRIDES, _PADDINGS))
+        dilation = rng.choice([(1, 1), (1, 1), (1, 1), (2, 2), (1, 2)])
+        sizes = tuple(
+            (n + 2 * p - w * (k - 1) - 1) // s + 1
+            for n, p, w, k, s in zip(
+                value.shape[2:], padding, dilation, kernel, stride, strict=True
+            )
+        )
+        if min(sizes) > 0:
+            text = f"stride={stride}, padding={padding}, dilation={dilation}"
+            return text, kernel, sizes  # type: ignore[return-value]
+
+
+_STRIDES = ((1, 1), (1, 1), (2, 2), (1, 2), (3, 1))
+_PADDINGS = ((0, 0), (1, 1), (1, 1), (2, 2), (3, 3), (0, 2))
+
+
+def _groups(d: Drawer, channels: int) -> tuple[int, int]:
+    """(groups, channels of output)"""
+    groups = d.rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
+    return groups, groups * d.rng.choice([1, 2, 5, 8, 16])
+
+
+def _conv(d: Drawer, cls: type[Op]) -> bool:
+    x = _image(d)
+    text, kernel, _ = _window(d, x)
+    groups, outputs = _groups(d, x.shape[1])
+    w = d.leaf([*kernel, x.shape[1] // groups, outputs], x.dtype, -0.5, 0.5)
+    return d.apply(cls, f"{text}, groups={groups}", x, w)
+
+
+def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
+    """What flows back to the input or the weight of a convolution."""
+    x = _image(d)
+    text, kernel, size = _window(d, x)
+    groups, outputs = _groups(d, x.shape[1])
+    back = d.leaf([x.shape[0], outputs, *size], x.dtype, -0.5, 0.5)
+    if cls.name == "conv_weight":
+        return d.apply(cls, f"kernel={kernel}, {text}, groups={groups}", x, back)
+    w = d.leaf([*kernel, x.shape[1] // groups, outputs], x.dtype, -0.5, 0.5)
+    return d.apply(cls, f"size={x.shape[2:]}, {text}, groups={groups}", back, w)
+
+
+def _pooled(d: Drawer, cls: type[Op]) -> bool:
+    x = _image(d)
+    attributes = d.attributes(cls, x.shape)
+    return attributes is not None and d.apply(cls, attributes, x)
+
+
+def _fold(d: Drawer, cls: type[Op]) -> bool:
+    """Windows of an image, put back."""
+    x = _image(d)
+    text, kernel, _ = _window(d, x)
+    made = d.add(f"ops.Unfold(kernel={kernel}, {text}, value=0.0)({{0}})", x)
+    return made is not None and d.apply(cls, f"size={x.shape[2:]}, {text}", made[0])
+
+
+def _index(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
+    """Places along an axis: integers from 0 on, below its extent."""
+    shape = d.rng.choice([[], [1], [3], [7], [2, 3]]) if shape is None else shape
+    return d.leaf(shape, d.rng.choice(["int32", "int64"]), 0, max(1, extent))
+
+
+def _gather(d: Drawer, cls: type[Op]) -> bool:
+    value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
+    if value is None:
+        return False
+    axis = d.axis(value.shape)
+    return d.apply(cls, f"axis={axis}", value, _index(d, value.shape[axis]))
+
+
+def _scatter_add(d: Drawer, cls: type[Op]) -> bool:
+    value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
+    if value is None:
+        return False
+    axis, extent = d.axis(value.shape), d.rng.choice([1, 3, 9])
+    index = _index(d, extent, [value.shape[axis]])
+    return d.apply(cls, f"extent={extent}, axis={axis}", value, index)
+
+
+def _one_hot(d: Drawer, cls: type[Op]) -> bool:
+    classes = d.rng.choice([1, 3, 8])
+    dtype = d.rng.choice(["float32", "float64", "int32", "bool", "float16"])
+    return d.apply(cls, f"num_classes={classes}, dtype={dtype!r}", _index(d, classes))
+
+
+def _normalized(d: Drawer, cls: type[Op]) -> bool:
+    x = d.floating(1)
+    axis = 1 if len(x.shape) > 1 and cls.name == "batch_norm_train" and d.rng.random() < 0.7 else -1
+    w, b = (d.leaf([x.shape[axis]], x.dtype) for _ in "wb")
+    if cls.name == "layer_norm":
+        return d.apply(cls, f"eps={d.rng.choice([1e-5, 1e-3])}", x, w, b)
+    return d.apply(cls, f"axis={axis}, eps={d.rng.choice([1e-5, 1e-3])}", x, w, b, results=3)
+
+
+def _lstm(d: Drawer, cls: type[Op]) -> bool:
+    rng, dtype = d.rng, d.float_dtype()
+    steps, batch = rng.choice([1, 2, 3, 7]), rng.choice([1, 1, 2, 3, 5, 9])
+    hidden = rng.choice([1, 2, 4, 7, 8, 16, 20])
+    c = d.leaf([batch, hidden], dtype)
+    if cls.name == "lstm_gates":
+        return d.apply(cls, "", d.leaf([batch, 4 * hidden], dtype), c, results=2)
+    shape = [steps, batch, 4 * hidden]
+    projected = d.pick(lambda v: v.shape == tuple(shape) and v.dtype == dtype)
+    projected = projected or d.leaf(shape, dtype)
+    h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5)
+    return d.apply(cls, "", projected, h, c, w, results=3)
+
+
+BUILDERS: dict[str, Builder] = {
+    "reshape": _reshape,
+    "broadcast_to": _broadcast_to,
+    "permute": _permute,
+    "transpose": _transpose,
+    "slice": _slice,
+    "unslice": _unslice,
+    "pad": _pad,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "dilate": _dilated,
+    "undilate": _dilated,
+    "concat": _several,
+    "stack": _several,
+    "split": _split,
+    "make_tuple": _tuple,
+    "tuple_get_item": _tuple,
+    "fused_add_scalars": _added,
+    "where": _where,
+    "power": _power,
+    "power_scalar": _power_scalar,
+    "matmul": _matmul,
+    "conv": _conv,
+    "conv_input": _conv_gradients,
+    "conv_weight": _conv_gradients,
+    "max_pool": _pooled,
+    "avg_pool": _pooled,
+    "unfold": _pooled,
+    "fold": _fold,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "one_hot": _one_hot,
+    "layer_norm": _normalized,
+    "batch_norm_train": _normalized,
+    "lstm_gates": _lstm,
+    "lstm_sequence": _lstm,
+}
+
+
+# Layers
+
+
+def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made | None:
+    """act(x @ w + b); on a bias of shape (features,) or (1, features), or none."""
+    w = d.leaf([x.shape[-1], features], x.dtype, -0.7, 0.7, "parameter")
+    made = d.add("{0} @ {1}", x, w)
+    if made and d.rng.random() < 0.8:
+        lead = d.rng.choice([[], [1]])
+        b = d.leaf([*lead, features], x.dtype, -1, 1, "parameter")
+        made = d.add("{0} + {1}", made[0], b)
+    if made and activation != "{0}":
+        made = d.add(activation, made[0])
+    return made[0] if made else None
+
+
+_ACTIVATIONS = (
+    "{0}", "ops.relu({0})", "ops.gelu({0})", "ops.tanh({0})", "ops.silu({0})",
+    "ops.sigmoid({0})", "{0} * ops.sigmoid({0})", "ops.maximum({0}, {0} * 0.1)",
+)  # fmt: skip
+
+
+def mlp(d: Drawer) -> None:
+    x: Made | None = d.floating(2)
+    for _ in range(d.rng.randint(1, 3)):
+        if x is None:
+            return
+        width = d.rng.choice([1, 4, 10, 16, 17, 32, 48, 64])
+        x = _linear(d, x, width, d.rng.choice(_ACTIVATIONS))
+
+
+def attention(d: Drawer) -> None:
+    """softmax(q k^T / s + mask) v of one or several heads, on products of one tensor or not."""
+    rng = d.rng
+    batch, heads, length, width = (
+        rng.choice(c) for c in ([1, 2, 3], [1, 2, 4], [1, 3, 10, 17], [4, 8, 16])
+    )
+    x = d.leaf([batch, length, heads * width], d.float_dtype(), kind="input")
+    if rng.random() < 0.5:
+        w, b = (d.leaf([heads * width], x.dtype) for _ in "wb")
+        made = d.add("ops.layer_norm({0}, {1}, {2})", x, w, b)
+        x = made[0] if made else x
+    parts = [_linear(d, x, heads * width) for _ in "qkv"]
+    split = f"ops.permute(ops.reshape({{0}}, ({batch}, {length}, {heads}, {width})), (0, 2, 1, 3))"
+    split_parts = [d.add(split, part) for part in parts if part is not None]
+    if len(split_parts) < 3 or not all(split_parts):
+        return
+    q, k, v = (part[0] for part in split_parts if part)
+    scores = d.add(f"({{0}} @ ops.transpose({{1}})) * {1 / math.sqrt(width):.6g}", q, k)
+    if scores and rng.random() < 0.4:
+        mask = d.leaf([length, length], x.dtype, -3, 3, "constant")
+        scores = d.add("{0} + {1}", scores[0], mask)
+    weights = scores and d.add("ops.softmax({0})", scores[0])
+    out = weights and d.add("{0} @ {1}", weights[0], v)
+    joined = f"ops.reshape(ops.permute({{0}}, (0, 2, 1, 3)), ({batch}, {length}, {heads * width}))"
+    out = out and d.add(joined, out[0])
+    if out and rng.random() < 0.7:
+        last = _linear(d, out[0], heads * width)
+        if last is not None:
+            d.add("{0} + {1}", last, x)
+
+
+def convolutions(d: Drawer) -> None:
+    """Convolution, normalisation in evaluation or by statistics, activation; a residual or not."""
+    x, rng = _image(d), d.rng
+    first = x
+    for _ in range(rng.randint(1, 2)):
+        kernel = rng.choice([1, 3, 3, 5])
+        groups, outputs = _groups(d, x.shape[1])
+        if rng.random() < 0.4:
+            groups, outputs = 1, x.shape[1]
+        w = d.leaf([kernel, kernel, x.shape[1] // groups, outputs], x.dtype, -0.4, 0.4, "parameter")
+        padding = (kernel // 2, kernel // 2)
+        attributes = f"stride=(1, 1), padding={padding}, dilation=(1, 1), groups={groups}"
+        made = d.add(f"ops.Conv({attributes})({{0}}, {{1}})", x, w)
+        if made and rng.random() < 0.7:
+            shape = [1, outputs, 1, 1]
+            scale, shift = (d.leaf(shape, x.dtype, 0.5, 1.5, "parameter") for _ in "sb")
+            made = d.add("{0} * {1} + {2}", made[0], scale, shift)
+        if made:
+            made = d.add(rng.choice(_ACTIVATIONS), made[0])
+        if not made:
+            return
+        x = made[0]
+    if x.shape == first.shape and rng.random() < 0.6:
+        d.add("ops.relu({0} + {1})", x, first)
+    elif rng.random() < 0.4:
+        d.add("ops.mean({0}, (2, 3))", x)
+
+
+def recurrence(d: Drawer) -> None:
+    """An LSTM's sequence on a projected input, and what is read of it."""
+    rng, dtype = d.rng, d.float_dtype()
+    steps, batch, width, hidden = (
+        rng.choice(c) for c in ([1, 4, 6], [1, 2, 4], [3, 8], [4, 7, 16])
+    )
+    x = d.leaf([steps, batch, width], dtype, kind="input")
+    projected = _linear(d, x, 4 * hidden)
+    if projected is None:
+        return
+    h, c = (d.leaf([batch, hidden], dtype) for _ in "hc")
+    w = d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5, "parameter")
+    made = d.add("ops.LstmSequence()({0}, {1}, {2}, {3})", projected, h, c, w, results=3)
+    if made:
+        d.add(rng.choice(["{0}[-1]", "{0}[:, -1]", "ops.permute({0}, (1, 0, 2))"]), made[0])
+
+
+def loss(d: Drawer) -> None:
+    """Cross entropy over the last axis."""
+    x = d.floating(2)
+    if x.shape[-1] == 0:
+        return
+    y = _index(d, x.shape[-1], list(x.shape[:-1]))
+    text = (
+        f"(ops.logsumexp({{0}}, -1) - ({{0}} * ops.one_hot({{1}}, {x.shape[-1]})).sum(-1)).mean()"
+    )
+    d.add(text, x, y)
+
+
+LAYERS: tuple[Callable[[Drawer], Any], ...] = (mlp, attention, convolutions, recurrence, loss)

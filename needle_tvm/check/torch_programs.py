@@ -1,0 +1,99 @@
+"""Programs of the campaign that go through `compile_torch`: PyTorch's results and the code's.
+
+What a PyTorch module gives is the reference, and `torch_reference` says which errors are no fault.
+The modules are drawn by `torch_draw`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from needle_tvm import torch_models, torch_reference
+from needle_tvm.check import verdicts
+from needle_tvm.check.torch_draw import TorchProgram, draw
+from needle_tvm.target import resolve
+from needle_tvm.tune.options import Options
+
+
+def judged(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict on the program of a `seed`, or on one given as `program`, as `judge.serve`.
+
+    What is compiled goes to the cache folder there is."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # its pool and TVM's slow each other down
+    if "program" in request:
+        program = TorchProgram.from_json(request["program"])
+    else:
+        program = draw(int(request["seed"]))
+    where, verdict, what = _judged(torch, program)
+    return {
+        "verdict": verdict,
+        "where": where,
+        "what": what,
+        "program": program.to_json(),
+        "ops": program.operations(),
+        "steps": len(program.steps),
+    }
+
+
+def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
+    where = "eager"
+    try:
+        model, inputs = program.load()
+        with torch.no_grad():
+            expected = model(*inputs)
+        where = "export"
+        taken = torch_models.take(model, inputs)
+        reference = torch_reference.Reference(taken)
+        where = "exported"
+        wrong = _difference(torch, reference, expected, expected)
+        if wrong:
+            return where, verdicts.WRONG, wrong
+        for stage, threads, results in _compiled(taken, inputs):
+            where = f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
+            for found in results:
+                wrong = _difference(torch, reference, expected, found)
+                if wrong:
+                    return where, verdicts.WRONG, wrong
+    except verdicts.Failure as failure:
+        return verdicts.raised(failure.where, failure.error)
+    except Exception as error:  # whatever is raised is what is reported
+        return verdicts.raised(where, error)
+    return "", verdicts.RIGHT, ""
+
+
+def _difference(
+    torch: Any, reference: torch_reference.Reference, expected: Any, found: Any
+) -> str | None:
+    """What is wrong with a result, in words: its structure, or a tensor of it."""
+    flatten = torch.utils._pytree.tree_flatten
+    (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
+    if nested != structure:
+        return f"a result nested as {nested}, expected {structure}"
+    arrays = [torch_reference.array(each) for each in tensors]
+    for i, want in enumerate(wanted):
+        if want.dtype in (
+            torch.int8,
+            torch.uint8,
+            torch.int16,
+        ):  # which needle's Tensors hold as int32
+            arrays[i] = arrays[i].astype(torch_reference.array(want).dtype)
+    return reference.difference(arrays)
+
+
+def _compiled(
+    taken: torch_models.Taken, inputs: tuple[Any, ...]
+) -> Iterator[tuple[str, int, list[Any]]]:
+    """Stage, threads, and the results of two calls, of which the second finds memory used."""
+    for stage, threads in verdicts.VARIANTS:
+        try:
+            compiled = torch_models.compile_taken(
+                taken, resolve("cpu", threads), stage, Options(), recompile=True, check=False
+            )
+            yield stage, threads, [compiled(*inputs) for _ in range(2)]
+        except Exception as error:
+            raise verdicts.Failure(f"{stage}, {threads} threads", error) from error

@@ -1,0 +1,31 @@
+"""Which inputs of a graph are indices, and what is valid for them."""
+
+from __future__ import annotations
+
+from needle.autograd import Node
+from needle.backend_ndarray.dtypes import INTEGER
+from needle.ops.elementwise import Cast
+from needle.ops.movement import Flip, Squeeze, Unsqueeze
+from needle.ops.shape import BroadcastTo, Permute, Reshape, Transpose
+from needle.trace import Graph
+
+# Their results hold every element of the input and nothing else.
+_KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsqueeze)
+
+
+def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
+    """Of inputs that ops take as indices, as they are or in another arrangement: the least and the
+    largest that all of these ops take."""
+    found: dict[Node, tuple[int, int]] = {}
+    for node in graph.nodes:
+        if node.op is None:
+            continue
+        specs = [operand.spec for operand in node.input_nodes]
+        for number, (low, high) in node.op.index_ranges(*specs).items():
+            source = node.input_nodes[number]
+            while isinstance(source.op, _KEEP_ALL) and source.spec.dtype in INTEGER:
+                (source,) = source.input_nodes
+            if source.spec.dtype in INTEGER:
+                before = found.get(source, (low, high))
+                found[source] = max(low, before[0]), min(high, before[1])
+    return found

@@ -1,0 +1,73 @@
+"""Checks for ops, eager and compiled: `check_op(MyOp)`. `needle.testing` needs no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import ops, testing
+from needle.backend_ndarray import DTYPES, Device
+from needle.op import Op
+from needle.testing import Compiled, OpCheckError
+from needle.trace import trace
+from needle_tvm import bfloat16, build
+from needle_tvm._tvm import relax, tvm
+from needle_tvm.memory import aligned_copy
+from needle_tvm.stages import STAGES
+from needle_tvm.target import resolve
+
+__all__ = ["OpCheckError", "check_op", "compiled"]
+
+
+def check_op(
+    op_class: type[Op],
+    *,
+    stages: Sequence[str] = STAGES,
+    devices: Sequence[Device] | None = None,
+    dtypes: Sequence[str] = DTYPES,
+) -> None:
+    """Checks every rule of an op against its samples, as `needle.testing.check_op` does, and that
+    what it compiles to at each of the stages agrees with its NumPy twin in all of these dtypes.
+
+    Raises OpCheckError, and what compiling raises.
+    """
+    hooks = {stage: compiled(stage) for stage in stages}
+    testing.check_op(op_class, devices=devices, dtypes=dtypes, compiled=hooks)
+
+
+def compiled(stage: str) -> Compiled:
+    """What `needle.testing.check_op` takes as `compiled`: the op at a stage, for this processor.
+
+    It is compiled in memory: nothing is linked, cached or exported.
+    """
+    target = resolve("cpu").to_tvm()
+    kept: dict[tuple[str, str], Any] = {}
+
+    def run(op: Op, inputs: list[Any]) -> Any:
+        key = repr(op), str([_described(value) for value in inputs])
+        if key not in kept:
+            graph = trace(lambda *values: op(*map(_grouped, values)), *inputs)
+            module = build.schedule(build.lower(graph, target, stage), target, stage)
+            machine = relax.VirtualMachine(relax.build(module, target=target), tvm.cpu())
+            kept[key] = graph, machine["main"]
+        graph, main = kept[key]
+        copies = [
+            aligned_copy(np.asarray(leaf)) for leaf in graph.flatten_inputs(tuple(inputs), {})
+        ]
+        result = main(*[bfloat16.to_tensor(tvm.runtime, array) for array in copies])
+        parts = [result] if hasattr(result, "numpy") else list(result)
+        return graph.unflatten_outputs([bfloat16.to_array(part) for part in parts])
+
+    return run
+
+
+def _grouped(value: Any) -> Any:
+    return ops.make_tuple(*value) if isinstance(value, tuple) else value
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_described(part) for part in value)
+    return value.shape, str(value.dtype)

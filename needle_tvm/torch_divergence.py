@@ -1,0 +1,103 @@
+"""Which of a PyTorch model's operators compiled code computes wrongly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm import artifact, runtime, torch_reference, trees
+from needle_tvm.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from needle_tvm.products import Choice
+    from needle_tvm.target import TargetSpec
+    from needle_tvm.torch_models import Taken
+
+
+def first_divergence(
+    taken: Taken,
+    spec: TargetSpec,
+    stage: str,
+    precision: str,
+    by_library: Choice | None,
+    disable: Collection[str],
+) -> str:
+    """Name and module of the first operator, in the order of the program, whose result is wrong.
+
+    Compiles the model once more with every operator's result as an output; where the results are
+    right that way, only the fusion across them can be at fault, and that is what is said.
+    """
+    from needle_tvm import build, torch_models
+
+    nodes = _nodes(taken.functional)
+    program = _returning(taken.functional, nodes)
+    module = torch_models.translated(program)
+    outputs = [torch_models.described(part) for part in module["main"].ret_ty.fields]
+    tree = {"tuple": [trees.LEAF] * len(nodes)}
+    changes = {"outputs": outputs, "output_tree": tree, "bare_output": False}
+    signature = {**taken.signature, **changes}
+    target = spec.to_tvm()
+    module = torch_models.lowered(module, target, stage, precision, by_library, disable)
+    module = build.schedule(module, target, stage, disable)
+    with scratch_folder("needle-divergence-") as folder:
+        build.write_library(module, target, folder)
+        manifest = build.describe(signature, module, spec, target, {})
+        artifact.write_manifest(folder, manifest)
+        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        probed.set_params(taken.params)
+        results = probed.run(taken.example)
+    reference = torch_reference.Reference(taken, precision, nodes)
+    wrong = reference.first_wrong([torch_reference.array(result) for result in results])
+    if wrong is None:
+        return "no single operator: the fault is in their fusion"
+    return _name(nodes[wrong[0]])
+
+
+def _nodes(program: Any) -> list[Any]:
+    """The operators of a program that make one tensor each."""
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and hasattr(node.meta.get("val"), "dtype")
+    ]
+
+
+def _returning(program: Any, nodes: list[Any]) -> Any:
+    """The program with the values of these nodes as its outputs."""
+    import torch
+    from torch.export import graph_signature as signatures
+
+    graph = torch.fx.Graph()
+    copies: dict[Any, Any] = {}
+    graph.graph_copy(program.graph, copies)
+    graph.output(tuple(copies[node] for node in nodes))
+
+    def named(node: Any) -> Any:  # a copy may have another name
+        return signatures.TensorArgument(name=copies[node].name)
+
+    holders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    inputs = [
+        dataclasses.replace(spec, arg=named(node))
+        for spec, node in zip(program.graph_signature.input_specs, holders, strict=True)
+    ]
+    kind = signatures.OutputKind.USER_OUTPUT
+    outputs = [signatures.OutputSpec(kind, named(node), None) for node in nodes]
+    return torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=graph,
+        graph_signature=signatures.ExportGraphSignature(inputs, outputs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
+
+
+def _name(node: Any) -> str:
+    """The operator, and the submodule that called it."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{name} in {path}" if path else name

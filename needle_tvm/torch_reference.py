@@ -1,0 +1,179 @@
+"""What PyTorch gives for an exported program, and what errors may have travelled to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle.testing import tolerance
+from needle_tvm import arrays, bfloat16, golden, trees
+from needle_tvm.check import bounds
+from needle_tvm.precision import FLOAT32
+
+if TYPE_CHECKING:
+    from needle_tvm.torch_models import Taken
+
+Array = np.ndarray[Any, Any]
+
+_RUNS = 12  # disturbed evaluations of the whole program
+_SURE = 48  # of them before a difference counts: a tie is missed by one run in two
+
+
+def of(taken: Taken) -> Callable[..., list[Array]]:
+    """A function of inputs and weights by name that runs the exported program in PyTorch."""
+    import torch
+
+    # The model's owner may change its buffers later; in the code they are constants.
+    exported = taken.exported
+    constants = {name: tensor.detach().clone() for name, tensor in exported.named_buffers()}
+
+    def run(inputs: Sequence[Array], params: Mapping[str, Array]) -> list[Array]:
+        nested = _nested(taken, [tensor(array) for array in inputs])
+        state = {name: tensor(array) for name, array in params.items()}
+        with torch.no_grad():
+            # Each name has its own tensor here, a tied one too: `set_params` has compared them.
+            result = torch.func.functional_call(
+                exported.module(), {**constants, **state}, nested, tie_weights=False
+            )
+        leaves, _ = torch.utils._pytree.tree_flatten(result)
+        return [array(leaf) for leaf in leaves]
+
+    return run
+
+
+class Reference:
+    """What values of the program are for its example, and which errors are no fault.
+
+    Its operators run in PyTorch one by one, each result disturbed by what an implementation may be
+    off by: as far as the results of such runs lie apart a right one may be off (`check.bounds`).
+    Whole numbers are taken to be exact. `precision` is what operands of products may be rounded to.
+    The values are those of `nodes` of the functional program, by default of its outputs.
+    """
+
+    def __init__(
+        self, taken: Taken, precision: str = FLOAT32, nodes: Sequence[Any] | None = None
+    ) -> None:
+        self._taken, self._precision, self._nodes = taken, precision, nodes
+        if nodes is None:
+            self._expected = of(taken)(taken.example, taken.params)
+        else:
+            self._expected = _run(taken, nodes, lambda value: value)
+        self._runs: list[list[Array]] = []
+
+    def difference(self, found: Sequence[Array]) -> str | None:
+        """What is wrong with results, in words; None where they are as near as can be asked."""
+        wrong = self.first_wrong(found)
+        return None if wrong is None else f"output {wrong[0]}: {wrong[1]}"
+
+    def first_wrong(self, found: Sequence[Array]) -> tuple[int, str] | None:
+        """The number of the first wrong result, and what is wrong with it."""
+        return None if self._wrong(found, _RUNS) is None else self._wrong(found, _SURE)
+
+    def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
+        while len(self._runs) < runs:
+            disturb = _disturbance(self._taken, self._precision, len(self._runs))
+            nodes = self._nodes or _outputs(self._taken.functional)
+            self._runs.append(_run(self._taken, nodes, disturb))
+        for number, (value, have) in enumerate(zip(self._expected, found, strict=True)):
+            if have.dtype != value.dtype:
+                return number, f"dtype {have.dtype}, expected {value.dtype}"
+            wanted = bounds.expected(value, [each[number] for each in self._runs])
+            what = wanted.difference(have)
+            if what is not None:
+                return number, what
+        return None
+
+
+def _outputs(program: Any) -> list[Any]:
+    """The nodes of a program whose values its model returns."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    return [nodes[name] for name in program.graph_signature.user_outputs]
+
+
+def _run(taken: Taken, nodes: Sequence[Any], change: Callable[[Any], Any]) -> list[Array]:
+    """The values of nodes for the example, where each operator's result is changed."""
+    import torch
+
+    class Changed(torch.fx.Interpreter):
+        def run_node(self, node: Any) -> Any:
+            result = super().run_node(node)
+            if isinstance(result, (tuple, list)) and node.op != "output":
+                return type(result)(map(change, result))
+            return change(result)
+
+    program, given = taken.functional, iter(map(tensor, taken.example))
+    arguments = []
+    for spec in program.graph_signature.input_specs:
+        if spec.target in taken.params:
+            arguments.append(tensor(taken.params[spec.target]))
+        elif spec.target is None:
+            arguments.append(next(given))
+        else:
+            held = program.state_dict.get(spec.target)
+            arguments.append(program.constants[spec.target] if held is None else held)
+    run = Changed(program.graph_module, garbage_collect_values=False)
+    with torch.no_grad():
+        run.run(*arguments)
+    return [array(run.env[node]) for node in nodes]
+
+
+def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[[Any], Any]:
+    """A function that puts a floating-point tensor off by a little."""
+    import torch
+
+    amplitudes: dict[Any, float] = {}
+    generator = torch.Generator().manual_seed(seed)
+    weights = taken.signature["params"]
+
+    def amplitude(dtype: Any) -> float:
+        if dtype not in amplitudes:
+            name = str(dtype).partition(".")[2]
+            spec = [{"shape": [1], "dtype": name}]
+            narrow, full = (
+                max(golden.estimated_tolerances(spec, weights, each))
+                for each in (precision, FLOAT32)
+            )
+            amplitudes[dtype] = tolerance(name) / 4 + narrow - full
+        return amplitudes[dtype]
+
+    def disturbed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        wide = value.to(torch.float64)
+        if bool((wide == wide.round()).all()):
+            return value
+        signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
+        return (wide * (1 + amplitude(value.dtype) * signs)).to(value.dtype)
+
+    return disturbed
+
+
+def _nested(taken: Taken, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """The model's arguments, of these tensors."""
+    given: Iterator[Any] = iter(tensors)
+    return tuple(
+        trees.unflatten(tree, list(itertools.islice(given, trees.leaves(tree))))
+        for tree in taken.arguments
+    )
+
+
+def array(value: Any) -> Array:
+    """A tensor, of PyTorch or of the runtime, as a NumPy array of its own."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous()
+    return np.array(arrays.as_numpy(value, "tensor"))
+
+
+def tensor(array: Array) -> Any:
+    """An array as a tensor of its own."""
+    import torch
+
+    array = np.array(array)
+    if bfloat16.is_bfloat16(array.dtype):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,52 @@
+"""What a result may be off by: enough for what is unspecified, and no more."""
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.trace import trace
+from needle_tvm.check.bounds import Evaluation
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def evaluated(function, *arrays):
+    graph = trace(function, *map(ndl.Tensor, arrays))
+    return Evaluation(graph, arrays, {})
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_convolution_of_infinite_weights_tells_nothing_of_finite_results(rng, number):
+    def function(g, w):
+        return ops.ConvInput(size=(6, 7), stride=(3, 2), padding=(0, 1))(g, w)
+
+    g, w = rng.uniform(-1, 1, (1, 2, 4, 2)), rng.uniform(-1, 1, (1, 3, 1, 2))
+    evaluation = evaluated(function, g, w)
+    right = function(ndl.Tensor(g), ndl.Tensor(w)).numpy()
+    assert evaluation.difference([right]) is None
+    assert evaluation.difference([right + 0.01]) is not None
+    w[0, 0, 0, 0] = number
+    evaluation = evaluated(function, g, w)
+    found = function(ndl.Tensor(g), ndl.Tensor(w)).numpy()
+    assert evaluation.difference([found]) is None
+    assert evaluation.difference([np.full_like(found, np.nan)]) is None
+
+
+def test_a_rounding_that_matters_is_let_through_and_an_error_is_not(rng):
+    x = rng.uniform(-1, 1, (50,)).astype("float32")
+    evaluation = evaluated(lambda x: (x + 1000.0) - 1000.0, x)
+    rounded = (x + np.float32(1000)) - np.float32(1000)
+    assert evaluation.difference([rounded]) is None
+    assert evaluation.difference([rounded + np.float32(0.5)]) is not None
+
+
+def test_the_largest_of_near_equals_may_be_any_of_them():
+    x = np.array([[1.0, 1.0 + 1e-7, 0.5], [1.0, 2.0, 0.5]], "float32")
+    evaluation = evaluated(lambda x: ops.argmax(x * 1.1, 1), x)
+    assert evaluation.difference([np.array([0, 1])]) is None
+    assert evaluation.difference([np.array([1, 1])]) is None
+    assert evaluation.difference([np.array([0, 0])]) is not None

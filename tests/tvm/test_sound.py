@@ -1,0 +1,198 @@
+"""What an outside review found to compile wrongly or not at all, and its neighbours.
+
+Each is compared with NumPy, in float64 where the types allow it.
+"""
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle import nn, ops
+from needle.testing import assert_close
+
+from .conftest import tensor
+
+STAGES = ("noopt", "fused", "tuned")
+THREADS = (1, 2)
+
+
+def check(function, arrays, expected, stage="tuned", threads=None, length=1):
+    """Two calls of the compiled function give what is expected; the second finds memory used."""
+    compiled = needle_tvm.compile(
+        function, *map(tensor, arrays), stage=stage, threads=threads, check=False
+    )
+    for _ in range(2):
+        results = compiled(*map(tensor, arrays))
+        results = results if isinstance(results, tuple) else (results,)
+        for found, value in zip(results, expected, strict=True):
+            value = np.asarray(value).astype(found.dtype)
+            assert_close(found.numpy(), value, reduction_length=length)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(24,), (17,), (1001,), (3, 5, 7)])
+@pytest.mark.parametrize("base", ["same", "one"])
+def test_a_power_that_is_read_twice(shape, dtype, base, rng):
+    """Elements that a vector moved back computed twice, over memory that TVM shares."""
+    b = rng.standard_normal(shape).astype(dtype)
+    a = rng.standard_normal(shape if base == "same" else (1,)).astype(dtype)
+    wide = [x.astype("float64") for x in (a, b)]
+    v = (np.abs(wide[0]) + 0.6) ** np.tanh(wide[1])
+
+    def f(a, b):
+        v = (ops.abs(a) + 0.6) ** ops.tanh(b)
+        return v + v * v
+
+    for threads in THREADS:
+        check(f, [a, b], [v + v * v], threads=threads)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "bool"])
+@pytest.mark.parametrize("length", [17, 24, 31, 50])
+def test_normalised_vectors_of_integers(length, dtype, rng):
+    x = rng.integers(-3, 4, length).astype(dtype)
+    wide = x.astype("float64")
+    softmax = np.exp(wide - wide.max())
+    log = wide - wide.max() - np.log(softmax.sum())
+
+    def f(x):
+        return ops.softmax(x, axis=-1), ops.logsoftmax(x)
+
+    try:
+        f(tensor(x))
+    except TypeError:
+        pytest.skip(f"needle has no softmax of {dtype}")
+    check(f, [x], [softmax / softmax.sum(), log], length=length)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_outputs_made_of_parameters_alone(stage, rng):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = nn.Parameter(rng.standard_normal((3, 5)).astype("float32"))
+            self.q = nn.Parameter(rng.standard_normal((5,)).astype("float32"))
+
+        def forward(self, x):
+            total = self.p.sum()
+            return x * 2, total, self.p, ops.exp(self.q) @ self.p.transpose(), total + x
+
+    model = Model()
+    model.eval()
+    x = rng.standard_normal((2, 2)).astype("float32")
+    p, q = (each.numpy().astype("float64") for each in (model.p, model.q))
+    expected = [x * 2, p.sum(), p, np.exp(q) @ p.T, p.sum() + x]
+    check(model, [x], expected, stage, length=15)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_vectors_multiplied_after_a_0_d_operand(stage, rng):
+    a, b = (rng.standard_normal(9).astype("float32") for _ in range(2))
+    m = rng.standard_normal((9, 4)).astype("float32")
+    s = np.float32(1.5).reshape(())
+
+    def f(a, b, m, s):
+        return ops.matmul(a * s, b), ops.matmul(a + s, m), ops.matmul(m.transpose(), s - b) * s
+
+    expected = [a * s @ b, (a + s) @ m, m.T @ (s - b) * s]
+    check(f, [a, b, m, s], expected, stage, length=9)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("axes", [(-1, -2), (2, 0), (1, -3), (2, 1, 0), (-2, 2)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions_over_unsorted_axes(stage, axes, keepdims, rng):
+    x = rng.standard_normal((4, 3, 5)).astype("float32")
+    wide = x.astype("float64")
+
+    def f(x):
+        return (
+            ops.var(x, axes, keepdims=keepdims),
+            ops.summation(x, axes, keepdims=keepdims),
+            ops.max(x, axes, keepdims=keepdims),
+            ops.mean(x, axes, keepdims=keepdims),
+        )
+
+    kept = {"axis": axes, "keepdims": keepdims}
+    expected = [wide.var(**kept), wide.sum(**kept), wide.max(**kept), wide.mean(**kept)]
+    check(f, [x], expected, stage, length=60)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("start", range(0, 24, 5))
+def test_reversed_slices_with_steps(stage, start, rng):
+    """TVM's divisions of what counts downward were wrong, and LLVM's vectors of masked loops."""
+    x = rng.standard_normal((24, 12)).astype("float32")
+    key = (slice(start, None, -3), slice(None, None, -1))
+    check(
+        lambda x: (ops.exp(x[key]), x[key].reshape((-1,)) * 2),
+        [x],
+        [np.exp(x[key].astype("float64")), x[key].reshape(-1) * 2],
+        stage,
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_nothing_and_empty_tensors(stage):
+    empty = np.zeros((0, 3), "float32")
+    full = np.arange(6, dtype="float32").reshape(2, 3)
+    with np.errstate(all="ignore"):
+        check(
+            lambda e, x: (e + 1, ops.summation(e, 0), ops.concat((e, x), 0), e @ x.transpose()),
+            [empty, full],
+            [empty + 1, empty.sum(0), full, np.zeros((0, 2))],
+            stage,
+        )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_constants_keep_their_dtype(stage, dtype):
+    """64 bits became 32 on the way into the module."""
+    big = {"float64": 1 + 2.0**-40, "int64": 2**40 + 1}[dtype]
+    constant = np.full(3, big, dtype)
+    x = np.arange(3, dtype=dtype)
+    table = tensor(constant)
+    check(lambda x: x + table, [x], [x + constant], stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_bfloat16_is_rounded_between_operations(stage, rng):
+    """TVM dropped the casts between operations that it fused."""
+    import ml_dtypes
+
+    def rounded(x):
+        return x.astype(ml_dtypes.bfloat16).astype("float32")
+
+    x = rng.standard_normal(200).astype(ml_dtypes.bfloat16)
+    wide = x.astype("float32")
+    expected = rounded(rounded(wide * 3) - rounded(wide * 2))
+    compiled = needle_tvm.compile(lambda x: x * 3 - x * 2, tensor(x), stage=stage)
+    found = compiled(tensor(x)).numpy().astype("float32")
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("length", [5, 64])
+def test_an_own_ops_arithmetic_of_booleans(stage, length, rng):
+    """Topi leaves sums and products of booleans as they are; LLVM's code generator has none."""
+    from needle.op import REGISTRY, Elementwise, register
+
+    @register
+    class OwnMix(Elementwise):
+        """y = x * x + x."""
+
+        def reference(self, x):
+            return x * x + x
+
+        def compute(self, x):
+            return x * x + x
+
+        def emit_te(self, k, x):
+            return k.topi.add(k.topi.multiply(x, x), k.topi.maximum(x, k.topi.minimum(x, x)))
+
+    try:
+        x = rng.integers(0, 2, length).astype(bool)
+        check(lambda x: OwnMix()(x), [x], [x], stage)
+    finally:
+        del REGISTRY["own_mix"]
