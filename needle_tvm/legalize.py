@@ -134,6 +134,28 @@ def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
     return rule
 
 
+def _extremum(
+    op: Op, choose: Callable[[Any, Any], Any]
+) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """The larger or the smaller of two tensors, or of a tensor and a number, which no buffer is
+    made for: epilogues of products are known by this form."""
+    of_two = _of_two(op)
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        numbers = [arg for arg in call.args if _is_number(arg)]
+        if len(numbers) != 1 or not is_floating(str(call.ty.dtype)):
+            return of_two(builder, call)
+        limit = tirx.const(numbers[0].value.numpy().item(), str(call.ty.dtype))
+        (tensor,) = (arg for arg in call.args if not arg.same_as(numbers[0]))
+        if math.isnan(limit.value):
+            return of_two(builder, call)
+        return builder.call_te(  # in this order NaN survives
+            lambda x: choose(limit, x), tensor, primfunc_name_hint=op.name
+        )
+
+    return rule
+
+
 def _is_number(value: Any) -> bool:
     """Whether a Relax value is a constant without axes, of a dtype that NumPy has."""
     constant = isinstance(value, Constant) and static_shape(value) == ()
@@ -240,8 +262,8 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.take": take,
     "relax.gather_elements": gather_elements,
     "relax.index_tensor": index_tensor,
-    "relax.maximum": _of_two(Maximum()),
-    "relax.minimum": _of_two(Minimum()),
+    "relax.maximum": _extremum(Maximum(), topi.maximum),
+    "relax.minimum": _extremum(Minimum(), topi.minimum),
     "relax.not_equal": _of_two(Compare("not_equal")),
     "relax.argmax": _place(1),
     "relax.argmin": _place(-1),
