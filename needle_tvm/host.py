@@ -10,17 +10,23 @@ import platform
 from pathlib import Path
 from typing import Any
 
-# LLVM's feature names beside /proc/cpuinfo's, for the features code generation uses. A feature
-# not listed here is not checked when an artifact is loaded.
-_CPUINFO_NAMES = {
+# LLVM's feature names beside /proc/cpuinfo's, for what LLVM uses without being asked. A feature not
+# listed here is not checked when an artifact is loaded: Linux does not tell of avxneconvert and
+# avxvnniint8, which no processor has without avxifma, nor of avx10.2, which none has without APX.
+CPUINFO_NAMES = {
     "sse3": "pni",
     "ssse3": "ssse3",
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
+    "sse4a": "sse4a",
     "popcnt": "popcnt",
+    "lzcnt": "abm",
     "avx": "avx",
     "f16c": "f16c",
     "fma": "fma",
+    "fma4": "fma4",
+    "xop": "xop",
+    "tbm": "tbm",
     "avx2": "avx2",
     "bmi": "bmi1",
     "bmi2": "bmi2",
@@ -39,16 +45,20 @@ _CPUINFO_NAMES = {
     "avx512bitalg": "avx512_bitalg",
     "avx512vpopcntdq": "avx512_vpopcntdq",
     "avxvnni": "avx_vnni",
+    "avxifma": "avx_ifma",
     "gfni": "gfni",
     "vaes": "vaes",
     "vpclmulqdq": "vpclmulqdq",
     "amx-tile": "amx_tile",
     "amx-bf16": "amx_bf16",
     "amx-int8": "amx_int8",
+    "egpr": "apx",
     "neon": "asimd",
     "dotprod": "asimddp",
     "fullfp16": "asimdhp",
     "bf16": "bf16",
+    "i8mm": "i8mm",
+    "lse": "atomics",
     "sve": "sve",
     "sve2": "sve2",
 }
@@ -56,7 +66,7 @@ _CPUINFO_NAMES = {
 
 def checkable(features: list[str]) -> list[str]:
     """Those of LLVM's feature names whose presence `missing_features` can look up."""
-    return sorted(name for name in features if name in _CPUINFO_NAMES)
+    return sorted(name for name in features if name in CPUINFO_NAMES)
 
 
 @functools.cache
@@ -84,7 +94,7 @@ def missing_features(required: list[str]) -> list[str]:
     _, flags = cpuinfo()
     if not flags:
         return []
-    return [name for name in required if _CPUINFO_NAMES.get(name, name) not in flags]
+    return [name for name in required if CPUINFO_NAMES.get(name, name) not in flags]
 
 
 @functools.cache

@@ -6,9 +6,12 @@ import os
 import pytest
 
 from needle_tvm import host
+from needle_tvm._tvm import cpu_features
 from needle_tvm.errors import TargetError
 from needle_tvm.target import resolve
 from needle_tvm.threads import available_cores
+
+X86 = "x86_64-unknown-linux-gnu"
 
 
 def test_the_host_is_what_llvm_says_it_is():
@@ -65,6 +68,31 @@ def test_features_that_are_missing_are_named(monkeypatch):
     assert host.missing_features(["avx", "avx512f", "fma"]) == ["avx512f"]
     monkeypatch.setattr(host, "cpuinfo", lambda: ("unknown", frozenset()))
     assert host.missing_features(["avx512f"]) == []
+
+
+# Each of the second has instructions in ordinary code that the first does not have.
+@pytest.mark.parametrize(
+    ("here", "other"),
+    [
+        ("sapphirerapids", "diamondrapids"),
+        ("sapphirerapids", "lunarlake"),
+        ("sapphirerapids", "znver4"),
+        ("znver4", "sapphirerapids"),
+        ("znver2", "znver4"),
+        ("haswell", "bdver4"),
+        ("x86-64-v2", "x86-64-v3"),
+        ("ivybridge", "haswell"),
+    ],
+)
+def test_code_for_another_processor_is_refused_here(monkeypatch, here, other):
+    def required(processor):
+        target = resolve({"kind": "llvm", "mcpu": processor, "mtriple": X86}).to_tvm()
+        return host.checkable(cpu_features(target))
+
+    flags = frozenset(host.CPUINFO_NAMES[name] for name in required(here))
+    monkeypatch.setattr(host, "cpuinfo", lambda: (here, flags))
+    assert host.missing_features(required(here)) == []
+    assert host.missing_features(required(other))
 
 
 def test_the_description_is_canonical_json():
