@@ -5,16 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from .._state import state
 from ..autograd import Tensor, make_const
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
 from ..errors import TraceError
-from .arithmetic import maximum, minimum, where
-from .elementwise import cast
-from .index import gather
+from .index import RavelIndex, gather
 from .shape import permute, reshape
 from .slicing import get_slice
 
@@ -23,8 +19,9 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     """a[key] by NumPy's rules: ints, slices, None, Ellipsis, integer arrays and bool masks (NumPy
     arrays, lists, NDArrays or Tensors).
 
-    IndexError for an index out of range (compiled code takes the nearest) and for masks and arrays
-    that do not fit, ValueError for one on another device; TraceError for a mask that is not known
+    IndexError for an index out of range and for masks and arrays that do not fit (compiled code is
+    checked where it is called; of indices that it computes itself, it takes the nearest valid one),
+    ValueError for one on another device; TraceError for a mask that is not known
     while tracing, because the number of its True elements decides the shape.
     """
     if not isinstance(a, Tensor) or indexing.is_basic(key):
@@ -68,14 +65,6 @@ def _tensor(a: Tensor, index: Any) -> Tensor:
 
 def _linear(a: Tensor, plan: indexing.Arrangement, extents: tuple[int, ...]) -> Tensor:
     """The index arrays as one over the product of `extents`."""
-    if state.trace is None or not any(isinstance(i, Tensor) for i in plan.arrays):
-        arrays = [i.numpy() if isinstance(i, Tensor) else i for i in plan.arrays]
-        return make_const(indexing.linear_index(arrays, extents, plan.shape), a.device)
-    linear: Any = None
-    for array, n in zip(plan.arrays, extents, strict=True):
-        index = cast(_tensor(a, array), "int64")
-        index = where(index < 0, index + n, index)
-        zero, last = (make_const(np.int64(i), a.device) for i in (0, n - 1))
-        index = maximum(minimum(index, last), zero)  # one axis must not reach into the next
-        linear = index if linear is None else linear * n + index
-    return linear
+    if any(isinstance(i, Tensor) for i in plan.arrays):
+        return RavelIndex(extents)(*[_tensor(a, i) for i in plan.arrays])
+    return make_const(indexing.linear_index(plan.arrays, extents, plan.shape), a.device)

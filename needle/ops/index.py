@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -9,13 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..autograd import Tensor, apply
-from ..backend_ndarray import zeros
+from ..backend_ndarray import array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name, is_floating
+from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..op import Op, register
 from ..samples import Arg, Sample, error, sample
-from ..spec import Spec, common_device, normalize_axes, normalize_axis, reduced_shape
+from ..spec import (
+    Spec,
+    broadcast_shapes,
+    common_device,
+    normalize_axes,
+    normalize_axis,
+    reduced_shape,
+)
 from . import _te
 
 
@@ -75,14 +84,15 @@ class _Index(Op):
     infer_first = True
     reads = frozenset({"inputs"})  # the index
 
-    def check_index(self, index: Spec) -> None:
-        if index.dtype not in INTEGER:
-            raise TypeError(f"{self.name}: the index is {index.dtype}, not int32 or int64")
-
     def at(self, k: Any, index: Any, i: Any, n: Any) -> Any:
         """The position index[i] names along an axis of extent n, for emit_te."""
         value = k.tirx.Cast("int64", index(*i))
         return k.tirx.Select(value < 0, value + n, value)
+
+
+def _check_index(name: str, index: Spec) -> None:
+    if index.dtype not in INTEGER:
+        raise TypeError(f"{name}: the index is {index.dtype}, not int32 or int64")
 
 
 def _indices(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
@@ -113,7 +123,7 @@ class Gather(_Index):
     )
 
     def infer(self, x: Spec, index: Spec) -> Spec:
-        self.check_index(index)
+        _check_index(self.name, index)
         axis = normalize_axis(self.name, self.axis, x.ndim)
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
         return Spec(shape, x.dtype, common_device(self.name, x, index))
@@ -148,6 +158,77 @@ class Gather(_Index):
         return k.te.compute((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), body)
 
 
+@register
+class RavelIndex(Op):
+    """Integer indices, one for each of some axes, as one over all of these in row-major order:
+    NumPy's `ravel_multi_index`, but that negative ones count from the end. They broadcast."""
+
+    extents: tuple[int, ...]
+
+    infer_first = True
+    samples = (
+        sample(_indices(4), _indices(4, low=-2, high=2), extents=(3, 2)),
+        sample(_indices(3, 1, dtype="int32"), _indices(2), _indices(high=5), extents=(3, 4, 5)),
+        sample(_indices(2, low=-3), extents=(3,)),
+        sample(_indices(0), _indices(0), extents=(3, 0)),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3,), _indices(3), extents=(3, 4)),
+        error(ValueError, "2 indices for 3 axes", _indices(3), _indices(3), extents=(3, 4, 5)),
+        error(ShapeError, "do not broadcast", _indices(3), _indices(2), extents=(3, 4)),
+        error(ValueError, "at least one", extents=()),
+    )
+
+    def infer(self, *indices: Spec) -> Spec:
+        if not indices:
+            raise ValueError(f"{self.name}: needs at least one index")
+        if len(indices) != len(self.extents):
+            raise ValueError(f"{self.name}: {len(indices)} indices for {len(self.extents)} axes")
+        for index in indices:
+            _check_index(self.name, index)
+        shape = broadcast_shapes(self.name, *[index.shape for index in indices])
+        return Spec(shape, "int64", common_device(self.name, *indices))
+
+    def index_ranges(self, *indices: Spec) -> dict[int, tuple[int, int]]:
+        if 0 in broadcast_shapes(self.name, *[index.shape for index in indices]):
+            return {}
+        return {number: (-n, n - 1) for number, n in enumerate(self.extents)}
+
+    def reference(self, *indices: Any) -> Any:
+        wrapped = tuple(np.mod(i, max(n, 1)) for i, n in zip(indices, self.extents, strict=True))
+        if 0 in np.broadcast_shapes(*map(np.shape, indices)):
+            return np.zeros(np.broadcast_shapes(*map(np.shape, indices)), np.int64)
+        return np.ravel_multi_index(np.broadcast_arrays(*wrapped), self.extents)
+
+    def compute(self, *indices: Any) -> Any:
+        shape = broadcast_shapes(self.name, *[index.shape for index in indices])
+        linear = linear_index([index.numpy() for index in indices], self.extents, shape)
+        return array(linear, device=indices[0].device)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return (None,) * len(node.inputs)
+
+    def emit_te(self, k: Any, *indices: Any) -> Any:
+        def valid(n: int) -> Any:
+            zero, last = (k.tirx.const(i, "int64") for i in (0, n - 1))
+
+            def rule(i: Any) -> Any:
+                i = k.tirx.Cast("int64", i)
+                # One axis must not reach into the next.
+                return k.tirx.max(k.tirx.min(k.tirx.Select(i < 0, i + n, i), last), zero)
+
+            return rule
+
+        linear = None
+        for index, n in zip(indices, self.extents, strict=True):
+            position = _te.elementwise(k, valid(n), index)
+            if linear is not None:
+                scaled = k.topi.multiply(linear, k.tirx.const(n, "int64"))
+                position = k.topi.add(scaled, position)
+            linear = position
+        return linear
+
+
 # Neighbouring elements that one thread adds in one go: enough for vectors, few enough to share.
 _COLUMNS = 256
 
@@ -177,7 +258,7 @@ class ScatterAdd(_Index):
     )
 
     def infer(self, x: Spec, index: Spec) -> Spec:
-        self.check_index(index)
+        _check_index(self.name, index)
         if x.dtype == "bool":
             raise TypeError(f"{self.name}: the input is bool, which does not add up")
         if self.extent < 0:
@@ -346,6 +427,13 @@ def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     nearest for one that is computed on the way, and checks those it is called with).
     """
     return apply(Gather(axis), (a, index))
+
+
+def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
+    """Integer Tensors, one for each axis of `extents`, as one int64 index over all of these axes in
+    row-major order. They broadcast; negative ones count from the end. IndexError when out of
+    range."""
+    return apply(RavelIndex(tuple(map(as_int, extents))), tuple(indices))
 
 
 def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:

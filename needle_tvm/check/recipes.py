@@ -267,6 +267,13 @@ def _gather(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"axis={axis}", value, _index(d, value.shape[axis]))
 
 
+def _ravel_index(d: Drawer, cls: type[Op]) -> bool:
+    extents = [d.rng.choice([1, 3, 4, 7]) for _ in range(d.rng.randint(1, 3))]
+    shape = d.rng.choice([[], [1], [5], [2, 3]])
+    indices = [_index(d, n, d.rng.choice([shape, shape[-1:]])) for n in extents]
+    return d.apply(cls, f"extents={tuple(extents)}", *indices)
+
+
 def _scatter_add(d: Drawer, cls: type[Op]) -> bool:
     value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
     if value is None:
@@ -335,6 +342,7 @@ BUILDERS: dict[str, Builder] = {
     "unfold": _pooled,
     "fold": _fold,
     "gather": _gather,
+    "ravel_index": _ravel_index,
     "scatter_add": _scatter_add,
     "one_hot": _one_hot,
     "layer_norm": _normalized,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
+from needle_tvm.errors import InputError
 from needle_tvm.stages import STAGES
 
 from .conftest import tensor
@@ -41,8 +42,23 @@ def test_an_index_out_of_range_is_the_nearest(stage):
     One that is computed: an input that is an index as it is, is checked at the call.
     """
     fn = needle_tvm.compile(
-        lambda x, i: (x[i, i], x[i + 0]), tensor(X), tensor(np.zeros(4, int)), stage=stage
+        lambda x, i: (x[i + 0, i * 1], x[i + 0]), tensor(X), tensor(np.zeros(4, int)), stage=stage
     )
     both, rows = fn(tensor(X), tensor(np.array([9, -9, 2**40, -(2**40)])))
     np.testing.assert_array_equal(both.numpy(), X[[2, 0, 2, 0], [3, 0, 3, 0]])
     np.testing.assert_array_equal(rows.numpy(), X[[2, 0, 2, 0]])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("bad", [(2, 4), (3, 0), (0, -5), (-4, 0), (2**40, 0)])
+def test_an_input_that_is_out_of_range_is_refused(stage, bad):
+    fn = needle_tvm.compile(
+        lambda x, i, j: x[i, :, j],
+        tensor(X.swapaxes(1, 2)),
+        tensor(ROWS),
+        tensor(ROWS),
+        stage=stage,
+    )
+    name, value = ("i", bad[0]) if not -3 <= bad[0] < 3 else ("j", bad[1])
+    with pytest.raises(InputError, match=f"'{name}' has the index {value}, which is not within"):
+        fn(tensor(X.swapaxes(1, 2)), *(tensor(np.array([0, at, 0, 0])) for at in bad))
