@@ -2,8 +2,8 @@
 
 Mutations of passes, schedule rules and ops are drawn by seed from all that cosmic-ray makes (`pip
 install cosmic-ray`). Each is applied alone to a copy of the tree, where the campaign then runs to
-its first failure. A mutation that it does not find survives: either nothing depends on it, or the
-generator lacks what does.
+its first failure, half of its programs with gradients. A mutation that it does not find survives:
+either nothing depends on it, or the generator lacks what does.
 """
 
 from __future__ import annotations
@@ -61,35 +61,34 @@ def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
 def judged(file: Path, mutated: str, tree: Path, programs: int) -> dict[str, object]:
     """What the campaign says of the copy in `tree` with one file mutated: after how many programs
     it failed, and how; `after` is None where it did not."""
-    target, results = tree / file.relative_to(ROOT), tree / "programs.jsonl"
+    target = tree / file.relative_to(ROOT)
     before = target.read_text()
-    results.unlink(missing_ok=True)
     target.write_text(mutated)
-    command = [str(tree / "venv/bin/python"), "-m", "needle_tvm.check", "--kind", "ops"]
-    command += ["--seeds", f"0:{programs}", "--stop", "--shrink", "0", "--out", str(results)]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
     try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_SECONDS
-        )
-        code, said = done.returncode, done.stderr.strip().splitlines()[-1:]
+        done = ran(tree, "--programs", str(programs))
     except subprocess.TimeoutExpired:
-        code, said = 1, ["time is up"]
+        return {"after": 1, "verdict": "timeout", "what": f"more than {_SECONDS:.0f} s"}
     finally:
         target.write_text(before)
-    lines = results.read_text().splitlines() if results.exists() else []
-    last = json.loads(lines[-1]) if lines else {"verdict": "import", "what": "".join(said)}
-    found = code != 0
-    return {
-        "after": len(lines) or 1 if found else None,
-        "verdict": last["verdict"] if found else "survived",
-        "what": last["what"] if found else "",
-    }
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:]
+        return {"after": 1, "verdict": "import", "what": "".join(said)}
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def ran(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`benchmarks.mutated` with the sources in `tree`."""
+    command = [str(tree / "venv/bin/python"), "-m", "benchmarks.mutated", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_SECONDS
+    )
 
 
 def copy_tree(folder: Path) -> None:
     """A copy of what runs, in an environment of its own: an editable install would win over it."""
-    for name in ("needle", "needle_tvm", "apps", "kernel_lab"):
+    for name in ("needle", "needle_tvm", "apps", "kernel_lab", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     packages = Path(sysconfig.get_path("purelib"))
     for built in packages.glob("needle/**/*.so"):
@@ -113,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with scratch_folder("needle-mutations-") as folder:
         if not options.list:
             copy_tree(folder)
+            ran(folder, "--programs", str(options.programs), "--record").check_returncode()
         for number, (file, operator, code, mutated) in enumerate(
             drawn(options.count, options.seed)
         ):
