@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from needle.backend_ndarray.dtypes import is_floating
+from needle.backend_ndarray.dtypes import HALVES, is_floating
 from needle.op import Op
 from needle.ops import _te
 from needle.ops.activation import Erf, Gelu, Silu
@@ -86,6 +86,10 @@ def max_pool2d(builder: relax.BlockBuilder, call: Any) -> Any:
     windows = [tuple(int(each[i]) for each in given) for i in range(2)]
 
     def rule(x: te.Tensor) -> te.Tensor:
+        dtype = str(x.dtype)
+        return _te.cast(TE_NAMESPACE, pooled(_wide(x)), dtype)
+
+    def pooled(x: te.Tensor) -> te.Tensor:
         largest, start = _te.largest(TE_NAMESPACE, str(x.dtype))
         taps = [te.reduce_axis((0, window[0])) for window in windows]
 
@@ -126,7 +130,7 @@ def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
         def compute(*tensors: te.Tensor) -> te.Tensor:
             given = iter(tensors)
             both = (numbers[i] if i in numbers else next(given) for i in range(2))
-            return op.emit_te(TE_NAMESPACE, *both)
+            return _emitted(op, *both)
 
         tensors = [arg for i, arg in enumerate(call.args) if i not in numbers]
         return builder.call_te(compute, *tensors, primfunc_name_hint=op.name)
@@ -179,7 +183,7 @@ def _place(sign: int) -> Callable[[relax.BlockBuilder, Any], Any]:
                 x = topi.negative(x)
             elif sign < 0:  # the complement, which the least integer has as well
                 x = te.compute(x.shape, lambda *at: ~x(*at))
-            return op.emit_te(TE_NAMESPACE, x)
+            return _emitted(op, x)
 
         return builder.call_te(compute, *call.args, primfunc_name_hint=op.name)
 
@@ -190,11 +194,21 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
     """A rule by which an operator means what `op` says in tensor expressions."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
-        return builder.call_te(
-            lambda x: op.emit_te(TE_NAMESPACE, x), *call.args, primfunc_name_hint=op.name
-        )
+        return builder.call_te(lambda x: _emitted(op, x), *call.args, primfunc_name_hint=op.name)
 
     return rule
+
+
+def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
+    """What `op` says in tensor expressions; of halves in float32, rounded once."""
+    halves = {str(x.dtype) for x in tensors} & {*HALVES}
+    out = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
+    return _te.cast(TE_NAMESPACE, out, *halves) if halves and is_floating(str(out.dtype)) else out
+
+
+def _wide(x: te.Tensor) -> te.Tensor:
+    """Halves as float32: of bfloat16 TVM has not every operation."""
+    return _te.cast(TE_NAMESPACE, x, "float32") if str(x.dtype) in HALVES else x
 
 
 def _inside(index: te.Tensor, extent: Any) -> te.Tensor:

@@ -33,9 +33,9 @@ def first_divergence(
     nodes = _nodes(taken.functional)
     program = _returning(taken.functional, nodes)
     module = torch_models.translated(program)
-    outputs = [torch_models.described(part) for part in module["main"].ret_ty.fields]
+    outputs = [torch_models.described(part) for part in torch_models.result_types(module)]
     tree = {"tuple": [trees.LEAF] * len(nodes)}
-    changes = {"outputs": outputs, "output_tree": tree, "bare_output": False}
+    changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
     signature = {**taken.signature, **changes}
     target = spec.to_tvm()
     module = torch_models.lowered(module, target, stage, precision, by_library, disable)

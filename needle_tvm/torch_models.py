@@ -236,6 +236,12 @@ def lowered(
     )
 
 
+def result_types(module: IRModule) -> list[Any]:
+    """The types of what `main` returns, one tensor or a tuple of them."""
+    ty = module["main"].ret_ty
+    return list(getattr(ty, "fields", [ty]))
+
+
 def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:
     """What `main` takes and gives, as a manifest holds it."""
     main = module["main"]
@@ -244,7 +250,7 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     parameters = list(exported.graph_signature.inputs_to_parameters.values())
     if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
         raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
-    results = list(getattr(main.ret_ty, "fields", [main.ret_ty]))
+    results = result_types(module)
     tree = exported.call_spec.out_spec.unflatten(list(range(len(results))))
     inputs = [str(variable.name) for variable in main.params[:count]]
     ranges = index_ranges(exported)

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm._tvm import relax, static_shape
+from needle.backend_ndarray.dtypes import HALVES, is_floating
+from needle.ops import _te
+from needle_tvm._tvm import TE_NAMESPACE, relax, static_shape, te, tirx
 
 _op = relax.op
 
@@ -155,6 +156,63 @@ def _extreme(reduction: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         return importer.block_builder.emit(reduction(*_along(node, importer)))
 
     return convert
+
+
+def _arguments(node: Any, **defaults: Any) -> list[Any]:
+    """Of an operator's arguments those after the first, by name."""
+    return list(
+        {**defaults, **dict(zip(defaults, node.args[1:], strict=False)), **node.kwargs}.values()
+    )
+
+
+def _sort(node: Any, importer: Any) -> Any:
+    dim, descending = _arguments(node, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)
+
+
+def _sort_stable(node: Any, importer: Any) -> Any:
+    _, dim, descending = _arguments(node, stable=None, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)
+
+
+def _argsort(node: Any, importer: Any) -> Any:
+    dim, descending = _arguments(node, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)[1]
+
+
+def _topk(node: Any, importer: Any) -> Any:
+    count, dim, largest, _ = _arguments(node, k=1, dim=-1, largest=True, sorted=True)
+    return _ordered(node, importer, dim, largest, count)
+
+
+def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | None) -> Any:
+    """Values and places in order along an axis, NaN after the largest: all, or the first `count`.
+
+    TVM's comparisons of floats leave an order undefined where there is a NaN, and of bfloat16
+    altogether. Integers in the same order are sorted instead.
+    """
+    x, builder = importer.env[node.args[0]], importer.block_builder
+    keys, emit = builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"), builder.emit
+    places = emit(_op.argsort(emit(keys), dim, bool(descending), "int64"))
+    if count is not None:
+        places = emit(_op.strided_slice(places, [dim], [0], [count]))
+    return emit(relax.Tuple([emit(_op.gather_elements(x, places, axis=dim)), places]))
+
+
+def _sort_keys(x: te.Tensor) -> te.Tensor:
+    """int32 or int64 in the order of x: the bits of floats, turned round where they are below 0."""
+    dtype = str(x.dtype)
+    if not is_floating(dtype):
+        return x if dtype == "int64" else _te.cast(TE_NAMESPACE, x, "int32")
+    wide = "float64" if dtype == "float64" else "float32"
+    integer = wide.replace("float", "int")
+    most = tirx.max_value(integer)
+
+    def key(value: Any) -> Any:
+        bits = tirx.reinterpret(integer, value + tirx.const(0, wide))  # no -0
+        return tirx.Select(tirx.isnan(value), most, tirx.Select(bits < 0, bits ^ most, bits))
+
+    return _te.elementwise(TE_NAMESPACE, key, _te.cast(TE_NAMESPACE, x, wide))
 
 
 def grid_sample(node: Any, importer: Any) -> Any:
@@ -516,6 +574,10 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "index.Tensor": index,
     "_unsafe_index.Tensor": index,
     "amax.default": _extreme(_op.max),
+    "sort.default": _sort,
+    "sort.stable": _sort_stable,
+    "argsort.default": _argsort,
+    "topk.default": _topk,
     "amin.default": _extreme(_op.min),
     "any.default": any_,
     "any.dim": any_,
@@ -642,7 +704,11 @@ def _preferred(extreme: str) -> Callable[[Any, Any], Any]:
     return of
 
 
-def _min(x: Any, dim: int, keepdim: bool = False) -> Any:
+def _largest(x: Any, dim: int, keepdim: bool = False) -> Any:
+    return x.amax(dim, keepdim), x.argmax(dim, keepdim)
+
+
+def _smallest(x: Any, dim: int, keepdim: bool = False) -> Any:
     return x.amin(dim, keepdim), x.argmin(dim, keepdim)
 
 
@@ -700,6 +766,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "hypot.default": lambda x, y: (x * x + y * y).sqrt(),
     "fmax.default": _preferred("maximum"),
     "fmin.default": _preferred("minimum"),
-    "min.dim": _min,
+    "max.dim": _largest,
+    "min.dim": _smallest,
     "kthvalue.default": _kthvalue,
 }
