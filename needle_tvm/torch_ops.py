@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend_ndarray.dtypes import HALVES, is_floating
+from needle.backend_ndarray.dtypes import HALVES, INTEGER, is_floating
 from needle.ops import _te
 from needle_tvm._tvm import TE_NAMESPACE, relax, static_shape, te, tirx
 
@@ -192,18 +192,20 @@ def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | 
     altogether. Integers in the same order are sorted instead.
     """
     x, builder = importer.env[node.args[0]], importer.block_builder
-    keys, emit = builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"), builder.emit
-    places = emit(_op.argsort(emit(keys), dim, bool(descending), "int64"))
+    keys, emit = x, builder.emit
+    if str(x.ty.dtype) not in INTEGER:
+        keys = emit(builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"))
+    places = emit(_op.argsort(keys, dim, bool(descending), "int64"))
     if count is not None:
         places = emit(_op.strided_slice(places, [dim], [0], [count]))
     return emit(relax.Tuple([emit(_op.gather_elements(x, places, axis=dim)), places]))
 
 
 def _sort_keys(x: te.Tensor) -> te.Tensor:
-    """int32 or int64 in the order of x: the bits of floats, turned round where they are below 0."""
+    """Integers in the order of x: the bits of floats, turned round where they are below 0."""
     dtype = str(x.dtype)
     if not is_floating(dtype):
-        return x if dtype == "int64" else _te.cast(TE_NAMESPACE, x, "int32")
+        return _te.cast(TE_NAMESPACE, x, "int32")
     wide = "float64" if dtype == "float64" else "float32"
     integer = wide.replace("float", "int")
     most = tirx.max_value(integer)

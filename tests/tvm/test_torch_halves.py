@@ -1,4 +1,4 @@
-"""PyTorch's operators of halves, and those that order elements, where there are NaN and infinity."""
+"""PyTorch's operators of halves, and those that put in order, of NaN and infinity."""
 
 import numpy as np
 import pytest
@@ -50,13 +50,17 @@ def test_operators_give_what_pytorch_does(name, dtype, stage):
     tolerance = 8 * torch.finfo(dtype).eps
     for found, expected in zip(compiled(*inputs), model(*inputs), strict=True):
         found = np.asarray(found.numpy()).astype(np.float64)
-        np.testing.assert_allclose(found, expected.double().numpy(), rtol=tolerance, atol=8 * tolerance)
+        np.testing.assert_allclose(
+            found, expected.double().numpy(), rtol=tolerance, atol=8 * tolerance
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool])
 def test_integers_are_ordered(dtype):
     x = torch.tensor([[3, 1, 2, 1, 200], [0, 7, 0, 5, 6]]).to(dtype)
-    model = Applied(lambda x, y: (*x.sort(dim=1, stable=True), x.sort(0, descending=True)[0])).eval()
+    model = Applied(
+        lambda x, y: (*x.sort(dim=1, stable=True), x.sort(0, descending=True)[0])
+    ).eval()
     compiled = needle_tvm.compile_torch(model, x, x, stage="fused")
     for found, expected in zip(compiled(x, x), model(x, x), strict=True):
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
