@@ -163,8 +163,8 @@ class Drawer:
         self.members: list[tuple[str, str]] = []
         self.steps: list[Step] = []
         dtypes = ["float32", "float64", "float16", "bfloat16"]
-        self.dtype = "torch." + self.rng.choices(dtypes, [80, 12, 5, 3])[0]
-        self.special, self.empty = self.rng.random() < 0.04, self.rng.random() < 0.03
+        self.dtype = "torch." + self.rng.choices(dtypes, [70, 12, 9, 9])[0]
+        self.special, self.empty = self.rng.random() < 0.08, self.rng.random() < 0.03
         self._numbers = 0
         self._namespace: dict[str, Any] = {"__name__": "draw"}
         exec(_HEAD + "class Self(nn.Module): pass\nself = Self()\n", self._namespace)
