@@ -1,7 +1,7 @@
 """Programs of the campaign on sources that may have been mutated: see `benchmarks.mutations`.
 
-Where eager results are right and the code that is scheduled is what the sources gave before, its
-results are too: most programs need no compiler to find nothing.
+A program that calls no function with a mutation finds none. Where eager results are right and the
+code that is scheduled is what the sources gave before, its results are too, without a compiler.
 """
 
 from __future__ import annotations
@@ -30,16 +30,46 @@ KINDS = (OPS, GRADIENT)
 RECORD = Path("recorded.jsonl")  # in the working directory
 
 
+class Called:
+    """The functions of needle that are called within: (file in the tree, line), as JSON has them.
+
+    What was called before, as modules were imported, is called by every program.
+    """
+
+    def __init__(self) -> None:
+        self.found: set[tuple[str, int]] = set()
+        self._folder = str(Path.cwd()) + "/needle"
+
+    def __enter__(self) -> Called:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(self._folder):
+            self.found.add((code.co_filename, code.co_firstlineno))
+
+    def listed(self) -> list[str]:
+        """FILE:LINE of each, the file's path within the tree."""
+        return sorted(f"{Path(file).relative_to(Path.cwd())}:{line}" for file, line in self.found)
+
+
 def record(request: Mapping[str, Any]) -> dict[str, Any]:
     """Service: a program, and what stands for its code at every stage."""
     program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
-    answer = {"program": program.to_json(), "code": _code(program)}
+    with Called() as called:
+        judged(program.load, ())
+        code = _code(program)
+    answer = {"program": program.to_json(), "code": code, "called": called.listed()}
     return {"verdict": RIGHT, "where": "", "what": "", **answer}
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Service: the verdict on a program that was recorded."""
-    known = _recorded()[request["kind"], request["seed"]]
+    known = recorded()[request["kind"], request["seed"]]
     program = Program.from_json(known["program"])
     where, verdict, what = judged(program.load, ())
     if verdict == RIGHT and (known["code"] is None or _code(program) != known["code"]):
@@ -65,10 +95,19 @@ def _code(program: Program) -> list[list[str]] | None:
     return found
 
 
+def reaching(functions: Sequence[str]) -> list[dict[str, Any]]:
+    """The requests for the recorded programs that call one of these functions."""
+    return [
+        {"kind": kind, "seed": seed}
+        for (kind, seed), entry in recorded().items()
+        if not functions or set(functions) & set(entry["called"])
+    ]
+
+
 _READ: dict[tuple[str, int], dict[str, Any]] = {}
 
 
-def _recorded() -> dict[tuple[str, int], dict[str, Any]]:
+def recorded() -> dict[tuple[str, int], dict[str, Any]]:
     if not _READ:
         for line in RECORD.read_text().splitlines():
             entry = json.loads(line)
@@ -82,20 +121,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, required=True)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument(
+        "--function", action="append", default=[], help="FILE:LINE of those mutated"
+    )
     options = parser.parse_args(arguments)
     requests = [{"kind": KINDS[i % 2], "seed": i // 2} for i in range(options.programs)]
+    if not options.record:
+        requests = reaching(options.function)
     service = f"benchmarks.mutated:{(record if options.record else check).__name__}"
     found: dict[str, Any] = {"verdict": "survived", "after": None, "what": ""}
+    found["reached_by"] = len(requests)
     with Workers(
         "mutations", service, processes=options.processes, limits=campaign.LIMITS
     ) as workers:
-        for done, (number, outcome) in enumerate(workers.map(requests), 1):
+        for number, outcome in workers.map(requests):
             answer = {**requests[number], **campaign.answer(outcome)}
             if options.record:
                 with RECORD.open("a") as file:
                     file.write(json.dumps(answer) + "\n")
             elif answer["verdict"] in FAILURES:
-                found = {"after": done, **answer}
+                found |= {"after": answer["seed"] * 2 + 1, **answer}
                 break
     print(json.dumps(found))
     return 0

@@ -9,6 +9,7 @@ either nothing depends on it, or the generator lacks what does.
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import json
 import os
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 # a GPU's.
 GROUPS = ("needle_tvm/passes", "needle_tvm/schedule", "needle/ops")
 _FOR_GPUS = ("gpu", "cuda", "library_products", "mma", "wmma")
+SAID = ("verdict", "after", "reached_by", "what")
 _SECONDS = 1800.0  # for the programs of one mutation
 
 
@@ -58,14 +60,35 @@ def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
         yield file, type(operator).__name__, code, mutate_code(code, operator, occurrence)
 
 
-def judged(file: Path, mutated: str, tree: Path, programs: int) -> dict[str, object]:
-    """What the campaign says of the copy in `tree` with one file mutated: after how many programs
-    it failed, and how; `after` is None where it did not."""
+def functions(file: Path, code: str, mutated: str) -> list[str]:
+    """FILE:LINE, as code objects have it, of the functions and lambdas around what was mutated; of
+    a change outside of them none."""
+    lines = [code.splitlines(), mutated.splitlines()]
+    matched = difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes()
+    changed = {i + 1 for tag, low, high, *_ in matched if tag != "equal" for i in range(low, high)}
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            decorators = getattr(node, "decorator_list", [])
+            first = min([node.lineno, *(each.lineno for each in decorators)])
+            inside = range(
+                node.body[0].lineno if decorators or hasattr(node, "name") else first,
+                (node.end_lineno or first) + 1,
+            )
+            if changed <= set(inside):
+                found.append(f"{file.relative_to(ROOT)}:{first}")
+    return found
+
+
+def judged(file: Path, code: str, mutated: str, tree: Path, programs: int) -> dict[str, object]:
+    """What the campaign says of the copy in `tree` with one file mutated: by how many programs it
+    is reached, which, counted from 1, was the first that failed, and how; None where none did."""
     target = tree / file.relative_to(ROOT)
     before = target.read_text()
     target.write_text(mutated)
+    at = [f"--function={each}" for each in functions(file, code, mutated)]
     try:
-        done = ran(tree, "--programs", str(programs))
+        done = ran(tree, "--programs", str(programs), *at)
     except subprocess.TimeoutExpired:
         return {"after": 1, "verdict": "timeout", "what": f"more than {_SECONDS:.0f} s"}
     finally:
@@ -124,8 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{number}: {name} {operator}", *diff, sep="\n  ", flush=True)
             if options.list:
                 continue
-            found = judged(file, mutated, folder, options.programs)
-            print(f"  => {found['verdict']} after {found['after']}: {found['what']}", flush=True)
+            found = judged(file, code, mutated, folder, options.programs)
+            print(f"  => {json.dumps({key: found.get(key) for key in SAID})}", flush=True)
             entry = {"number": number, "file": name, "operator": operator, "diff": diff, **found}
             with open(options.out, "a") as out:
                 print(json.dumps(entry), file=out)
