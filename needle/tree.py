@@ -88,7 +88,11 @@ def _parts(tree: Any) -> tuple[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
+    """Whether one stands for the other: 2.0 does not for 2, of which another dtype would come, but
+    NaN for NaN."""
+    if type(a) is not type(b):
+        return False
     try:
-        return a is b or bool(a == b)
+        return a is b or bool(a == b) or bool(a != a and b != b)
     except (TypeError, ValueError):
         return False

@@ -38,6 +38,7 @@ class Weights:
         constants: list[Tensor],
     ) -> None:
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
+        self._aliases = self._other_names()
         self._tensors, self._links, reached = self._search()
         self._reached = reached  # those constants that something leads to
         devices = {tensor.device for tensor in (*self._tensors, *constants)}
@@ -74,23 +75,39 @@ class Weights:
     def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
         """The weights in order, the links that lead to what is used, and the numbers of the
         constants among that."""
-        wanted, constants = set(self._names), {id(t): i for i, t in enumerate(self._constants)}
-        weights, links, reached = dict(self._unfound), {}, set()
+        wanted = {*self._names, *self._aliases}
+        constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
+        found, links, reached = dict(self._unfound), {}, set()
         for name, tensor, link in self._find():
             number = constants.get(id(tensor))
             if number is not None:
                 reached.add(number)
             elif name in wanted:
-                weights.setdefault(name, tensor)
+                found.setdefault(name, tensor)
             else:
                 continue
             while link is not None:
                 links[id(link.holder), link.key] = link
                 link = link.before
-        for name in self._names:
-            if name not in weights:
+        for name in wanted:
+            if name not in found:
                 raise ChangedError(f"there is no weight {name!r} any more")
-        return [weights[name] for name in self._names], list(links.values()), reached
+        for alias, name in self._aliases.items():
+            if found[alias] is not found[name]:
+                raise ChangedError(
+                    f"{alias!r} and {name!r} were one weight when the function was traced, and are "
+                    "two now: compile it again"
+                )
+        return [found[name] for name in self._names], list(links.values()), reached
+
+    def _other_names(self) -> dict[str, str]:
+        """Further names of the weights, and of each the one it is known by."""
+        found: dict[str, Tensor] = {}
+        for name, tensor, _ in self._find():
+            found.setdefault(name, tensor)
+        known = {id(found[name]): name for name in self._names if name in found}
+        names = ((name, known.get(id(tensor))) for name, tensor in found.items())
+        return {name: first for name, first in names if first not in (None, name)}
 
     def _changed(self, number: int, how: str) -> ChangedError:
         return ChangedError(

@@ -29,7 +29,7 @@ from needle_tvm.passes.empty_constants import empty_constants
 from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
 from needle_tvm.passes.fuse_attention import fuse_attention
-from needle_tvm.passes.keep_differences import keep_differences
+from needle_tvm.passes.keep_arithmetic import keep_arithmetic
 from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
@@ -133,12 +133,12 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
-            schedule=(keep_differences, round_bfloat16),
+            schedule=(keep_arithmetic, round_bfloat16),
         ),
         "fused": Pipeline(
             prefer_emit=True,
             graph=(*_FUSE, own_outputs, empty_constants),
-            schedule=(keep_differences, round_bfloat16),
+            schedule=(keep_arithmetic, round_bfloat16),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -161,19 +161,19 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_recurrence,
                 *_LOWER,
             ),
-            schedule=(cpu.schedule, keep_differences, round_bfloat16, merge_kernels),
+            schedule=(cpu.schedule, keep_arithmetic, round_bfloat16, merge_kernels),
         ),
     },
     "cuda": {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
-            schedule=(gpu.one_thread_each, keep_differences, cuda_graph),
+            schedule=(gpu.one_thread_each, keep_arithmetic, cuda_graph),
         ),
         "fused": Pipeline(
             prefer_emit=True,
             graph=(*_FUSE, own_outputs, empty_constants),
-            schedule=(gpu.by_default, keep_differences, cuda_graph),
+            schedule=(gpu.by_default, keep_arithmetic, cuda_graph),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -190,7 +190,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_recurrence,
                 *_LOWER,
             ),
-            schedule=(gpu.schedule, keep_differences, cuda_graph),
+            schedule=(gpu.schedule, keep_arithmetic, cuda_graph),
         ),
     },
 }

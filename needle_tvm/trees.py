@@ -58,7 +58,7 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
         return
     ((kind, parts),) = tree.items()
     if kind == "static":
-        if value != parts:
+        if not _is_same(value, parts):
             raise InputError(f"{where} is {value!r}, the model was compiled for {parts!r}")
     elif kind == "dict":
         if not isinstance(value, Mapping) or set(value) != set(parts):
@@ -70,6 +70,15 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
             raise InputError(f"{where} must be a {kind} of {len(parts)}")
         for number, part in enumerate(parts):
             yield from flatten(part, value[number], f"{where}[{number}]")
+
+
+def _is_same(value: Any, compiled: Any) -> bool:
+    """Whether a static argument is what the model was compiled for: 2.0 is not 2, nor 1 True, of
+    which another dtype would come; NaN is NaN."""
+    for kind in (bool, int, float, str):  # NumPy's float64 is a float
+        if isinstance(value, kind) != isinstance(compiled, kind):
+            return False
+    return bool(value == compiled) or (value != value and compiled != compiled)
 
 
 def unflatten(tree: Any, values: Sequence[Any]) -> Any:

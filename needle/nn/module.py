@@ -198,18 +198,21 @@ class Link(NamedTuple):
 def walk(
     root: Module, link: Link | None = None, hidden: bool = False
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """(path, item, the last link to it) of modules (once each) and tensors, in the order of
-    assignment; with `hidden` also tensors that are no part of the state."""
+    """(path, item, the last link to it) of modules and tensors, in the order of assignment: modules
+    once each, and with `hidden` under all their names, and tensors that are no part of the
+    state."""
     seen: set[int] = set()
-    stack: list[tuple[str, Any, Link | None]] = [("", root, link)]
+    stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]
     while stack:
-        path, item, link = stack.pop()
+        path, item, link, above = stack.pop()
         if isinstance(item, Tensor):
             yield path, item, link
             continue
-        if id(item) in seen:
+        if id(item) in (above if hidden else seen):
             continue
         seen.add(id(item))
+        if hidden:
+            above |= {id(item)}
         inside: Iterable[tuple[Any, Any]]
         if isinstance(item, Module):
             yield path, item, link
@@ -220,7 +223,8 @@ def walk(
         for key, value in reversed([*inside]):
             if isinstance(value, (Module, Tensor, list, tuple, dict)):
                 name = f"{path}.{key}" if path else str(key)
-                stack.append((name, value, Link(item, key, value, link) if changes else link))
+                last = Link(item, key, value, link) if changes else link
+                stack.append((name, value, last, above))
 
 
 def _hidden(name: str, value: Any) -> bool:

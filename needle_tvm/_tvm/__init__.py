@@ -92,6 +92,7 @@ from needle_tvm._tvm.names import (
     tvm_ffi,
     tvmscript,
 )
+from needle_tvm._tvm.opaque import opaque
 
 lowering.register()
 
@@ -151,6 +152,7 @@ __all__ = [
     "nests",
     "nodes_in",
     "nothing",
+    "opaque",
     "parameter_bytes",
     "pass_configuration",
     "pass_options",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from needle_tvm._tvm import llvm, vector_math
+from needle_tvm._tvm import llvm, opaque, vector_math
 from needle_tvm._tvm.booleans import logical_arithmetic
 from needle_tvm._tvm.divisions import upward_divisions
 from needle_tvm._tvm.names import module_pass, sequential, tvm
@@ -20,6 +20,7 @@ from needle_tvm._tvm.repeats import plain_repeats
 def register() -> None:
     """Make this what every module of this process is built by. To be called once."""
     vector_math.register()
+    opaque.register()
     pipelines = tvm.tirx.compilation_pipeline
     before = pipelines.PIPELINE_MAP["s_tir"]
 

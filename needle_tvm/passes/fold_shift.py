@@ -1,6 +1,8 @@
 """Two shifts in a row, as one.
 
 Before: `add(add(y, a), b)`, where
+- `y` is a matrix product or a convolution: what was added to anything else may have been meant to
+  round it, as the first of `(x + 1e8) - 1e8`,
 - `a` and `b` depend on parameters of the function and constants alone; together they are no larger
   than the larger of them, and `y` is of the result's shape,
 - nothing else reads `add(y, a)`.
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape
+from needle_tvm.passes.convolutions import is_conv
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.rewrite import Rewriter, rewrite
 
@@ -37,9 +40,13 @@ class _Folder(Rewriter):
             if not is_op(value, "relax.add") or not self.is_known(b):
                 continue
             for y, a in (value.args, reversed(value.args)):
-                if not self.is_known(y) and self.is_known(a):
+                if self._is_product(y) and not self.is_known(y) and self.is_known(a):
                     return self._folded(call, y, a, b)
         return call
+
+    def _is_product(self, expr: Any) -> bool:
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return is_conv(value) or is_op(value, "relax.matmul")
 
     def _folded(self, call: Any, y: Any, a: Any, b: Any) -> Any:
         one, other = static_shape(a), static_shape(b)

@@ -280,3 +280,42 @@ def test_a_weight_read_by_ops_alone_and_as_an_output(rng):
     _, exp, itself = compiled(x)
     np.testing.assert_allclose(exp.numpy(), np.full((3, 4), np.e), rtol=1e-6)
     np.testing.assert_array_equal(itself.numpy(), np.ones((3, 4)))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.again, self.kept, self.weight = self.first, [self.first], self.first.weight
+
+    def forward(self, x):
+        return self.kept[0](self.again(self.first(x))) @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda m: setattr(m, "weight", nn.Parameter(np.ones((4, 4), "float32"))), "weight"),
+        (lambda m: setattr(m.first, "weight", nn.Parameter(np.ones((4, 4), "float32"))), "weight"),
+        (lambda m: setattr(m, "first", nn.Linear(4, 4)), "first"),
+        (lambda m: setattr(m, "again", nn.Linear(4, 4)), "again"),
+        (lambda m: m.kept.__setitem__(0, nn.Linear(4, 4)), "kept.0"),
+    ],
+)
+def test_a_weight_that_becomes_two_is_said(rng, change, name):
+    x = tensor(rng.standard_normal((2, 4)).astype("float32"))
+    model = Tied().eval()
+    compiled = needle_tvm.compile(model, x, stage="fused")
+    model.extra = nn.Linear(4, 4)  # which is not read, changes nothing
+    np.testing.assert_allclose(compiled(x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)
+    change(model)
+    with pytest.raises(ChangedError, match=f"{name}.* were one weight"):
+        compiled(x)
+
+
+def test_a_weight_that_stays_one_under_all_its_names_is_followed(rng):
+    x = tensor(rng.standard_normal((2, 4)).astype("float32"))
+    model = Tied().eval()
+    compiled = needle_tvm.compile(model, x, stage="fused")
+    model.first.weight = model.weight = nn.Parameter(np.eye(4, dtype="float32"))
+    np.testing.assert_allclose(compiled(x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)

@@ -56,6 +56,9 @@ def test_arguments_by_position_or_by_name():
         ([argument("x", "*")], (1, 2), {}, "takes 1 arguments .* given 2"),
         ([argument("x", "*")], (1,), {"y": 1}, "argument 'y' is not one"),
         ([argument("n", {"static": 3})], (4,), {}, "'n' is 4.*compiled for 3"),
+        ([argument("n", {"static": 3})], (3.0,), {}, "'n' is 3.0.*compiled for 3"),
+        ([argument("n", {"static": True})], (1,), {}, "'n' is 1.*compiled for True"),
+        ([argument("n", {"static": None})], (0,), {}, "'n' is 0.*compiled for None"),
         ([argument("p", {"tuple": ["*", "*"]})], ((1,),), {}, "'p' must be a tuple of 2"),
         ([argument("d", {"dict": {"a": "*"}})], ({"b": 1},), {}, r"'d' .* keys \['a'\]"),
         ([argument("l", {"list": [{"list": ["*"]}]})], ([[]],), {}, r"'l'\[0\] must be a list"),
@@ -64,3 +67,9 @@ def test_arguments_by_position_or_by_name():
 def test_another_structure_is_refused_by_name(arguments, args, kwargs, message):
     with pytest.raises(InputError, match=message):
         trees.flatten_arguments(arguments, args, kwargs)
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.float64(2.5), True, None, "mean"])
+def test_a_static_value_stands_for_itself(value):
+    kept = value.item() if isinstance(value, np.generic) else value
+    assert trees.flatten_arguments([argument("n", {"static": kept})], (value,), {}) == []
