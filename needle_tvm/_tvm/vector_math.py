@@ -177,6 +177,14 @@ class _Text:
             "float",
         )
 
+    def rounded(self, x: _Value) -> _Value:
+        """x as a number of its own: a product is not carried on unrounded into a sum (as a fused
+        multiply-add would), where it has not become infinite yet."""
+        suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
+        kind, name = self.type_of("float"), f"@llvm.arithmetic.fence.{suffix}"
+        self.declared.add(f"declare {kind} {name}({kind})")
+        return self.instruction(f"call {kind} {name}({x})", "float")
+
     def _joined(self, one: str, other: str, width: int) -> str:
         operands = f"<{width} x float> {one}, <{width} x float> {other}"
         return self.instruction(f"shufflevector {operands}, {_mask(range(2 * width))}", "").name
@@ -210,7 +218,7 @@ def _exp(v: _Text, x: _Value) -> _Value:
     half = e >> v.integer(1)
     for part in (half, e - half):
         p = p * v.float_of(part << v.integer(23))
-    return p
+    return v.rounded(p)
 
 
 def _tanh(v: _Text, x: _Value) -> _Value:

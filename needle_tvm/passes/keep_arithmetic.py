@@ -94,11 +94,29 @@ class _Abstract:
         if isinstance(node, (tirx.IntImm, tirx.FloatImm)):
             return node
         for leaf, variable in zip(self.leaves, self._variables, strict=True):
-            if nests.same(leaf, node):
+            if _may_be_same(leaf, node):
                 return variable
         self.leaves.append(node)
         self._variables.append(tirx.Var(f"x{len(self.leaves)}", str(node.ty)))
         return self._variables[-1]
+
+
+def _may_be_same(one: Any, other: Any) -> bool:
+    """Whether two leaves are the same, or may turn out to be: indices that look different now may
+    be simplified to the same later."""
+    if isinstance(one, NODES.load) and isinstance(other, NODES.load):
+        if not one.source.same_as(other.source):
+            return False
+        distances = [simplified(i - j) for i, j in zip(one.indices, other.indices, strict=True)]
+        return not any(isinstance(each, tirx.IntImm) and each.value != 0 for each in distances)
+    return nests.same(_without_indices(one), _without_indices(other))
+
+
+def _without_indices(leaf: Any) -> Any:
+    def start(load: Any) -> Any:
+        return load.source[[0] * len(load.indices)]
+
+    return nests.map_nodes(leaf, NODES.load, start)
 
 
 def _operands(node: Any) -> list[Any]:

@@ -13,7 +13,7 @@ NUMBERS = np.array([[np.inf, np.nan, -np.inf, -0.0, 1.0, 2.0, -3.0, 0.5] * 4], "
 # What the rules of integers would make something else of.
 FUNCTIONS = {
     "x - x": lambda x: x - x,
-    "rounded off": lambda x: ((x + 1e8) - 1e8, (x + 1.0) - 1.0 + x),
+    "rounded off": lambda x: ((x + 4096.0) - 4096.0, (x * 1e-4 + 1.0) - 1.0 + x),
     "a sum less a part": lambda x: (x + ops.exp(x)) - ops.exp(x),
     "a sum less the other part": lambda x: (x + ops.exp(x)) - x,
     "Kahan's correction": lambda x: ((x + 300.0) - x) - 300.0,
