@@ -211,13 +211,14 @@ def lowered(
     """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build, legalize
     from needle_tvm._tvm import transform
+    from needle_tvm.faults import blamed_on
     from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
     from needle_tvm.passes.conv_transpose import conv_transpose
     from needle_tvm.passes.norm_as_scale import norm_as_scale
     from needle_tvm.passes.plain_views import plain_views
     from needle_tvm.passes.sink_views import sink_permutes, sink_units
 
-    with target:
+    with target, blamed_on("what prepares PyTorch's program"):
         if stage == "tuned":
             for prepare in (norm_as_scale, plain_views):
                 module = prepare(module, target)

@@ -12,6 +12,8 @@ from typing import Any
 
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 
+_FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
+
 
 def dtype_of(x: Any) -> str:
     """dtype name of a te.Tensor."""
@@ -54,8 +56,11 @@ def elementwise(k: Any, fn: Callable[..., Any], x: Any) -> Any:
 
 
 def full_like(k: Any, x: Any, value: Any) -> Any:
-    """A scalar of x's dtype, for te and topi expressions."""
-    return k.tirx.const(value, dtype_of(x))
+    """A scalar of x's dtype, for te and topi expressions; infinite beyond what the dtype holds."""
+    dtype = dtype_of(x)
+    if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
+        value = math.copysign(math.inf, value)
+    return k.tirx.const(value, dtype)
 
 
 def not_equal(k: Any, a: Any, b: Any, dtype: str) -> Any:
@@ -222,4 +227,5 @@ def number_of(x: Any, scalar: Any) -> bool | None:
     """Whether a Relax expression keeps its dtype with this scalar, and is not bool; or None."""
     dtype = str(x.ty.dtype)
     weak = is_floating(dtype) or not isinstance(scalar, float)
-    return True if weak and dtype != "bool" else None
+    fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf
+    return True if weak and fits and dtype != "bool" else None

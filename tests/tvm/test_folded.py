@@ -77,3 +77,17 @@ def test_a_variance_of_no_elements(correction):
 
     compiled = needle_tvm.compile(var, x, threads=1)
     np.testing.assert_array_equal(compiled(x).numpy(), var(x).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("stage", ["noopt", "tuned"])
+def test_numbers_beyond_the_dtype_are_infinite(stage, dtype, recwarn):
+    x = tensor(np.array([1.0, -2.0, 3e4])).astype(dtype)
+
+    def both(x):
+        return x / 1e40, x * 1e40, x + 1e40, 1e40 - x, x / -1e300, ops.maximum(x, x / 1e39)
+
+    for found, expected in zip(needle_tvm.compile(both, x, stage=stage)(x), both(x), strict=True):
+        found, expected = (each.numpy().astype("float64") for each in (found, expected))
+        np.testing.assert_allclose(found, expected, rtol=2.0**-7 if dtype == "bfloat16" else 1e-6)
+    assert not recwarn.list
