@@ -61,10 +61,10 @@ def record(request: Mapping[str, Any]) -> dict[str, Any]:
     """Service: a program, and what stands for its code at every stage."""
     program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
     with Called() as called:
-        judged(program.load, ())
+        where, verdict, what = judged(program.load, ())
         code = _code(program)
     answer = {"program": program.to_json(), "code": code, "called": called.listed()}
-    return {"verdict": RIGHT, "where": "", "what": "", **answer}
+    return {"verdict": verdict, "where": where, "what": what, **answer}
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,11 +96,13 @@ def _code(program: Program) -> list[list[str]] | None:
 
 
 def reaching(functions: Sequence[str]) -> list[dict[str, Any]]:
-    """The requests for the recorded programs that call one of these functions."""
+    """The requests for the recorded programs that call one of these functions; what fails without
+    a mutation finds none."""
     return [
         {"kind": kind, "seed": seed}
         for (kind, seed), entry in recorded().items()
-        if not functions or set(functions) & set(entry["called"])
+        if entry["verdict"] not in FAILURES
+        and (not functions or set(functions) & set(entry["called"]))
     ]
 
 

@@ -1,5 +1,6 @@
 """Nested arguments and results survive being flattened and put together again."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
