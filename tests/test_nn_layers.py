@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import nn
+from needle import nn, ops
 from needle.errors import ShapeError
 from needle.testing import assert_close
 
@@ -192,3 +192,14 @@ def test_modules_say_what_they_are(layer):
     module = layer()
     assert repr(module).startswith(f"{type(module).__name__}(")
     assert (type(module).__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (1, 1, 3), (7, 2)])
+def test_batch_norm_s_gradient_of_what_does_not_vary_is_nothing(shape):
+    """However large it is: with eps of 1e-5 what is left of rounding is taken 300 times."""
+    x = ndl.Tensor(np.full(shape, 0.3, "float32"))
+    x.requires_grad = True
+    weight, bias = (ndl.Tensor(np.full(shape[-1], 1.7, "float32")) for _ in "wb")
+    y = ops.BatchNormTrain(axis=-1)(x, weight, bias)[0]
+    (y * 1234.567).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 0)

@@ -108,7 +108,7 @@ void batch_norm_grad(const Matrix& grad, const Matrix& m, const View& weight, co
     put(out.variance, i, sums[i]);
     put(a, i, factor);
     put(b, i, -factor * r * along / rows);
-    put(c, i, -factor * sums[i] / rows);
+    put(c, i, sums[i] / rows);
   }
   parallel_for(m.rows, ceil_div(kGrain, std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
     kernel.column_affine(grad.row(begin), grad.step, a.data(), m.row(begin), m.step, mean.data(),

@@ -95,11 +95,12 @@ __global__ void __launch_bounds__(kThreads)
     to_bias[i] = static_cast<T>(plain);
     abc[i] = static_cast<T>(factor);
     abc[n + i] = static_cast<T>(-factor * r * along / static_cast<double>(rows));
-    abc[2 * n + i] = static_cast<T>(-factor * plain / static_cast<double>(rows));
+    abc[2 * n + i] = static_cast<T>(plain / static_cast<double>(rows));
   }
 }
 
-// out = a g + b (x - mean) + c, each of a, b, c and mean a row; no g where its rows are null.
+// out = a (g - c) + b (x - mean), each of a, b, c and mean a row; b (x - mean) + c where there is no
+// g. Subtracted first: nothing is left of the rounding of what cancels.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     affine(Rows<T> g, const T* a, Rows<T> x, const T* mean, const T* b, const T* c, int64_t rows,
@@ -107,8 +108,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t all = rows * n;
   for (int64_t i = grid_index(); i < all; i += grid_step()) {
     const int64_t row = i / n, k = i % n;
-    const T centred = b[k] * (x.at(row, k) - mean[k]) + c[k];
-    out[i] = g.p == nullptr ? centred : a[k] * g.at(row, k) + centred;
+    const T centred = b[k] * (x.at(row, k) - mean[k]);
+    out[i] = centred + (g.p == nullptr ? c[k] : a[k] * (g.at(row, k) - c[k]));
   }
 }
 

@@ -40,7 +40,8 @@ struct Layers {
       }
   }
 
-  // out = a * g + b * (x - m) + c, each of a, b, c and m a row; no g where a is null.
+  // out = a * (g - c) + b * (x - m), each of a, b, c and m a row; b * (x - m) + c where a is null.
+  // Subtracted first: nothing is left of the rounding of what cancels.
   static void column_affine(const void* gv, int64_t g_step, const void* av, const void* xv,
                             int64_t x_step, const void* mv, const void* bv, const void* cv,
                             int64_t rows, void* ov, int64_t n) {
@@ -52,7 +53,7 @@ struct Layers {
       if (a == nullptr) {
         for (int64_t i = 0; i < n; ++i) out[i] = b[i] * (x[i] - m[i]) + c[i];
       } else {
-        for (int64_t i = 0; i < n; ++i) out[i] = a[i] * g[i] + (b[i] * (x[i] - m[i]) + c[i]);
+        for (int64_t i = 0; i < n; ++i) out[i] = a[i] * (g[i] - c[i]) + b[i] * (x[i] - m[i]);
         g += g_step;
       }
     }
