@@ -76,14 +76,14 @@ def _limited(low: float | None, high: float | None) -> Callable[[relax.BlockBuil
     return rule
 
 
-def max_pool2d(builder: relax.BlockBuilder, call: Any) -> Any:
+def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
     """NaN where there is one, and -inf where all is: TVM's forgets the one, and starts at the least
-    finite number."""
+    finite number. Of one, two or three dimensions."""
     attrs, layout = call.attrs, str(call.attrs.layout)
     shape = [int(extent) for extent in call.ty.shape.values]
-    axes = [layout.index("H"), layout.index("W")]
+    axes = [layout.index(place) for place in "DHW" if place in layout]
     given = (attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding)
-    windows = [tuple(int(each[i]) for each in given) for i in range(2)]
+    windows = [tuple(int(each[i]) for each in given) for i in range(len(axes))]
 
     def rule(x: te.Tensor) -> te.Tensor:
         dtype = str(x.dtype)
@@ -264,6 +264,33 @@ def index_tensor(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, call.args[0], *fields, primfunc_name_hint="index_tensor")
 
 
+def scatter_elements(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Negative indices count from the end, and nothing is written beyond an axis."""
+
+    def places(index: te.Tensor, x: te.Tensor) -> te.Tensor:
+        return _inside(index, x.shape[int(call.attrs.axis) % len(x.shape)])
+
+    x, index, source = call.args
+    index = builder.emit(builder.call_te(places, index, x, primfunc_name_hint="places"))
+    inside = relax.Call(call.op, [x, index, source], call.attrs, ty_args=call.ty_args)
+    return call.op.get_attr("FLegalize")(builder, inside)
+
+
+def full(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Of any number: TVM's takes no infinity and no NaN."""
+    fill, dtype = call.args[1], str(call.ty.dtype)
+    known = isinstance(fill, Constant) and static_shape(fill) == () and is_floating(dtype)
+    value = float(fill.value.numpy()) if known else 0.0
+    if math.isfinite(value):
+        return call.op.get_attr("FLegalize")(builder, call)
+    shape = call.ty.shape.values
+
+    def rule() -> te.Tensor:
+        return te.compute(shape, lambda *_: tirx.const(value, dtype), name="full")
+
+    return builder.call_te(rule, primfunc_name_hint="full")
+
+
 _ELEMENTWISE = (Exp(), Log(), Tanh(), Sigmoid(), Sqrt(), Rsqrt(), Erf(), Gelu(), Silu())
 
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
@@ -272,10 +299,13 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.nn.relu": _limited(0, None),
     "relax.nn.relu6": _limited(0, 6),
     "relax.clip": clip,
-    "relax.nn.max_pool2d": max_pool2d,
+    **{f"relax.nn.max_pool{dims}d": max_pool for dims in (1, 2, 3)},
+    "relax.full": full,
+    "relax.full_like": full,
     "relax.take": take,
     "relax.gather_elements": gather_elements,
     "relax.index_tensor": index_tensor,
+    "relax.scatter_elements": scatter_elements,
     "relax.maximum": _extremum(Maximum(), topi.maximum),
     "relax.minimum": _extremum(Minimum(), topi.minimum),
     "relax.not_equal": _of_two(Compare("not_equal")),

@@ -34,7 +34,15 @@ _KEEP_ALL = {
     *("unflatten", "unsqueeze", "view", "view_as", "_unsafe_view", "swapaxes", "long", "int"),
 }
 # Take an axis, and along it an index that does not count from the end.
-_ALONG = ("gather", "index_select", "scatter", "scatter_add", "scatter_reduce", "index_add")
+_ALONG = {
+    *("gather", "index_select", "scatter", "scatter_add", "scatter_reduce"),
+    *("index_add", "index_copy", "index_reduce"),
+}
+# Take an index among all elements, or along an axis, that may count from the end.
+_AMONG_ALL, _FROM_EITHER_END = {"take", "put"}, {"index_fill"}
+# Take a table and indices of its rows; or scores, and the class of each row of these.
+_TABLES = {"embedding", "embedding_bag"}
+_CLASSES = {"nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "cross_entropy_loss"}
 
 
 def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
@@ -53,22 +61,37 @@ def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
 
 def _indices(node: Any) -> Iterator[tuple[Any, int, int]]:
     """The nodes that an operator takes as indices, and what is valid for each."""
-    name, args = _name(node), node.args
-    if node.op != "call_function":
+    if node.op != "call_function" or not hasattr(node.target, "_schema"):
         return
-    if name == "embedding":
-        yield args[1], 0, _shape(args[0])[0] - 1
-    elif name in _ALONG and len(_shape(args[0])) > 0:
-        yield args[2], 0, _shape(args[0])[args[1]] - 1
-    elif name == "take":
-        count = prod(_shape(args[0]))
-        yield args[1], -count, count - 1
-    elif name == "one_hot" and len(args) > 1 and args[1] >= 0:
-        yield args[0], 0, args[1] - 1
-    elif name in ("index", "index_put", "index_put_") and not any(map(_is_mask, args[1])):
-        for index, extent in zip(args[1], _shape(args[0]), strict=False):
-            if index is not None:
-                yield index, -extent, extent - 1
+    name, given = _name(node).removesuffix("_"), _given(node)
+    index: Any = given.get("index", given.get("indices"))
+    x = given.get("self")
+    if name in _TABLES:
+        yield index, 0, _shape(given["weight"])[0] - 1
+    elif name in _ALONG | _FROM_EITHER_END and len(_shape(x)) > 0:
+        extent = _shape(x)[given["dim"]]
+        yield index, -extent if name in _FROM_EITHER_END else 0, extent - 1
+    elif name in _AMONG_ALL:
+        count = prod(_shape(x))
+        yield index, -count, count - 1
+    elif name in _CLASSES and _integer(given["target"]):
+        # Those that are ignored are one more number, and what lies between is taken too.
+        classes, ignored = _shape(x)[min(1, len(_shape(x)) - 1)], given["ignore_index"]
+        yield given["target"], min(0, ignored), max(classes - 1, ignored)
+    elif name == "one_hot" and given["num_classes"] >= 0:
+        yield x, 0, given["num_classes"] - 1
+    elif name in ("index", "index_put") and not any(map(_is_mask, index)):
+        for each, extent in zip(index, _shape(x), strict=False):
+            if each is not None:
+                yield each, -extent, extent - 1
+
+
+def _given(node: Any) -> dict[str, Any]:
+    """An operator's arguments by name."""
+    arguments = node.target._schema.arguments
+    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    names = [each.name for each in arguments]
+    return given | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
 
 
 def _name(node: Any) -> str:

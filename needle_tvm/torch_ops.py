@@ -195,6 +195,8 @@ def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | 
     keys, emit = x, builder.emit
     if str(x.ty.dtype) not in INTEGER:
         keys = emit(builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"))
+    if not _static(x):  # a number is in order
+        return emit(relax.Tuple([x, relax.const(0, "int64")]))
     places = emit(_op.argsort(keys, dim, bool(descending), "int64"))
     if count is not None:
         places = emit(_op.strided_slice(places, [dim], [0], [count]))
@@ -308,10 +310,6 @@ def group_norm(node: Any, importer: Any) -> Any:
         _filled(importer, each, value, (channels,), dtype)
         for each, value in ((weight, 1.0), (bias, 0.0))
     )
-    if dtype == "float32":
-        axes = list(range(2, len(shape)))
-        normalized = _op.nn.group_norm(x, weight, bias, groups, 1, axes, float(epsilon))
-        return importer.block_builder.emit(normalized)
     rows = (shape[0], groups, math.prod(shape[1:]) // groups)
     return _normalized(importer, x, rows, weight, bias, float(epsilon))
 
@@ -320,7 +318,7 @@ def _normalized(
     importer: Any, x: Any, rows: tuple[int, ...], weight: Any, bias: Any, epsilon: float
 ) -> Any:
     """Each row of `x` reshaped normalized, and then each channel scaled: TVM's own norms of groups
-    and instances take float32 alone."""
+    and instances take the square of the mean from the mean of the squares, and float32 alone."""
     emit, shape, dtype = importer.block_builder.emit, _static(x), str(x.ty.dtype)
     one, zero = (relax.const(np.full(rows[-1:], value), dtype) for value in (1.0, 0.0))
     out = emit(_op.nn.layer_norm(emit(_op.reshape(x, rows)), one, zero, [-1], epsilon))
@@ -354,9 +352,6 @@ def own_statistics(node: Any, importer: Any) -> Any:
         _filled(importer, each, value, shape[1:2], dtype)
         for each, value in ((weight, 1.0), (bias, 0.0))
     ]
-    if dtype == "float32":
-        axes = [0, *range(2, len(shape))]
-        return emit(_op.nn.instance_norm(x, *operands, 1, axes, float(epsilon)))
     order = [1, 0, *range(2, len(shape))]
     turned = emit(_op.permute_dims(x, order))
     ones, zeros = (relax.const(np.full(shape[:1], value), dtype) for value in (1.0, 0.0))
@@ -367,16 +362,93 @@ def own_statistics(node: Any, importer: Any) -> Any:
     return emit(_op.add(emit(_op.multiply(out, scale)), shift))
 
 
-def floor_divide(node: Any, importer: Any) -> Any:
-    """The largest whole number below the quotient, in the dtype of the result."""
-    dtype, emit = _dtype(node), importer.block_builder.emit
-    x, y = (
-        emit(_op.astype(importer.env[each], dtype))
-        if each in importer.env
-        else relax.const(each, dtype)
-        for each in node.args[:2]
-    )
-    return emit(_op.floor_divide(x, y))
+def _of_two(
+    rule: Callable[[Any, Any], Any], whole: Callable[[Any, Any], Any], rounds: bool = True
+) -> Any:
+    """A converter of two operands, either of which may be a number: `rule` says what becomes of
+    elements that are floats, in float32 if they are halves, and `whole` of tensors of integers.
+    PyTorch rounds a number beside halves to these first, but for some operators."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        dtype, builder = _dtype(node), importer.block_builder
+        wide = "float32" if dtype in HALVES else dtype
+        x, y = (
+            builder.emit(_op.astype(importer.env[each], wide))
+            if each in importer.env
+            else builder.emit(_op.astype(relax.const(each, dtype if rounds else wide), wide))
+            for each in node.args[:2]
+        )
+        if not is_floating(dtype):
+            return builder.emit(whole(x, y))
+        name = str(rule.__name__).strip("_")
+        out = builder.emit_te(_broadcast(rule), x, y, primfunc_name_hint=name)
+        return builder.emit(_op.astype(out, dtype))
+
+    return convert
+
+
+def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A rule for two elements as one for two tensors."""
+    return partial(_te.broadcast, TE_NAMESPACE, lambda x, y: rule(tirx.convert(x), tirx.convert(y)))
+
+
+def _fmod(x: Any, y: Any) -> Any:
+    """The C library's, exact whatever the quotient is: TVM's own rounds that."""
+    dtype = str(x.ty)
+    return tirx.call_pure_extern(dtype, "fmod" if dtype == "float64" else "fmodf", x, y)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """With the sign of y, exact where the quotient is large."""
+    rest = _fmod(x, y)
+    return tirx.Select(_of_other_sign(rest, y), rest + y, rest)
+
+
+def _of_other_sign(x: Any, y: Any) -> Any:
+    """Whether one of two is below 0, and the other is not."""
+    zero = tirx.const(0, str(x.ty))
+    return tirx.any(tirx.all(x < zero, y > zero), tirx.all(x > zero, y < zero))
+
+
+def _floor_divided(x: Any, y: Any) -> Any:
+    """The whole number that `_remainder` leaves, and not one less where the quotient rounds up."""
+    zero, one = (tirx.const(value, str(x.ty)) for value in (0, 1))
+    rest = _fmod(x, y)
+    quotient = (x - rest) / y
+    quotient = tirx.Select(_of_other_sign(rest, y), quotient - one, quotient)
+    floor = tirx.floor(quotient)
+    floor = tirx.Select(quotient - floor > tirx.const(0.5, str(x.ty)), floor + one, floor)
+    return tirx.Select(y == zero, x / y, floor)
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    """By the ratio to the larger, whose square neither overflows nor vanishes."""
+    zero, one, infinity = (tirx.const(value, str(x.ty)) for value in (0, 1, math.inf))
+    x, y = tirx.abs(x), tirx.abs(y)
+    large = tirx.Select(x < y, y, x)
+    ratio = tirx.Select(x < y, x, y) / tirx.Select(large == zero, one, large)
+    length = large * tirx.sqrt(one + ratio * ratio)
+    return tirx.Select(tirx.any(x == infinity, y == infinity), infinity, length)
+
+
+def _whole_power(x: Any, y: Any) -> Any:
+    """x ** y of integers."""
+    rule = _broadcast(_power_of_integers)
+    return relax.BlockBuilder.current().call_te(rule, x, y, primfunc_name_hint="power")
+
+
+def _power_of_integers(x: Any, y: Any) -> Any:
+    dtype = str(x.ty)
+    one = tirx.const(1, dtype)
+    result, square = one, x
+    for bit in range(6):  # a larger power than 63 is none but of 0, 1, -1 and even numbers
+        taken = ((y >> tirx.const(bit, dtype)) & one) == one
+        result = tirx.Select(taken, result * square, result)
+        square = square * square
+    if "uint" in dtype:
+        return result
+    inverse = tirx.Select(tirx.any(x == one, x == -one), result, tirx.const(0, dtype))
+    return tirx.Select(y < tirx.const(0, dtype), inverse, result)
 
 
 def index(node: Any, importer: Any) -> Any:
@@ -394,9 +466,7 @@ def index(node: Any, importer: Any) -> Any:
     places = np.broadcast_shapes(*map(_static, tensors))
     flat = None
     for axis, tensor in zip(chosen, tensors, strict=True):
-        at, extent = emit(_op.astype(tensor, "int64")), relax.const(shape[axis], "int64")
-        negative = emit(_op.less(at, relax.const(0, "int64")))
-        at = emit(_op.where(negative, emit(_op.add(at, extent)), at))
+        at, extent = _counted(emit, tensor, shape[axis]), relax.const(shape[axis], "int64")
         flat = at if flat is None else emit(_op.add(emit(_op.multiply(flat, extent)), at))
     assert flat is not None
     flat = emit(_op.broadcast_to(flat, places))
@@ -415,6 +485,75 @@ def index(node: Any, importer: Any) -> Any:
     return emit(_op.permute_dims(out, order))
 
 
+def _nearest(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
+    """Places along an axis, those beyond its ends at the ends: nothing is written elsewhere."""
+    low, high = relax.const(0, "int64"), relax.const(extent - 1, "int64")
+    return emit(_op.minimum(emit(_op.maximum(emit(_op.astype(places, "int64")), low)), high))
+
+
+def _counted(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
+    """As `_nearest`, where negative places count from the end."""
+    places = emit(_op.astype(places, "int64"))
+    negative = emit(_op.less(places, relax.const(0, "int64")))
+    turned = emit(_op.add(places, relax.const(extent, "int64")))
+    return _nearest(emit, emit(_op.where(negative, turned, places)), extent)
+
+
+def _gather(node: Any, importer: Any) -> Any:
+    """Elements along an axis, whose places do not count from its end."""
+    axis, places = _arguments(node, dim=0, index=None)[:2]
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    shape, places = _static(x), importer.env[places]
+    if not shape:
+        return emit(_op.broadcast_to(x, _static(places)))
+    return emit(_op.gather_elements(x, _nearest(emit, places, shape[axis]), axis=axis))
+
+
+def index_put(node: Any, importer: Any) -> Any:
+    """x[i, :, j] = values, or += values: by tensors of integers that broadcast, and whole axes.
+    Values at the same place are written, or added, one after another."""
+    given, values, add = _arguments(node, indices=(), values=None, accumulate=False)[:3]
+    x, values, emit = importer.env[node.args[0]], importer.env[values], importer.block_builder.emit
+    shape = _static(x)
+    chosen = [axis for axis, each in enumerate(given) if each is not None]
+    tensors = [importer.env[given[axis]] for axis in chosen]
+    if any("int" not in str(tensor.ty.dtype) for tensor in tensors):
+        if len(given) > 1 or add or math.prod(_static(values)) != 1:
+            raise ValueError("an index of booleans, whose number of places is not static")
+        (mask,), value = tensors, emit(_op.reshape(values, ()))
+        ones = [1] * (len(shape) - len(_static(mask)))
+        return emit(_op.where(emit(_op.reshape(mask, (*_static(mask), *ones))), value, x))
+    rest = [axis for axis in range(len(shape)) if axis not in chosen]
+    places = np.broadcast_shapes(*map(_static, tensors))
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    within = np.zeros([shape[axis] for axis in rest], "int64")
+    for i, axis in enumerate(rest):
+        within += np.indices(within.shape)[i] * strides[axis]
+    flat = relax.const(within.reshape(-1), "int64")
+    for axis, tensor in zip(chosen, tensors, strict=True):
+        at = emit(_op.broadcast_to(_counted(emit, tensor, shape[axis]), places))
+        at = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
+        flat = emit(_op.add(flat, emit(_op.reshape(at, (-1, 1)))))
+    # Of the axes of what is chosen, those of the tensors come first here, which in PyTorch they
+    # do only where another axis stands between.
+    before = chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
+    chosen_shape = [shape[axis] for axis in rest]
+    values = emit(
+        _op.broadcast_to(values, (*chosen_shape[:before], *places, *chosen_shape[before:]))
+    )
+    end = before + len(places)
+    order = [*range(before, end), *range(before), *range(end, len(_static(values)))]
+    if order != sorted(order):
+        values = emit(_op.permute_dims(values, order))
+    return _written(emit, x, flat, values, "add" if add else "update")
+
+
+def _written(emit: Callable[[Any], Any], x: Any, flat: Any, source: Any, reduction: str) -> Any:
+    """x with elements of `source` at places of all of it in one row."""
+    operands = [emit(_op.reshape(each, (-1,))) for each in (x, flat, source)]
+    return emit(_op.reshape(emit(_op.scatter_elements(*operands, 0, reduction)), _static(x)))
+
+
 def _along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
     """What a reduction takes, the axes it goes along (None: all), and whether these are kept. A
     number has none, whatever is asked for."""
@@ -426,7 +565,11 @@ def _along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
 
 def _dtype(node: Any) -> str:
     """The dtype PyTorch gives the result."""
-    return str(node.meta["val"].dtype).partition(".")[2]
+    return _dtype_of(node.meta["val"])
+
+
+def _dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).partition(".")[2]
 
 
 def any_(node: Any, importer: Any) -> Any:
@@ -445,25 +588,200 @@ def prod(node: Any, importer: Any) -> Any:
     return emit(_op.prod(x, axes, keepdims=keepdim)) if _static(x) else x
 
 
-def elu(node: Any, importer: Any) -> Any:
-    """scale * x above 0, else scale * alpha * (exp(x * input_scale) - 1)."""
-    given = list(node.args)
-    x, alpha, scale, input_scale = given + [1.0, 1.0, 1.0][len(given) - 1 :]
-    x, emit = importer.env[x], importer.block_builder.emit
+def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Sums, or products, of all elements up to each, in the dtype of the result; of halves in
+    float32, rounded once."""
 
-    def scaled(y: Any, by: float) -> Any:
-        return y if by == 1 else emit(_op.multiply(y, relax.const(by, str(x.ty.dtype))))
+    def convert(node: Any, importer: Any) -> Any:
+        x, dtype, emit = importer.env[node.args[0]], _dtype(node), importer.block_builder.emit
+        (axis,) = _arguments(node, dim=0)[:1]
+        x = emit(_op.astype(x, "float32" if dtype in HALVES else dtype))
+        out = emit(operation(x, axis)) if _static(x) else x
+        return emit(_op.astype(out, dtype))
 
-    zero, one = (relax.const(value, str(x.ty.dtype)) for value in (0.0, 1.0))
-    below = emit(_op.subtract(emit(_op.exp(scaled(x, input_scale))), one))
-    above = emit(_op.greater(x, zero))
-    return emit(_op.where(above, scaled(x, scale), scaled(below, alpha * scale)))
+    return convert
 
 
-def cumsum(node: Any, importer: Any) -> Any:
-    """Sums of all elements up to each, in the dtype of the result."""
-    x, axis = node.args[:2]
-    return importer.block_builder.emit(_op.cumsum(importer.env[x], axis, _dtype(node)))
+def _elementwise(rule: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of each element, which is a float."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        name = str(rule.__name__).strip("_")
+        return importer.block_builder.emit_te(
+            lambda x: te.compute(x.shape, lambda *at: rule(x(*at))),
+            importer.env[node.args[0]],
+            primfunc_name_hint=name,
+        )
+
+    return convert
+
+
+def _number(like: Any, value: float) -> Any:
+    return tirx.const(value, str(like.ty))
+
+
+def _series(x: Any, factors: list[float]) -> Any:
+    """factors[0] + factors[1] * x + factors[2] * x * x + ..."""
+    total = _number(x, factors[-1])
+    for factor in reversed(factors[:-1]):
+        total = total * x + _number(x, factor)
+    return total
+
+
+def _expm1(x: Any) -> Any:
+    """exp(x) - 1, near 0 by the series, of which nothing cancels."""
+    terms = 17 if str(x.ty) == "float64" else 9
+    near = x * _series(x, [1 / math.factorial(i + 1) for i in range(terms)])
+    return tirx.Select(tirx.abs(x) < _number(x, 0.5), near, tirx.exp(x) - _number(x, 1))
+
+
+def _log1p(x: Any) -> Any:
+    """log(1 + x), near 0 as twice the inverse hyperbolic tangent of x / (2 + x), by its series."""
+    terms = 14 if str(x.ty) == "float64" else 6
+    ratio = x / (_number(x, 2) + x)
+    near = ratio * _series(ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
+    return tirx.Select(tirx.abs(x) < _number(x, 0.4), near, tirx.log(_number(x, 1) + x))
+
+
+def _odd(x: Any, of_positive: Callable[[Any], Any]) -> Any:
+    y = of_positive(tirx.abs(x))
+    return tirx.Select(x < _number(x, 0), -y, y)
+
+
+def _asinh(x: Any) -> Any:
+    one, large = _number(x, 1), _number(x, 1e6)
+
+    def of(x: Any) -> Any:
+        square = x * x
+        near = _log1p(x + square / (one + tirx.sqrt(one + square)))
+        return tirx.Select(x > large, tirx.log(x) + _number(x, math.log(2)), near)
+
+    return _odd(x, of)
+
+
+def _acosh(x: Any) -> Any:
+    above = x - _number(x, 1)
+    near = _log1p(above + tirx.sqrt(above) * tirx.sqrt(above + _number(x, 2)))
+    far = tirx.log(x) + _number(x, math.log(2))
+    return tirx.Select(x > _number(x, 1e6), far, near)
+
+
+def _atanh(x: Any) -> Any:
+    return _odd(x, lambda x: _number(x, 0.5) * _log1p(_number(x, 2) * x / (_number(x, 1) - x)))
+
+
+def _tanh(x: Any) -> Any:
+    """By expm1, which keeps all digits near 0."""
+
+    def of(x: Any) -> Any:
+        below = _expm1(_number(x, -2) * x)
+        return -below / (below + _number(x, 2))
+
+    return _odd(x, of)
+
+
+def tanh(node: Any, importer: Any) -> Any:
+    """TVM's of float64 loses its digits near 0."""
+    x = importer.env[node.args[0]]
+    if str(x.ty.dtype) == "float64":
+        return _elementwise(_tanh)(node, importer)
+    return importer.block_builder.emit(_op.tanh(x))
+
+
+def _pairs(value: Any, dims: int) -> list[int]:
+    """An option of a window, for each of its dimensions."""
+    return [value] * dims if isinstance(value, int) else list(value) * (dims // len(value))
+
+
+def max_pool(node: Any, importer: Any) -> Any:
+    """The largest of each window, and its place where that is asked for."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    values, places = node.meta["val"]
+    dims = 3 if "3d" in str(node.target) else 2
+    kernel, stride, padding, dilation, ceil = _arguments(
+        node, kernel=1, stride=(), padding=0, dilation=1, ceil=False
+    )
+    kernel, stride, padding, dilation = (
+        _pairs(each, dims) for each in (kernel, stride or kernel, padding, dilation)
+    )
+    shape, extents = _static(x), _static(x)[-dims:]
+    rows = emit(_op.reshape(x, (-1, 1, *extents)))
+    pool = getattr(_op.nn, f"max_pool{dims}d")
+    out = emit(pool(rows, kernel, stride, padding, dilation, ceil))
+    out = emit(_op.astype(emit(_op.reshape(out, tuple(values.shape))), _dtype_of(values)))
+    asked = any(user.args[1] == 1 for user in node.users)
+    if not asked:
+        return emit(relax.Tuple([out, relax.const(0, "int64")]))
+    seen = _window_places(extents, values.shape[-dims:], kernel, stride, padding, dilation)
+    flat = relax.const(seen.reshape(-1), "int64")
+    rows = emit(_op.reshape(x, (math.prod(shape[:-dims]), math.prod(extents))))
+    windows = emit(_op.reshape(emit(_op.take(rows, flat, axis=1)), (-1, *seen.shape)))
+    at = emit(_op.astype(emit(_op.argmax(windows, -1)), "int64"))
+    first = relax.const(np.arange(len(seen)) * seen.shape[1], "int64")
+    chosen = emit(_op.take(flat, emit(_op.add(at, first)), axis=0))
+    return emit(relax.Tuple([out, emit(_op.reshape(chosen, tuple(places.shape)))]))
+
+
+def _window_places(
+    extents: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> np.ndarray[Any, Any]:
+    """What the windows of a pool see: (windows, elements), each a place in the row of all. One
+    beyond the edge stands for another of the same window."""
+    dims = len(extents)
+    axes = []
+    for i, extent in enumerate(extents):
+        starts = np.arange(counts[i])[:, None] * stride[i] - padding[i]
+        at = starts + np.arange(kernel[i]) * dilation[i]
+        inside = np.where((at >= 0) & (at < extent), at, -1)
+        axes.append(np.where(inside < 0, inside.max(1, keepdims=True), inside))
+    seen = np.zeros((1,) * 2 * dims, "int64")
+    for i, each in enumerate(axes):
+        shape = [1] * 2 * dims
+        shape[i], shape[dims + i] = each.shape
+        seen = seen * extents[i] + each.reshape(shape)
+    return seen.reshape(math.prod(counts), -1)
+
+
+def full(node: Any, importer: Any) -> Any:
+    """One number everywhere, which may be no finite one."""
+    shape, dtype = tuple(node.meta["val"].shape), _dtype(node)
+    value = node.args[1]
+    value = importer.env[value] if value in importer.env else relax.const(value, dtype)
+    emit = importer.block_builder.emit
+    return emit(_op.full(shape, value, dtype))
+
+
+def arange(node: Any, importer: Any) -> Any:
+    """Numbers from the first up, or down, to the last; TVM's operator only counts up."""
+    start, end, step = (*node.args, 1)[:3]
+    (count,), dtype = node.meta["val"].shape, _dtype(node)
+    if isinstance(count, int) and (step <= 0 or "int" not in dtype):
+        return relax.const(start + np.arange(count) * step, dtype)
+    return importer.block_builder.emit(_op.arange(start, end, step, dtype))
+
+
+def bucketize(node: Any, importer: Any) -> Any:
+    """The first boundary that is not below each element; NaN is above all."""
+    x, boundaries = (importer.env[each] for each in node.args[:2])
+    options = {"out_int32": False, "right": False} | dict(node.kwargs)
+    emit = importer.block_builder.emit
+    out = emit(_op.bucketize(x, boundaries, options["out_int32"], options["right"]))
+    if not is_floating(str(x.ty.dtype)):
+        return out
+    last = relax.const(_static(boundaries)[0], str(out.ty.dtype))
+    return emit(_op.where(emit(_op.isnan(x)), last, out))
+
+
+def _split(node: Any, importer: Any) -> Any:
+    """Parts along an axis; one that is all of it is no split, which TVM's passes cannot take."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    sizes, axis = _arguments(node, sizes=1, dim=0)
+    extent = _static(x)[axis]
+    if isinstance(sizes, int):
+        ends = list(range(sizes, extent, sizes)) if sizes else []
+    else:
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+    return emit(_op.split(x, ends, axis) if ends else relax.Tuple([x]))
 
 
 def _scatter(reduction: str) -> Callable[[Any, Any], Any]:
@@ -476,11 +794,13 @@ def _scatter(reduction: str) -> Callable[[Any, Any], Any]:
         given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
         x, places = importer.env[given["x"]], importer.env[given["places"]]
         shape, chosen, emit = _static(x), _static(places), importer.block_builder.emit
+        if not shape:  # a number is one element
+            shape, chosen = (1,), (1,)
         axis, dtype = given["axis"] % len(shape), str(x.ty.dtype)
         source = importer.env.get(given["source"])
         if source is None:
             source = relax.const(np.full(chosen, given["source"]), dtype)
-        elif _static(source) != chosen:
+        elif _static(source) not in (chosen, ()):
             axes, starts = list(range(len(chosen))), [0] * len(chosen)
             source = emit(_op.strided_slice(source, axes, starts, list(chosen)))
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
@@ -488,13 +808,10 @@ def _scatter(reduction: str) -> Callable[[Any, Any], Any]:
             at * (stride if i != axis else 0)
             for i, (at, stride) in enumerate(zip(np.indices(chosen), strides, strict=True))
         )
-        flat = emit(
-            _op.multiply(emit(_op.astype(places, "int64")), relax.const(strides[axis], "int64"))
-        )
+        at = emit(_op.reshape(_nearest(emit, places, shape[axis]), chosen))
+        flat = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
         flat = emit(_op.add(flat, relax.const(np.asarray(others), "int64")))
-        operands = [emit(_op.reshape(each, (-1,))) for each in (x, flat, source)]
-        out = emit(_op.scatter_elements(*operands, 0, reduction))
-        return emit(_op.reshape(out, shape))
+        return _written(emit, x, flat, source, reduction)
 
     return convert
 
@@ -590,9 +907,32 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter_add.default": _scatter("add"),
     "upsample_nearest2d.vec": nearest,
     "_upsample_bilinear2d_aa.default": antialiased,
-    "elu.default": elu,
-    "cumsum.default": cumsum,
-    "floor_divide.default": floor_divide,
+    "cumsum.default": _cumulative(_op.cumsum),
+    "cumprod.default": _cumulative(_op.cumprod),
+    "floor_divide.default": _of_two(_floor_divided, _op.floor_divide, rounds=False),
+    **{
+        f"remainder.{kind}": _of_two(_remainder, _op.floor_mod)
+        for kind in ("Tensor", "Scalar", "Scalar_Tensor")
+    },
+    **{f"pow.{kind}": _of_two(tirx.power, _whole_power) for kind in ("Scalar", "Tensor_Tensor")},
+    "hypot.default": _of_two(_hypot, _op.add),
+    **{f"fmod.{kind}": _of_two(_fmod, _op.mod) for kind in ("Tensor", "Scalar")},
+    "tanh.default": tanh,
+    "max_pool2d_with_indices.default": max_pool,
+    "max_pool3d_with_indices.default": max_pool,
+    "log1p.default": _elementwise(_log1p),
+    "expm1.default": _elementwise(_expm1),
+    "asinh.default": _elementwise(_asinh),
+    "acosh.default": _elementwise(_acosh),
+    "atanh.default": _elementwise(_atanh),
+    "gather.default": _gather,
+    "index_put.default": index_put,
+    "_unsafe_index_put.default": index_put,
+    "full.default": full,
+    "arange.start_step": arange,
+    "bucketize.Tensor": bucketize,
+    "split.Tensor": _split,
+    "split_with_sizes.default": _split,
 }
 
 
@@ -625,6 +965,80 @@ def _scaled(operation: str) -> Callable[..., Any]:
 def _logaddexp(x: Any, y: Any) -> Any:
     apart = _where(x == y, x.new_zeros(()), -(x - y).abs())  # 0 for equal infinities
     return x.maximum(y) + apart.exp().log1p()
+
+
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Halves are computed on in float32, and rounded once."""
+
+    def of(x: Any, *others: Any, **options: Any) -> Any:
+        if str(x.dtype).partition(".")[2] not in HALVES:
+            return function(x, *others, **options)
+        wide = (each.float() if hasattr(each, "dtype") else each for each in (x, *others))
+        return function(*wide, **options).to(x.dtype)
+
+    return of
+
+
+def _celu(x: Any, alpha: float = 1) -> Any:
+    import torch
+
+    return torch.ops.aten.elu.default(x, alpha, 1.0, 1.0 / alpha)
+
+
+def _elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    below = (x if input_scale == 1 else x * input_scale).expm1()
+    below = below if alpha * scale == 1 else below * (alpha * scale)
+    return _where(x > 0, x if scale == 1 else x * scale, below)
+
+
+def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = x if beta == 1 else x * beta
+    below = scaled.exp().log1p()
+    return _where(scaled > threshold, x, below if beta == 1 else below / beta)
+
+
+def _avg_pool(
+    x: Any,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    """By another divisor, as the mean over windows of what is padded first."""
+    import torch
+
+    if divisor is None:
+        return NotImplemented
+    dims = 2 if isinstance(kernel, int) else len(kernel)
+    pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
+    kernel, stride, padding = (_pairs(each, dims) for each in (kernel, stride or kernel, padding))
+    shape, around = pool(x, kernel, stride, padding, ceil).shape[-dims:], []
+    for i in reversed(range(dims)):
+        end = (shape[i] - 1) * stride[i] + kernel[i]
+        around += [padding[i], max(end - padding[i] - x.shape[i - dims], 0)]
+    padded = torch.nn.functional.pad(x, around)
+    return pool(padded, kernel, stride) * (math.prod(kernel) / divisor)
+
+
+def _inner(x: Any, y: Any) -> Any:
+    if x.ndim == 0 or y.ndim == 0:
+        return x * y
+    rows = x.reshape(-1, x.shape[-1]) @ y.reshape(-1, y.shape[-1]).t()
+    return rows.reshape((*x.shape[:-1], *y.shape[:-1]))
+
+
+def _slice_scatter(
+    x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """Within what there is: TVM's operator goes where it is told."""
+    import torch
+
+    first, last, _ = slice(start, end, step).indices(x.shape[dim])
+    if (first, last) == (start, end):
+        return NotImplemented
+    return torch.slice_scatter(x, source, dim, first, max(first, last), step)
 
 
 def _resized(name: str) -> Callable[..., Any]:
@@ -660,6 +1074,8 @@ def _divided(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         return NotImplemented
     if not isinstance(y, int) and y.is_floating_point():
         return NotImplemented
+    if "uint" in str(x.dtype):
+        return x // y
     x = x.long() if "bool" in str(x.dtype) else x
     quotient = x.abs() // abs(y)
     return quotient * (1 - 2 * ((x < 0) ^ (y < 0)).to(quotient.dtype))
@@ -719,6 +1135,41 @@ def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     return tuple(each if keepdim else each.squeeze(dim) for each in parts)
 
 
+def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle, and its place; a NaN where there is one."""
+    if x.ndim == 0:
+        return x.clone(), x.new_zeros((), dtype=_long())
+    middle = (x.shape[dim] - 1) // 2
+    value, place = (each.narrow(dim, middle, 1) for each in x.sort(dim))
+    if x.is_floating_point():
+        unknown = x != x
+        some = unknown.any(dim, keepdim=True)
+        value = value.masked_fill(some, math.nan)
+        place = _where(some, unknown.int().argmax(dim, keepdim=True), place)
+    return tuple(each if keepdim else each.squeeze(dim) for each in (value, place))
+
+
+def _long() -> Any:
+    import torch
+
+    return torch.int64
+
+
+def _of_a_number(name: str) -> Callable[..., Any]:
+    """What an operator along an axis gives of a tensor without axes: that of one element."""
+
+    def of(x: Any, *others: Any, **options: Any) -> Any:
+        import torch
+
+        if x.ndim:
+            return NotImplemented
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        return operator(x.reshape(1), *others, **options).reshape(())
+
+    return of
+
+
 def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
     """The largest of each window, and its place: windows begin and end as `size` divides."""
     import torch
@@ -754,21 +1205,36 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "clamp.default": _clamp,
     "div.Tensor_mode": _divided,
     "div.Scalar_mode": _divided,
-    "fmod.Scalar": _of_numbers("fmod"),
-    "remainder.Scalar": _of_numbers("remainder"),
     "pow.Tensor_Scalar": _of_numbers("pow"),
     "upsample_bilinear2d.vec": _resized("upsample_bilinear2d"),
     "upsample_bicubic2d.vec": _resized("upsample_bicubic2d"),
     "isfinite.default": lambda x: x.abs() < math.inf if x.is_floating_point() else x == x,
-    "logaddexp.default": _logaddexp,
+    "logaddexp.default": _in_float32(_logaddexp),
+    "elu.default": _in_float32(_elu),
+    "softplus.default": _in_float32(_softplus),
+    "avg_pool2d.default": _avg_pool,
+    "avg_pool3d.default": _avg_pool,
+    "inner.default": _inner,
+    "slice_scatter.default": _slice_scatter,
+    "full_like.default": lambda x, value, **_: x.new_full(x.shape, value),
     # LLVM has neither for vectors of float64.
-    "sinh.default": lambda x: (x.expm1() - (-x).expm1()) * 0.5,
-    "cosh.default": lambda x: (x.exp() + (-x).exp()) * 0.5,
+    "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),
+    "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),
+    "mish.default": _in_float32(lambda x: x * x.exp().log1p().tanh()),
+    "celu.default": _celu,
     "exp2.default": lambda x: 2**x,
-    "hypot.default": lambda x, y: (x * x + y * y).sqrt(),
     "fmax.default": _preferred("maximum"),
     "fmin.default": _preferred("minimum"),
     "max.dim": _largest,
     "min.dim": _smallest,
     "kthvalue.default": _kthvalue,
+    "median.dim": _median,
+    "median.default": lambda x: _median(x.reshape(-1), 0)[0],
+    **{
+        name: _of_a_number(name)
+        for name in (
+            *("sum.dim_IntList", "mean.dim", "var.correction", "argmax.default", "argmin.default"),
+            *("_softmax.default", "_log_softmax.default", "flip.default", "index_select.default"),
+        )
+    },
 }
