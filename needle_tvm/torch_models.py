@@ -178,14 +178,14 @@ def compile_taken(
 
 def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
     """The Relax module, the exported program, and its functional form, which became the module."""
-    from needle_tvm import _tvm, torch_ops
+    from needle_tvm import _tvm, torch_decompositions, torch_ops
 
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
             exported = torch.export.export(model, inputs)
             functional = _tvm.functional_program(
-                exported, torch_ops.CONVERTERS, torch_ops.DECOMPOSITIONS
+                exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
             return translated(functional), exported, functional
     except Exception as error:  # both raise many types of their own for a model they cannot take

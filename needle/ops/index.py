@@ -164,7 +164,6 @@ class RavelIndex(Op):
     NumPy's `ravel_multi_index`, but that negative ones count from the end. They broadcast."""
 
     extents: tuple[int, ...]
-
     infer_first = True
     samples = (
         sample(_indices(4), _indices(4, low=-2, high=2), extents=(3, 2)),
@@ -195,10 +194,9 @@ class RavelIndex(Op):
         return {number: (-n, n - 1) for number, n in enumerate(self.extents)}
 
     def reference(self, *indices: Any) -> Any:
-        wrapped = tuple(np.mod(i, max(n, 1)) for i, n in zip(indices, self.extents, strict=True))
-        if 0 in np.broadcast_shapes(*map(np.shape, indices)):
-            return np.zeros(np.broadcast_shapes(*map(np.shape, indices)), np.int64)
-        return np.ravel_multi_index(np.broadcast_arrays(*wrapped), self.extents)
+        both = zip(indices, self.extents, strict=True)
+        places = np.broadcast_arrays(*[np.mod(i, max(n, 1)) for i, n in both])
+        return np.ravel_multi_index(places, self.extents) if places[0].size else places[0] * 1
 
     def compute(self, *indices: Any) -> Any:
         shape = broadcast_shapes(self.name, *[index.shape for index in indices])
@@ -219,13 +217,11 @@ class RavelIndex(Op):
 
             return rule
 
-        linear = None
-        for index, n in zip(indices, self.extents, strict=True):
-            position = _te.elementwise(k, valid(n), index)
-            if linear is not None:
-                scaled = k.topi.multiply(linear, k.tirx.const(n, "int64"))
-                position = k.topi.add(scaled, position)
-            linear = position
+        both = zip(indices, self.extents, strict=True)
+        linear, *others = [_te.elementwise(k, valid(n), index) for index, n in both]
+        for position, n in zip(others, self.extents[1:], strict=True):
+            scaled = k.topi.multiply(linear, k.tirx.const(n, "int64"))
+            linear = k.topi.add(scaled, position)
         return linear
 
 
