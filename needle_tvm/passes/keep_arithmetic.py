@@ -29,6 +29,7 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _LOGIC = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not)
 _KINDS = (*_ARITHMETIC, tirx.Select, *_LOGIC)
 _OPERANDS = {tirx.Select: ("condition", "true_value", "false_value"), tirx.Not: ("a",)}
+_LEFT_ALONE = (tirx.Add, tirx.Mul, tirx.Div)  # where they are all there is
 # As the simplifier writes them, which is the same of NaN as well.
 _TURNED = {tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
@@ -72,7 +73,8 @@ def _trees(expr: Any) -> Iterator[Any]:
 def _is_changed(node: Any) -> bool:
     """Whether the simplifier makes something else of a tree, or of a node in it."""
     found = _Abstract(node)
-    return found.has_floats and not nests.same(simplified(found.tree), found.tree)
+    is_at_risk = found.has_floats and not found.kinds <= {*_LEFT_ALONE}
+    return is_at_risk and not nests.same(simplified(found.tree), found.tree)
 
 
 class _Abstract:
@@ -81,6 +83,7 @@ class _Abstract:
 
     def __init__(self, root: Any) -> None:
         self.leaves: list[Any] = []
+        self.kinds: set[type] = set()
         self.has_floats = False
         self._variables: list[Any] = []
         self.tree = self._of(root)
@@ -88,6 +91,7 @@ class _Abstract:
     def _of(self, node: Any) -> Any:
         if isinstance(node, _KINDS):
             kind, operands = type(node), [self._of(each) for each in _operands(node)]
+            self.kinds.add(kind)
             return _TURNED[kind](*operands[::-1]) if kind in _TURNED else kind(*operands)
         if "float" in str(node.ty):
             self.has_floats = True
@@ -104,7 +108,9 @@ class _Abstract:
 def _may_be_same(one: Any, other: Any) -> bool:
     """Whether two leaves are the same, or may turn out to be: indices that look different now may
     be simplified to the same later."""
-    if isinstance(one, NODES.load) and isinstance(other, NODES.load):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, NODES.load):
         if not one.source.same_as(other.source):
             return False
         distances = [simplified(i - j) for i, j in zip(one.indices, other.indices, strict=True)]
