@@ -187,7 +187,7 @@ def _image(d: Drawer) -> Made:
     found = d.pick(lambda v: len(v.shape) == 4 and is_floating(v.dtype) and min(v.shape) > 0)
     if found is not None and rng.random() < 0.7:
         return found
-    side = [rng.choice([1, 3, 5, 6, 8, 13]) for _ in "hw"]
+    side = [rng.choice([1, 3, 5, 6, 8, 13, 17, 28]) for _ in "hw"]
     return d.leaf([rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16]), *side], d.float_dtype())
 
 
@@ -424,8 +424,13 @@ def convolutions(d: Drawer) -> None:
         if rng.random() < 0.4:
             groups, outputs = 1, x.shape[1]
         w = d.leaf([kernel, kernel, x.shape[1] // groups, outputs], x.dtype, -0.4, 0.4, "parameter")
-        padding = (kernel // 2, kernel // 2)
-        attributes = f"stride=(1, 1), padding={padding}, dilation=(1, 1), groups={groups}"
+        step, spread = rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 1, 2])
+        padding = spread * (kernel // 2)
+        attributes = ", ".join(
+            f"{name}=({number}, {number})"
+            for name, number in (("stride", step), ("padding", padding), ("dilation", spread))
+        )
+        attributes += f", groups={groups}"
         made = d.add(f"ops.Conv({attributes})({{0}}, {{1}})", x, w)
         if made and rng.random() < 0.7:
             shape = [1, outputs, 1, 1]
