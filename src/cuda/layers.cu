@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// out = a (g - c) + b (x - mean), each of a, b, c and mean a row; b (x - mean) + c where there is no
-// g. Subtracted first: nothing is left of the rounding of what cancels.
+// out = a (g - c) + b (x - mean), each of a, b, c and mean a row; b (x - mean) + c where there is
+// no g. Subtracted first: nothing is left of the rounding of what cancels.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     affine(Rows<T> g, const T* a, Rows<T> x, const T* mean, const T* b, const T* c, int64_t rows,
