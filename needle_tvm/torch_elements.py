@@ -10,7 +10,7 @@ from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES, is_floating
 from needle.ops import _te
-from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx
+from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
 from needle_tvm.torch_nodes import result_dtype
 
 _op = relax.op
@@ -87,22 +87,28 @@ def hypot(x: Any, y: Any) -> Any:
 
 def whole_power(x: Any, y: Any) -> Any:
     """x ** y of integers."""
-    rule = _broadcast(_power_of_integers)
-    return relax.BlockBuilder.current().call_te(rule, x, y, primfunc_name_hint="power")
+    return relax.BlockBuilder.current().call_te(_powers, x, y, primfunc_name_hint="power")
 
 
-def _power_of_integers(x: Any, y: Any) -> Any:
-    dtype = str(x.ty)
-    one = tirx.const(1, dtype)
-    result, square = one, x
-    for bit in range(6):  # a larger power than 63 is none but of 0, 1, -1 and even numbers
-        taken = ((y >> tirx.const(bit, dtype)) & one) == one
-        result = tirx.Select(taken, result * square, result)
-        square = square * square
-    if "uint" in dtype:
-        return result
-    inverse = tirx.Select(tirx.any(x == one, x == -one), result, tirx.const(0, dtype))
-    return tirx.Select(y < tirx.const(0, dtype), inverse, result)
+def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """By squaring for each bit of y, the highest first, and modulo what the dtype holds, as PyTorch
+    does. Of negative powers those of 1 and -1 are these, all others 0."""
+    dtype = str(x.dtype)
+    count = int(dtype.partition("int")[2])
+    zero, one = (tirx.const(value, dtype) for value in (0, 1))
+    bit = te.reduce_axis((0, count), "bit")
+    step = te.comm_reducer(lambda power, factor: power * power * factor, lambda _: one, "power")
+
+    def element(x: Any, y: Any) -> Any:
+        taken = (y >> tirx.Cast(dtype, count - 1 - bit.var)) & one
+        return step(tirx.Select(taken == one, x, one), axis=bit)
+
+    powers = _te.broadcast(TE_NAMESPACE, element, x, y)
+    if dtype.startswith("uint"):
+        return powers
+    is_unit = topi.logical_or(topi.equal(x, one), topi.equal(x, -one))
+    is_positive = topi.greater_equal(y, zero)
+    return topi.where(topi.logical_or(is_unit, is_positive), powers, topi.full_like(powers, zero))
 
 
 def elementwise(rule: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:

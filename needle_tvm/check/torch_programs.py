@@ -1,7 +1,7 @@
 """Programs of the campaign that go through `compile_torch`: PyTorch's results and the code's.
 
 What a PyTorch module gives is the reference, and `torch_reference` says which errors are no fault.
-The modules are drawn by `torch_draw`.
+The modules are drawn by `torch_recipes`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from needle_tvm import torch_models, torch_reference
 from needle_tvm.check import verdicts
-from needle_tvm.check.torch_draw import TorchProgram, draw
+from needle_tvm.check.torch_draw import TorchProgram
+from needle_tvm.check.torch_recipes import draw
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
 

@@ -45,7 +45,7 @@ def keep_arithmetic(module: IRModule, target: Target) -> IRModule:
 
 
 def _kept_in(store: Any) -> Any:
-    if not any(map(_is_changed, _trees(store.value))):
+    if not any(tree.is_changed for tree in _trees(store.value)):
         return store
     value = store.value
     for kind in _KINDS:
@@ -54,55 +54,58 @@ def _kept_in(store: Any) -> Any:
 
 
 def _kept(node: Any) -> Any:
-    if not _is_changed(node):
+    if not _Tree(node).is_changed:
         return node
     return type(node)(*[opaque(each, number) for number, each in enumerate(_operands(node))])
 
 
-def _trees(expr: Any) -> Iterator[Any]:
+def _trees(expr: Any) -> Iterator[_Tree]:
     """The largest trees of arithmetic in an expression."""
     if isinstance(expr, _KINDS):
-        yield expr
-        below = _Abstract(expr).leaves
+        tree = _Tree(expr)
+        yield tree
+        below = tree.leaves
     else:
         below = getattr(expr, "args", [expr.value] if isinstance(expr, NODES.cast) else [])
     for each in below:
         yield from _trees(each)
 
 
-def _is_changed(node: Any) -> bool:
-    """Whether the simplifier makes something else of a tree, or of a node in it."""
-    found = _Abstract(node)
-    is_at_risk = found.has_floats and not found.kinds <= {*_LEFT_ALONE}
-    return is_at_risk and not nests.same(simplified(found.tree), found.tree)
+class _Tree:
+    """Arithmetic down to its `leaves`. `is_changed`: the simplifier makes something else of it, or
+    of a node in it.
 
-
-class _Abstract:
-    """A tree of arithmetic with variables in place of its `leaves`, one for those that are the
-    same: what the simplifier knows of a tensor's elements."""
+    To the simplifier the leaves are variables, one for those that are the same.
+    """
 
     def __init__(self, root: Any) -> None:
         self.leaves: list[Any] = []
-        self.kinds: set[type] = set()
-        self.has_floats = False
-        self._variables: list[Any] = []
-        self.tree = self._of(root)
+        self._variables: list[tuple[Any, Any]] = []
+        self._kinds: set[type] = set()
+        self._has_floats = False
+        self._root = self._abstract(root)
 
-    def _of(self, node: Any) -> Any:
+    @property
+    def is_changed(self) -> bool:
+        if not self._has_floats or self._kinds <= {*_LEFT_ALONE}:
+            return False
+        return not nests.same(simplified(self._root), self._root)
+
+    def _abstract(self, node: Any) -> Any:
         if isinstance(node, _KINDS):
-            kind, operands = type(node), [self._of(each) for each in _operands(node)]
-            self.kinds.add(kind)
+            kind, operands = type(node), [self._abstract(each) for each in _operands(node)]
+            self._kinds.add(kind)
             return _TURNED[kind](*operands[::-1]) if kind in _TURNED else kind(*operands)
-        if "float" in str(node.ty):
-            self.has_floats = True
+        self._has_floats |= "float" in str(node.ty)
         if isinstance(node, (tirx.IntImm, tirx.FloatImm)):
             return node
-        for leaf, variable in zip(self.leaves, self._variables, strict=True):
+        self.leaves.append(node)
+        for leaf, variable in self._variables:
             if _may_be_same(leaf, node):
                 return variable
-        self.leaves.append(node)
-        self._variables.append(tirx.Var(f"x{len(self.leaves)}", str(node.ty)))
-        return self._variables[-1]
+        variable = tirx.Var(f"x{len(self._variables)}", str(node.ty))
+        self._variables.append((node, variable))
+        return variable
 
 
 def _may_be_same(one: Any, other: Any) -> bool:

@@ -32,7 +32,7 @@ ALTERNATING = [VARIANTS[0::2], VARIANTS[1::2]]
 def small(kind, first, count):
     """(kind, seed) of so many programs of at most six steps."""
     if kind == TORCH:
-        from needle_tvm.check.torch_draw import draw as drawn
+        from needle_tvm.check.torch_recipes import draw as drawn
     else:
         drawn = functools.partial(draw, gradient=kind == GRADIENT)
     found, seed = [], first

@@ -91,3 +91,14 @@ def test_numbers_beyond_the_dtype_are_infinite(stage, dtype, recwarn):
         found, expected = (each.numpy().astype("float64") for each in (found, expected))
         np.testing.assert_allclose(found, expected, rtol=2.0**-7 if dtype == "bfloat16" else 1e-6)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+def test_what_stands_inside_functions_that_look_alike_is_kept_too(stage):
+    """The first function has another difference than the second, which alone is of equals."""
+    x = tensor(NUMBERS[0])
+    found = needle_tvm.compile(
+        lambda x: ops.exp(x[1:] - x[:-1]) + ops.exp(x[1:] - x[1:]), x, stage=stage, check=False
+    )(x)
+    expected = np.exp(np.diff(NUMBERS[0])) + np.exp(NUMBERS[0][1:] - NUMBERS[0][1:])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)

@@ -218,7 +218,8 @@ def test_disable_leaves_passes_out():
 
 
 def test_programs_are_those_of_their_seeds():
-    from needle_tvm.check.torch_draw import TorchProgram, draw
+    from needle_tvm.check.torch_draw import TorchProgram
+    from needle_tvm.check.torch_recipes import draw
 
     for seed in range(20):
         program = draw(seed)
