@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _RUNS = 12  # disturbed evaluations of the whole program
+# Whether what counts for nothing, a zero between the pixels or a weight of 0, meets an infinite
+# element is a matter of how these are computed: with one, their results tell nothing.
+_INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
+
 _SURE = 48  # of them before a difference counts: a tie is missed by one run in two
 
 
@@ -49,7 +54,9 @@ class Reference:
 
     Its operators run in PyTorch one by one, each result disturbed by what an implementation may be
     off by: as far as the results of such runs lie apart a right one may be off (`check.bounds`).
-    Whole numbers are taken to be exact. `precision` is what operands of products may be rounded to.
+    Every other run computes in float64, for PyTorch's own results need not be the nearest: it
+    rounds the coordinates of `grid_sample` to bfloat16, and its `gelu` of inf is NaN in vectors of
+    float32. Whole numbers are taken to be exact. `precision` is what operands of products may be rounded to.
     The values are those of `nodes` of the functional program, by default of its outputs.
     """
 
@@ -76,7 +83,7 @@ class Reference:
         while len(self._runs) < runs:
             disturb = _disturbance(self._taken, self._precision, len(self._runs))
             nodes = self._nodes or _outputs(self._taken.functional)
-            self._runs.append(_run(self._taken, nodes, disturb))
+            self._runs.append(_run(self._taken, nodes, disturb, wide=len(self._runs) % 2 == 1))
         for number, (value, have) in enumerate(zip(self._expected, found, strict=True)):
             if have.dtype != value.dtype:
                 return number, f"dtype {have.dtype}, expected {value.dtype}"
@@ -93,13 +100,21 @@ def _outputs(program: Any) -> list[Any]:
     return [nodes[name] for name in program.graph_signature.user_outputs]
 
 
-def _run(taken: Taken, nodes: Sequence[Any], change: Callable[[Any], Any]) -> list[Array]:
-    """The values of nodes for the example, where each operator's result is changed."""
+def _run(
+    taken: Taken, nodes: Sequence[Any], change: Callable[[Any], Any], wide: bool = False
+) -> list[Array]:
+    """The values of nodes for the example, where each operator's result is changed; `wide`: and
+    computed in float64 where the operator can."""
     import torch
 
     class Changed(torch.fx.Interpreter):
         def run_node(self, node: Any) -> Any:
             result = super().run_node(node)
+            if wide and node.op == "call_function":
+                args, kwargs = self.fetch_args_kwargs_from_env(node)
+                result = _in_float64(node, args, kwargs, result)
+                if str(node.target).startswith(_INTERPOLATING) and not _are_finite(args):
+                    result = torch.full_like(result, torch.nan)
             if isinstance(result, (tuple, list)) and node.op != "output":
                 return type(result)(map(change, result))
             return change(result)
@@ -118,6 +133,36 @@ def _run(taken: Taken, nodes: Sequence[Any], change: Callable[[Any], Any]) -> li
     with torch.no_grad():
         run.run(*arguments)
     return [array(run.env[node]) for node in nodes]
+
+
+def _in_float64(node: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    """What a node's operator gives of its operands in float64, in the dtypes of `result`; the
+    result itself where it takes no such operands."""
+    import torch
+
+    map_tensors = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor)
+    args, kwargs = map_tensors(_widened, (args, kwargs))
+    try:
+        found = node.target(*args, **kwargs)
+    except (RuntimeError, TypeError):
+        return result
+    return torch.utils._pytree.tree_map(_as_before, found, result)
+
+
+def _are_finite(args: Any) -> bool:
+    import torch
+
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    return all(bool(each.isfinite().all()) for each in tensors)
+
+
+def _widened(value: Any) -> Any:
+    return value.double() if value.is_floating_point() else value
+
+
+def _as_before(value: Any, before: Any) -> Any:
+    """A tensor in the dtype of another, where both hold floating-point numbers."""
+    return value.to(before.dtype) if hasattr(value, "is_floating_point") else value
 
 
 def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[[Any], Any]:

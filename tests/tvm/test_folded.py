@@ -100,5 +100,6 @@ def test_what_stands_inside_functions_that_look_alike_is_kept_too(stage):
     found = needle_tvm.compile(
         lambda x: ops.exp(x[1:] - x[:-1]) + ops.exp(x[1:] - x[1:]), x, stage=stage, check=False
     )(x)
-    expected = np.exp(np.diff(NUMBERS[0])) + np.exp(NUMBERS[0][1:] - NUMBERS[0][1:])
+    with np.errstate(invalid="ignore"):
+        expected = np.exp(np.diff(NUMBERS[0])) + np.exp(NUMBERS[0][1:] - NUMBERS[0][1:])
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
