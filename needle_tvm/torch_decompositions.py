@@ -284,7 +284,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "avg_pool3d.default": _avg_pool,
     "inner.default": _inner,
     "slice_scatter.default": _slice_scatter,
-    "full_like.default": lambda x, value, **_: x.new_full(x.shape, value),
+    "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
     # LLVM has neither for vectors of float64.
     "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),
     "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),

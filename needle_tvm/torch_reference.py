@@ -56,8 +56,9 @@ class Reference:
     off by: as far as the results of such runs lie apart a right one may be off (`check.bounds`).
     Every other run computes in float64, for PyTorch's own results need not be the nearest: it
     rounds the coordinates of `grid_sample` to bfloat16, and its `gelu` of inf is NaN in vectors of
-    float32. Whole numbers are taken to be exact. `precision` is what operands of products may be rounded to.
-    The values are those of `nodes` of the functional program, by default of its outputs.
+    float32. Whole numbers are taken to be exact. `precision` is what operands of products may be
+    rounded to. The values are those of `nodes` of the functional program, by default of its
+    outputs.
     """
 
     def __init__(

@@ -260,6 +260,29 @@ def test_tensors_without_axes_and_ranges():
     check(function, [torch.tensor(2.5)])
 
 
+def test_what_is_made_like_another_has_the_dtype_asked_for():
+    def function(x, mask):
+        likes = (torch.zeros_like, torch.ones_like, lambda x, **kw: torch.full_like(x, 1.5, **kw))
+        dtypes = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16)
+        return *(
+            like(each, dtype=to) for like in likes for each in (x, mask) for to in dtypes
+        ), 1 * x
+
+    check(function, [torch.tensor([1, 2, 3]), torch.tensor([True, False, True])])
+
+
+def test_attention_ignores_the_keys_of_a_computed_mask():
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+
+    def function(x, lengths):
+        mask = torch.arange(x.shape[1]) >= lengths[:, None]
+        return attention(x, x, x, key_padding_mask=mask)
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 5, 8, generator=generator), torch.tensor([5, 3])]
+    check(function, inputs, steps=64, atol=1e-6)
+
+
 @pytest.mark.parametrize("stage", ["fused", "tuned"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
 def test_integer_powers_wrap_as_pytorch_s_do(dtype, stage):
