@@ -259,6 +259,40 @@ def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
     return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
 
 
+def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
+    """Windows along an axis, their places the last axis."""
+    import torch
+
+    if x.ndim == 0:
+        return NotImplemented
+    dim %= x.ndim
+    count = (x.shape[dim] - size) // step + 1
+    places = torch.arange(count)[:, None] * step + torch.arange(size)
+    windows = x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, size))
+    return windows.movedim(dim + 1, -1)
+
+
+def _cdist(x: Any, y: Any, p: float, mode: int | None) -> Any:
+    """Distances of rows: of differences, whatever `mode` says of products instead."""
+    import torch
+
+    off = x.unsqueeze(-2) - y.unsqueeze(-3)
+    return torch.linalg.vector_norm(off, p, -1) if p else (off != 0).sum(-1).to(off.dtype)
+
+
+def _searchsorted(
+    ordered: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    """How many elements of a row are before each of `x`; all before NaN."""
+    if sorter is not None or x.ndim == 0:
+        return NotImplemented
+    row, x = ordered.unsqueeze(-2), x.unsqueeze(-1)
+    before = ~(row > x) if right or side == "right" else ~(row >= x)
+    count = before.sum(-1)
+    return count.int() if out_int32 else count
+
+
 # Operators of PyTorch, by name, in terms of others.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "adaptive_max_pool2d.default": _adaptive_max_pool2d,
@@ -284,6 +318,9 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "avg_pool3d.default": _avg_pool,
     "inner.default": _inner,
     "slice_scatter.default": _slice_scatter,
+    "unfold.default": _unfold,
+    "_cdist_forward.default": _cdist,
+    "searchsorted.Tensor": _searchsorted,
     "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
     # LLVM has neither for vectors of float64.
     "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),

@@ -200,6 +200,14 @@ def translated(functional: Any) -> IRModule:
     return _tvm.from_exported_program(functional, torch_ops.converters(functional))
 
 
+# Without a word of its own, a transposed convolution takes the layout of what it is given, in
+# which neither TVM nor `passes.conv_transpose` knows it.
+_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+
+
 def lowered(
     module: IRModule,
     target: Target,
@@ -226,7 +234,7 @@ def lowered(
             module = transform.DecomposeOpsForInference()(module)
             # The front end views a layer's input once for each product of it.
             module = transform.EliminateCommonSubexpr()(module)
-            module = transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(module)
+            module = transform.ConvertLayout(_LAYOUTS)(module)
             for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)

@@ -130,7 +130,15 @@ def mixed(d: Drawer) -> None:
 
 
 def cast(d: Drawer) -> None:
-    d.step(f"{d.any()}.to(torch.{d.rng.choice(_DTYPES)})")
+    x, dtype = d.any(), f"torch.{d.rng.choice(_DTYPES)}"
+    likes = (
+        f"torch.zeros_like({x}, dtype={dtype})", f"torch.ones_like({x}, dtype={dtype})",
+        f"torch.full_like({x}, 2.5, dtype={dtype})", f"{x}.new_full((2, 3), 2, dtype={dtype})",
+        f"{x}.new_zeros({x}.shape, dtype={dtype})", f"{x}.sum(dtype={dtype})",
+        f"{x}.type_as({d.any()})", f"torch.full({x}.shape, 2, dtype={dtype})",
+        f"torch.zeros_like({x}, dtype={dtype}).masked_fill_({x} > 0, 3)",
+    )  # fmt: skip
+    d.step(d.rng.choice(likes) if d.rng.random() < 0.4 else f"{x}.to({dtype})")
 
 
 def _broadcast(one: Sequence[int], other: Sequence[int]) -> bool:

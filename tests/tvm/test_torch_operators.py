@@ -271,6 +271,61 @@ def test_what_is_made_like_another_has_the_dtype_asked_for():
     check(function, [torch.tensor([1, 2, 3]), torch.tensor([True, False, True])])
 
 
+def test_windows_distances_and_places_in_rows():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 5, 6, generator=generator)
+    rows = torch.randn(2, 5, 4, generator=generator).sort(-1)[0]
+    special = x.clone()
+    special[0, 0, :4] = torch.tensor([NAN, INF, -INF, 0.0])
+    bounds = torch.tensor([-0.5, 0.0, 0.0, 0.5])
+
+    def places(x, special, rows):
+        return (
+            x.unfold(1, 3, 2),
+            special.unfold(-1, 2, 1).unfold(0, 1, 1),
+            torch.searchsorted(rows, special),
+            torch.searchsorted(bounds, special, right=True, out_int32=True),
+            torch.searchsorted(bounds, special, side="left"),
+        )
+
+    def distances(x):
+        return tuple(torch.cdist(x, x[:, :3].round(), p=p) for p in (0.0, 1.0, 2.0, 3.0, INF))
+
+    check(places, [x, special, rows])
+    check(distances, [x], steps=32)
+
+
+# What takes the layout of the convolution before it, and must know what that means.
+AFTER_A_CONVOLUTION = {
+    "transposed convolutions": [
+        "nn.ConvTranspose2d(8, 4, 3, stride=2)",
+        "nn.ConvTranspose2d(8, 4, 3, stride=2, dilation=2, output_padding=1)",
+        "nn.ConvTranspose2d(8, 8, 2, stride=2, groups=4)",
+        "nn.Sequential(nn.ConvTranspose2d(8, 8, 2, stride=2), nn.ReLU(), nn.Conv2d(8, 2, 3))",
+    ],
+    "pooling and resizing": [
+        *("nn.MaxPool2d(3, 2, 1, ceil_mode=True)", "nn.AvgPool2d(3, 2, 1)", "nn.LPPool2d(2, 2)"),
+        *("nn.AdaptiveAvgPool2d((3, 2))", "nn.AdaptiveMaxPool2d(2)", "nn.Upsample((5, 9))"),
+        *("nn.Upsample(None, 2, 'bilinear')", "nn.PixelShuffle(2)", "nn.Unfold(3)"),
+    ],
+    "norms and paddings": [
+        *("nn.InstanceNorm2d(8)", "nn.GroupNorm(2, 8)", "nn.BatchNorm2d(8)", "nn.PReLU(8)"),
+        *("nn.LocalResponseNorm(3)", "nn.LayerNorm(10)", "nn.ReflectionPad2d(1)"),
+        *("nn.CircularPad2d(1)", "nn.ZeroPad2d((1, 0, 2, 1))", "nn.GLU(1)", "nn.Softmax2d()"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", AFTER_A_CONVOLUTION)
+def test_layers_of_images_after_a_convolution(name):
+    torch.manual_seed(0)
+    layers = [eval(each, {"nn": torch.nn}) for each in AFTER_A_CONVOLUTION[name]]
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), *layers)
+    model.eval().requires_grad_(False)
+    x = torch.randn(2, 3, 8, 10)
+    check(lambda x: tuple(layer(model[0](x)) for layer in layers), [x], steps=64, atol=1e-5)
+
+
 def test_attention_ignores_the_keys_of_a_computed_mask():
     attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
 
