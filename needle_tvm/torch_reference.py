@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _RUNS = 12  # disturbed evaluations of the whole program
+_SUMMING = tuple(
+    f"aten.{name}"
+    for name in "addmm baddbmm bmm convolution cumsum dot linear matmul mean mm mv sum".split()
+)
+_CANCELLED = 0.1  # of the largest of a tensor: the terms of an element that cancelled
+
 # Whether what counts for nothing, a zero between the pixels or a weight of 0, meets an infinite
 # element is a matter of how these are computed: with one, their results tell nothing.
 _INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
@@ -68,7 +74,7 @@ class Reference:
         if nodes is None:
             self._expected = of(taken)(taken.example, taken.params)
         else:
-            self._expected = _run(taken, nodes, lambda value: value)
+            self._expected = _run(taken, nodes, lambda value, sums: value)
         self._runs: list[list[Array]] = []
 
     def difference(self, found: Sequence[Array]) -> str | None:
@@ -102,7 +108,7 @@ def _outputs(program: Any) -> list[Any]:
 
 
 def _run(
-    taken: Taken, nodes: Sequence[Any], change: Callable[[Any], Any], wide: bool = False
+    taken: Taken, nodes: Sequence[Any], change: Callable[..., Any], wide: bool = False
 ) -> list[Array]:
     """The values of nodes for the example, where each operator's result is changed; `wide`: and
     computed in float64 where the operator can."""
@@ -116,9 +122,10 @@ def _run(
                 result = _in_float64(node, args, kwargs, result)
                 if str(node.target).startswith(_INTERPOLATING) and not _are_finite(args):
                     result = torch.full_like(result, torch.nan)
+            of_node = functools.partial(change, sums=str(node.target).startswith(_SUMMING))
             if isinstance(result, (tuple, list)) and node.op != "output":
-                return type(result)(map(change, result))
-            return change(result)
+                return type(result)(map(of_node, result))
+            return of_node(result)
 
     program, given = taken.functional, iter(map(tensor, taken.example))
     arguments = []
@@ -166,8 +173,9 @@ def _as_before(value: Any, before: Any) -> Any:
     return value.to(before.dtype) if hasattr(value, "is_floating_point") else value
 
 
-def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[[Any], Any]:
-    """A function that puts a floating-point tensor off by a little."""
+def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
+    """A function that puts a floating-point tensor off by a little: each element by a part of
+    itself, and where it `sums` terms, which may have cancelled, by a part of the largest."""
     import torch
 
     amplitudes: dict[Any, float] = {}
@@ -185,14 +193,16 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[[Any], Any
             amplitudes[dtype] = tolerance(name) / 4 + narrow - full
         return amplitudes[dtype]
 
-    def disturbed(value: Any) -> Any:
+    def disturbed(value: Any, sums: bool) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         wide = value.to(torch.float64)
         if bool((wide == wide.round()).all()):
             return value
         signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
-        return (wide * (1 + amplitude(value.dtype) * signs)).to(value.dtype)
+        largest = wide.nan_to_num(0, 0, 0).abs().max() if sums else 0.0
+        off = amplitude(value.dtype) * signs
+        return (wide * (1 + off) + _CANCELLED * largest * off).to(value.dtype)
 
     return disturbed
 

@@ -44,6 +44,7 @@ _FUNCTIONS = (
     "{}.pow(2)", "{} ** 3", "{} ** 0.5", "2.0 ** {}", "{} + 1", "1 - {}", "{} * -0.5", "{} / 3",
     "2 / ({}.abs() + 0.5)", "{} // 0.7", "{} % 0.7", "torch.fmod({}, 0.7)", "torch.remainder({}, -0.7)",
     "torch.add({}, 1.5, alpha=2)", "torch.rsub({}, 1.0)", "torch.round({}, decimals=1)",
+    "torch.searchsorted(torch.linspace(-1, 1, 5).to({0}.dtype), {0})",
 )  # fmt: skip
 
 _COMPARED = (
@@ -62,6 +63,7 @@ _BINARY = (
     "torch.copysign({}, {})", "torch.logical_and({}, {})", "torch.logical_xor({}, {})",
     "torch.clamp({}, {} - 1, {} + 1)", "torch.fmax({}, {})", "F.mse_loss({}, {})", "F.l1_loss({}, {})",
     "F.smooth_l1_loss({}, {}, reduction='none')", "torch.sub({}, {}, alpha=0.5)",
+    "torch.cdist({}, {})",
 )  # fmt: skip
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "bool")
@@ -70,6 +72,7 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "
 def _filled(d: Drawer, template: str, x: Made, *others: Made) -> str:
     """The template with these values in its places: the first one as long as there are no others."""
     given = iter([x, *others])
+    template = template.replace("{0}", str(x))
     return re.sub(r"\{\}", lambda _: str(next(given, d.rng.choice([x, *others]))), template)
 
 
@@ -447,7 +450,13 @@ def linear(d: Drawer) -> None:
 def image(d: Drawer, dims: int) -> Made:
     """(batch, channels, ...) or, seldom, (channels, ...) of one."""
     ranks = (dims + 2, dims + 2, dims + 1) if d.rng.random() < 0.15 else (dims + 2,)
-    found = d.pick(lambda v: v.dtype == d.dtype and len(v.shape) in ranks and 0 not in v.shape)
+
+    def fits(value: Made) -> bool:
+        return value.dtype == d.dtype and len(value.shape) in ranks and 0 not in value.shape
+
+    if d.values and fits(d.values[-1]) and d.rng.random() < 0.4:
+        return d.values[-1]  # layers one after the other
+    found = d.pick(fits)
     if found is not None and d.rng.random() < 0.8:
         return found
     rng = d.rng
