@@ -291,6 +291,16 @@ def full(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, primfunc_name_hint="full")
 
 
+def divide(builder: relax.BlockBuilder, call: Any) -> Any:
+    """By 0 as well, which TVM refuses where it knows that it is."""
+    if not _is_number(call.args[1]) or call.args[1].value.numpy().item() != 0:
+        return call.op.get_attr("FLegalize")(builder, call)
+    zero = call.args[1].value.numpy().item()
+    return builder.call_te(
+        lambda x: _te.divided(TE_NAMESPACE, x, zero), call.args[0], primfunc_name_hint="divide"
+    )
+
+
 _ELEMENTWISE = (Exp(), Log(), Tanh(), Sigmoid(), Sqrt(), Rsqrt(), Erf(), Gelu(), Silu())
 
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
@@ -308,6 +318,7 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.scatter_elements": scatter_elements,
     "relax.maximum": _extremum(Maximum(), topi.maximum),
     "relax.minimum": _extremum(Minimum(), topi.minimum),
+    "relax.divide": divide,
     "relax.not_equal": _of_two(Compare("not_equal")),
     "relax.argmax": _place(1),
     "relax.argmin": _place(-1),

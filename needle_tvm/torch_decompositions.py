@@ -198,6 +198,14 @@ def _smallest(x: Any, dim: int, keepdim: bool = False) -> Any:
     return x.amin(dim, keepdim), x.argmin(dim, keepdim)
 
 
+def _moments(spread: str) -> Callable[..., Any]:
+    def of(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        spread_of = getattr(x, spread)(dim, correction=correction, keepdim=keepdim)
+        return spread_of, x.mean(dim, keepdim=keepdim)
+
+    return of
+
+
 def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     parts = (each.narrow(dim, k - 1, 1) for each in x.sort(dim))
     return tuple(each if keepdim else each.squeeze(dim) for each in parts)
@@ -327,7 +335,9 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),
     "mish.default": _in_float32(lambda x: x * x.exp().log1p().tanh()),
     "celu.default": _celu,
-    "exp2.default": lambda x: 2**x,
+    "exp2.default": lambda x: 2 ** (x if x.is_floating_point() else x.float()),
+    "var_mean.correction": _moments("var"),
+    "std_mean.correction": _moments("std"),
     "fmax.default": _preferred("maximum"),
     "fmin.default": _preferred("minimum"),
     "max.dim": _largest,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import artifact, runtime, torch_reference, trees
+from needle_tvm import artifact, runtime, torch_graph, torch_reference, trees
 from needle_tvm.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def first_divergence(
     from needle_tvm import build, torch_models
 
     nodes = _nodes(taken.functional)
-    program = _returning(taken.functional, nodes)
+    program = torch_graph.returning(taken.functional, nodes)
     module = torch_models.translated(program)
     outputs = [torch_models.described(part) for part in torch_models.result_types(module)]
     tree = {"tuple": [trees.LEAF] * len(nodes)}
@@ -61,38 +60,6 @@ def _nodes(program: Any) -> list[Any]:
         for node in program.graph.nodes
         if node.op == "call_function" and hasattr(node.meta.get("val"), "dtype")
     ]
-
-
-def _returning(program: Any, nodes: list[Any]) -> Any:
-    """The program with the values of these nodes as its outputs."""
-    import torch
-    from torch.export import graph_signature as signatures
-
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.graph_copy(program.graph, copies)
-    graph.output(tuple(copies[node] for node in nodes))
-
-    def named(node: Any) -> Any:  # a copy may have another name
-        return signatures.TensorArgument(name=copies[node].name)
-
-    holders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    inputs = [
-        dataclasses.replace(spec, arg=named(node))
-        for spec, node in zip(program.graph_signature.input_specs, holders, strict=True)
-    ]
-    kind = signatures.OutputKind.USER_OUTPUT
-    outputs = [signatures.OutputSpec(kind, named(node), None) for node in nodes]
-    return torch.export.ExportedProgram(
-        root=program.graph_module,
-        graph=graph,
-        graph_signature=signatures.ExportGraphSignature(inputs, outputs),
-        state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        constants=program.constants,
-        verifiers=program.verifiers,
-    )
 
 
 def _name(node: Any) -> str:

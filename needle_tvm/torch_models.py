@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import golden, torch_divergence, torch_reference, trees
+from needle_tvm import golden, torch_divergence, torch_graph, torch_reference, trees
 from needle_tvm.compiler import Progress, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.executable import Executable
@@ -187,10 +187,18 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
             functional = _tvm.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
-            return translated(functional), exported, functional
+            changed = torch_graph.changed(functional)
+            if changed is None:
+                if any(fixed for fixed, _ in torch_graph.constants(functional)):
+                    functional = torch_graph.returning(functional, torch_graph.outputs(functional))
+                return translated(functional), exported, functional
     except Exception as error:  # both raise many types of their own for a model they cannot take
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
+    raise TranslationError(
+        f"{type(model).__name__} writes to its {changed}, and compiled code changes nothing: "
+        "return the new value instead"
+    )
 
 
 def translated(functional: Any) -> IRModule:
@@ -260,7 +268,8 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
         raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
     results = result_types(module)
-    tree = exported.call_spec.out_spec.unflatten(list(range(len(results))))
+    leaves = [_Fixed(value) if fixed else 0 for fixed, value in torch_graph.constants(exported)]
+    tree = exported.call_spec.out_spec.unflatten(leaves)
     inputs = [str(variable.name) for variable in main.params[:count]]
     ranges = index_ranges(exported)
     return {
@@ -299,10 +308,19 @@ def described(type_: Any) -> dict[str, Any]:
     return {"shape": [int(extent) for extent in type_.shape.values], "dtype": str(type_.dtype)}
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """What a model returns that is no tensor."""
+
+    value: Any
+
+
 def _tree(value: Any, leaf: type, where: str) -> Any:
     """The structure of nested values; TranslationError for one that is no leaf."""
     if isinstance(value, leaf):
         return trees.LEAF
+    if isinstance(value, _Fixed) and isinstance(value.value, (bool, int, float, str, type(None))):
+        return {"static": value.value}
     if isinstance(value, Mapping):
         return {"dict": {str(name): _tree(part, leaf, where) for name, part in value.items()}}
     if isinstance(value, (tuple, list)):

@@ -61,8 +61,6 @@ from needle_tvm._tvm.names import (
     cpu_features,
     derived_object,
     expr_functor,
-    from_exported_program,
-    functional_program,
     host_cpu,
     is_known_cpu,
     ldmatrix,
@@ -93,6 +91,7 @@ from needle_tvm._tvm.names import (
     tvmscript,
 )
 from needle_tvm._tvm.opaque import opaque
+from needle_tvm._tvm.torch_importer import from_exported_program, functional_program
 
 lowering.register()
 

@@ -168,7 +168,7 @@ class Drawer:
             self._torch.manual_seed(self.seed)
             for _ in range(rng.choice([1, 1, 2, 3])):
                 self.input(self.shape())
-            wanted = rng.choice([1, 2, 3, 4, 6, 8, 12])
+            wanted = rng.choice([2, 3, 4, 6, 8, 12])
             for _ in range(8 * wanted):
                 if len(self.steps) >= wanted:
                     break

@@ -95,7 +95,7 @@ def integers(d: Drawer) -> None:
         [
             "{} + {}", "{} * 2", "{} - {}", "{} // 2", "{} // -3", "{} % 3", "{} % -3", "{} & {}", "{} | {}",
             "{} ^ {}", "~{}", "-{}", "{}.abs()", "{} / 2", "{} / ({} * {} + 1)", "{} > {}", "{}.float() + 1",
-            "{}.sum(-1)", "{}.sum()", "{}.cumsum(-1)", "{}.clamp(-2, 5)", "{} ** 2", "{} + 0.5", "{} * 1.5",
+            "{} + 1", "{}.sum(-1)", "{}.sum()", "{}.cumsum(-1)", "{}.clamp(-2, 5)", "{} ** 2", "{} + 0.5", "{} * 1.5",
             "torch.maximum({}, {})", "{}.amax(-1)", "{}.to(torch.float32).mean()", "{}.any()", "{}.all()",
             "torch.sqrt({}.abs())", "torch.exp({} * 0.1)", "{}.prod(-1)", "torch.sign({})",
             "torch.div({}, 2, rounding_mode='trunc')", "torch.div({}, -3, rounding_mode='floor')",
@@ -125,7 +125,11 @@ def mixed(d: Drawer) -> None:
     """Of two dtypes, promoted as PyTorch does."""
     x = d.any()
     y = d.pick(lambda v: v.dtype != x.dtype and _broadcast(x.shape, v.shape))
-    if y is not None:
+    if y is None or d.rng.random() < 0.3:  # of no axes, which seldom widens the other
+        number = d.rng.choice(["3", "2.5", "2.5, dtype=torch.float64", "3, dtype=torch.int32"])
+        template = d.rng.choice(["{} * {}", "{} - {}", "{} > {}", "torch.where({} > 0, {}, {})"])
+        d.step(_filled(d, template, x, Made(f"torch.tensor({number})", None)))
+    else:
         template = d.rng.choice(
             ["{} + {}", "{} * {}", "{} - {}", "torch.where({} > 0, {}, {})", "{} < {}"]
         )

@@ -5,6 +5,8 @@ import pytest
 
 import needle_tvm
 
+from .torch_checks import Applied
+
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
 
@@ -21,15 +23,6 @@ OPERATORS = {
     "ranked": lambda x, y: (x.sort(dim=1, stable=True).indices, y.argsort(1), *x.topk(3)),
     "sums": lambda x, y: (x.sum(1), x.cumsum(1), x.var(1), F.layer_norm(y, (8,))),
 }
-
-
-class Applied(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x, y):
-        return self.function(x, y)
 
 
 def values(dtype):

@@ -10,37 +10,11 @@ import pytest
 import needle_tvm
 from needle_tvm.errors import InputError
 
+from .torch_checks import STAGES, Applied, check
+
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
-STAGES = ["fused", "tuned"]
 INF, NAN = float("inf"), float("nan")
-
-
-class Applied(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
-
-
-def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
-    """Every stage gives what PyTorch does of `inputs`, within so many steps of the dtype."""
-    inputs = compiled_for if inputs is None else inputs
-    model = Applied(function).eval()
-    expected = torch.utils._pytree.tree_leaves(model(*inputs))
-    for stage in STAGES:
-        compiled = needle_tvm.compile_torch(model, *compiled_for, stage=stage, check=False)
-        results = torch.utils._pytree.tree_leaves(compiled(*inputs))
-        for found, want in zip(results, expected, strict=True):
-            found = np.asarray(found.numpy())
-            assert found.shape == tuple(want.shape)
-            tolerance = 0.0
-            if want.is_floating_point():
-                tolerance = steps * torch.finfo(want.dtype).eps
-                found, want = found.astype(np.float64), want.double()
-            np.testing.assert_allclose(found, want.numpy(), rtol=tolerance, atol=atol)
 
 
 def numbers(shape, seed=0):

@@ -1,0 +1,178 @@
+"""TVM's front end for programs of `torch.export`, in PyTorch's dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from needle.backend_ndarray.dtypes import HALVES
+from needle_tvm._tvm.names import IRModule, relax, tirx
+
+
+def functional_program(
+    program: Any, kept: Iterable[str], taken_apart: Mapping[str, Callable[..., Any]]
+) -> Any:
+    """A `torch.export` program without writes in place, of PyTorch's core operators and those of
+    `kept`; those of `taken_apart` become what the functions do. Imports PyTorch."""
+    import torch
+
+    def operator(name: str) -> Any:
+        packet, overload = name.split(".")
+        return getattr(getattr(torch.ops.aten, packet), overload)
+
+    table = torch.export.default_decompositions()
+    for name, function in taken_apart.items():
+        table[operator(name)] = function
+    for name in kept:
+        table.pop(operator(name), None)
+    return program.run_decompositions(table)
+
+
+def from_exported_program(
+    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
+) -> IRModule:
+    """Relax module of a functional program, weights as parameters of `main`.
+
+    Attribute `num_input` of `main` says how many of its arguments are inputs. The operators of
+    `converters` are translated by them. Raises ValueError where the front end gives a value
+    another shape or dtype than PyTorch. Imports PyTorch.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    class Importer(ExportedProgramImporter):
+        """Converts in the precision of PyTorch, and compares each value with what PyTorch says."""
+
+        def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
+            for name, convert in self.convert_map.items():
+                self.convert_map[name] = partial(self._converted, convert)
+            return super()._translate_fx_graph(*args, **kwargs)
+
+        def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
+            known = node.meta.get("val")
+            if 0 in getattr(known, "shape", ()):  # nothing is computed, nor should loops be made
+                dtype = str(known.dtype).partition(".")[2]
+                return self.block_builder.emit(relax.op.zeros(list(known.shape), dtype))
+            first = known[0] if isinstance(known, (tuple, list)) else known
+            dtype = str(getattr(first, "dtype", "")).partition(".")[2]
+            given = {each: self.env[each] for each in node.all_input_nodes}
+            if given and all(map(_is_empty, given)):
+                return self.block_builder.emit(_of_nothing(node))
+            computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
+            for each, expr in given.items():
+                if computed_in and _dtype(expr) not in ("", computed_in):
+                    if _dtype(expr) != "bool" or not _chooses(node, each):
+                        cast = relax.op.astype(expr, computed_in)
+                        self.env[each] = self.block_builder.emit(cast)
+            try:
+                result = convert(node, *importer)
+            finally:
+                self.env.update(given)
+            if isinstance(result, relax.Call):
+                result = self.block_builder.emit(result)
+            if computed_in and _dtype(result) == computed_in != dtype and dtype:
+                result = self.block_builder.emit(relax.op.astype(result, dtype))
+            _compare(node, known, getattr(result, "ty", None))
+            return result
+
+    several = len(program.graph_signature.user_outputs) > 1
+    module = Importer().from_exported_program(
+        program,
+        keep_params_as_input=True,
+        unwrap_unit_return_tuple=not several,
+        no_bind_return_tuple=several,  # each is a variable of its own, which passes may replace
+        custom_convert_map=dict(converters or {}),
+    )
+    return relax.frontend.detach_params(module)[0]
+
+
+# What moves elements, chooses among them or compares them; and products, whose converters sum in
+# float32, and keep operands that tensor cores take.
+_EXACT = frozenset(
+    "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
+    "clamp clone "
+    "constant_pad_nd copy diagonal embedding eq expand flip full full_like gather ge getitem gt "
+    "index index_put index_select le lift_fresh_copy lt masked_fill max max_pool1d "
+    "max_pool2d_with_indices maximum min minimum ne neg new_zeros ones_like permute relu repeat "
+    "reshape roll scalar_tensor scatter select slice slice_scatter sort split split_with_sizes "
+    "squeeze stack sym_size t take to topk tril triu unbind _unsafe_index unsqueeze "
+    "upsample_nearest2d view where zeros_like".split()
+)
+_ARITHMETIC = frozenset(
+    "add sub mul div rsub pow eq ne lt le gt ge remainder fmod maximum minimum clamp floor_divide "
+    "atan2 where".split()
+)
+_COMPARING = frozenset("eq ne lt le gt ge".split())
+
+
+def _is_empty(node: Any) -> bool:
+    return 0 in getattr(node.meta.get("val"), "shape", ())
+
+
+def _of_nothing(node: Any) -> Any:
+    """What an operator gives of tensors without elements, whose values are known: none."""
+    import torch
+
+    def empty(each: Any) -> Any:
+        value = each.meta["val"]
+        return torch.empty(value.shape, dtype=value.dtype)
+
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), empty)
+    return relax.const(node.target(*args, **kwargs).numpy())
+
+
+def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
+    """What an operator's floating-point operands, and integers beside them, are cast to first:
+    PyTorch computes on halves in float32 and rounds once, and the front end makes integers of
+    floating-point numbers that it finds beside integers. Empty for nothing."""
+    name = _operator(node)
+    if name in _ARITHMETIC:
+        common = _promoted(node) if name in _COMPARING else dtype
+        if name in _COMPARING and common == "bool":
+            return "int8"  # which TVM can compare
+        if any(map(_whole, given)) or (set(given) != {common} and common not in HALVES):
+            return common
+    if name in _EXACT:
+        return ""
+    if any(each in ("float16", "bfloat16") for each in given):
+        return "float64" if dtype == "float64" else "float32"
+    return dtype if len(given) == 1 and "float" in dtype and _whole(given[0]) else ""
+
+
+def _promoted(node: Any) -> str:
+    """The dtype in which PyTorch compares: a tensor without axes, or a number, seldom widens it."""
+    import torch
+
+    one, other = (getattr(each, "meta", {}).get("val", each) for each in node.args[:2])
+    return str(torch.result_type(one, other)).partition(".")[2]
+
+
+def _operator(node: Any) -> str:
+    return str(node.target).removeprefix("aten.").partition(".")[0]
+
+
+def _chooses(node: Any, operand: Any) -> bool:
+    """Whether an operand says which of the others to take, or where."""
+    name = _operator(node)
+    return name in ("where", "index_put", "scatter_add") and operand is node.args[0]
+
+
+def _whole(dtype: str) -> bool:
+    return dtype == "bool" or "int" in dtype
+
+
+def _dtype(expr: Any) -> str:
+    return str(getattr(getattr(expr, "ty", None), "dtype", ""))
+
+
+def _compare(node: Any, known: Any, found: Any) -> None:
+    """ValueError where a Relax type is not what PyTorch says of a node's value. Parts of a tuple
+    are compared where they are taken out of it."""
+    extents = getattr(getattr(found, "shape", None), "values", None)
+    if not hasattr(known, "dtype") or extents is None:
+        return
+    shape = [int(n) if isinstance(n, tirx.IntImm) else n for n in extents]
+    one, other = [str(found.dtype), shape], [str(known.dtype).partition(".")[2], list(known.shape)]
+    for what, have, want in zip(("dtype", "shape"), one, other, strict=True):
+        if have != want:
+            raise ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")

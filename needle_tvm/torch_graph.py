@@ -1,0 +1,74 @@
+"""What a program of `torch.export` returns and changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+
+def outputs(program: Any) -> list[Any]:
+    """The nodes whose values a functional program's model returns, without what is no tensor."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    return [nodes[argument.name] for argument in _returned(program) if _is_computed(argument)]
+
+
+def constants(program: Any) -> list[tuple[bool, Any]]:
+    """For each thing the model returns, whether it is no tensor, and its value then."""
+    return [
+        (False, None) if _is_computed(argument) else (True, getattr(argument, "value", None))
+        for argument in _returned(program)
+    ]
+
+
+def _returned(program: Any) -> list[Any]:
+    specs = program.graph_signature.output_specs
+    return [spec.arg for spec in specs if spec.kind.name == "USER_OUTPUT"]
+
+
+def _is_computed(argument: Any) -> bool:
+    return type(argument).__name__ == "TensorArgument"
+
+
+def changed(program: Any) -> str | None:
+    """The first buffer or input a functional program writes to, in words; None for none."""
+    signature = program.graph_signature
+    for what, names in (
+        ("buffer", signature.buffers_to_mutate),
+        ("input", signature.user_inputs_to_mutate),
+    ):
+        for name in names.values():
+            return f"{what} {name!r}"
+    return None
+
+
+def returning(program: Any, nodes: Sequence[Any]) -> Any:
+    """A functional program with the values of these nodes as its outputs. Imports PyTorch."""
+    import torch
+    from torch.export import graph_signature as signatures
+
+    graph = torch.fx.Graph()
+    copies: dict[Any, Any] = {}
+    graph.graph_copy(program.graph, copies)
+    graph.output(tuple(copies[node] for node in nodes))
+
+    def named(node: Any) -> Any:  # a copy may have another name
+        return signatures.TensorArgument(name=copies[node].name)
+
+    holders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    inputs = [
+        dataclasses.replace(spec, arg=named(node))
+        for spec, node in zip(program.graph_signature.input_specs, holders, strict=True)
+    ]
+    kind = signatures.OutputKind.USER_OUTPUT
+    results = [signatures.OutputSpec(kind, named(node), None) for node in nodes]
+    return torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=graph,
+        graph_signature=signatures.ExportGraphSignature(inputs, results),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )

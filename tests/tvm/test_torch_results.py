@@ -1,0 +1,102 @@
+"""What PyTorch's programs return and write to, and the dtypes that they compute in."""
+
+import pytest
+
+import needle_tvm
+from needle_tvm import torch_decompositions
+from needle_tvm.errors import MismatchError, TranslationError
+
+from .torch_checks import Applied, check
+
+torch = pytest.importorskip("torch")
+WHOLE = torch.tensor([3, -2, 5], dtype=torch.int32)
+MASK = torch.tensor([True, False, True])
+REAL = torch.tensor([[0.5, -1.25, 3.0], [2.0, 0.0, -0.75]])
+DOUBLE = torch.tensor(1.5, dtype=torch.float64)
+
+# A tensor without axes, or a number, widens another only where it is of a higher kind.
+PROMOTED = {
+    "booleans": lambda: (
+        *(MASK + 1, MASK * 2, MASK + MASK, MASK * MASK, MASK + 1.5, MASK / 2, 2 - MASK.int()),
+        *(MASK == 1, MASK > 0, MASK < 0.5, MASK > ~MASK, MASK + torch.tensor(2)),
+    ),
+    "a number of float64": lambda: (
+        *(REAL * DOUBLE, DOUBLE - REAL, REAL / DOUBLE, REAL > DOUBLE, REAL.double() * DOUBLE),
+        *(REAL * REAL.double().sum(), torch.where(REAL > 0, REAL, DOUBLE), WHOLE * DOUBLE),
+    ),
+    "a number of int64": lambda: (
+        *(WHOLE + torch.tensor(2), WHOLE * WHOLE.sum(), WHOLE > WHOLE.sum(), WHOLE * WHOLE.long()),
+        *(WHOLE // torch.tensor(2), WHOLE % WHOLE.sum(), WHOLE / WHOLE.sum(), WHOLE.char() + WHOLE),
+    ),
+    "halves": lambda: (
+        *(REAL.half() * DOUBLE, REAL.half() + torch.tensor(2.0), REAL.half() > DOUBLE),
+        *(REAL.half() * REAL, REAL.bfloat16() > 1, REAL.half() > REAL),
+    ),
+    "kinds compared": lambda: (
+        *(WHOLE > 2.5, WHOLE == 3, REAL > WHOLE, WHOLE > MASK, WHOLE.byte() == WHOLE),
+        *(WHOLE <= WHOLE.long(), REAL.double() > REAL, torch.exp2(WHOLE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_dtypes_are_promoted_as_pytorch_does(name, monkeypatch):
+    names = ("WHOLE", "MASK", "REAL", "DOUBLE")
+
+    def function(*inputs):
+        for each, value in zip(names, inputs, strict=True):
+            monkeypatch.setitem(globals(), each, value)
+        try:
+            return PROMOTED[name]()
+        finally:
+            monkeypatch.undo()
+
+    check(function, [WHOLE, MASK, REAL, DOUBLE], steps=2)
+
+
+def test_what_is_no_tensor_is_returned_as_it_is():
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+    x = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(0))
+    check(lambda x: attention(x, x, x, need_weights=False), [x], steps=64, atol=1e-6)
+    check(lambda x: {"out": x * 2, "state": None, "more": [x + 1, True, 3, "name"]}, [x])
+
+
+def test_division_by_zero_and_what_is_made_of_nothing():
+    check(lambda x, i: (x / 0, x / -0.0, i / 0, x.half() / 0), [REAL, WHOLE])
+
+    def of_nothing(x):
+        return x.mean(0), x.sum(0), x.prod(0), x.any(0), x.all(0), x.logsumexp(0), x.t() @ x + 1
+
+    check(of_nothing, [torch.empty(0, 3)])
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x):
+        self.calls += x
+        return self.calls * 1.0
+
+
+def test_writes_to_buffers_and_inputs_are_refused_by_name():
+    with pytest.raises(TranslationError, match=r"^Counting writes to its buffer 'calls', and"):
+        needle_tvm.compile_torch(Counting().eval(), torch.ones(2))
+    model = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(2, 2)).eval()
+    with pytest.raises(TranslationError, match=r"^Sequential writes to its input 'input', and"):
+        needle_tvm.compile_torch(model, torch.ones(2))
+
+
+def test_the_check_sees_an_operator_taken_apart_wrongly(monkeypatch):
+    """As far as the parts are from the whole is no rounding."""
+    wrong = {**torch_decompositions.DECOMPOSITIONS, "mish.default": lambda x: x * x.exp().tanh()}
+    monkeypatch.setattr(torch_decompositions, "DECOMPOSITIONS", wrong)
+    model = Applied(torch.nn.functional.mish).eval()
+    with pytest.raises(MismatchError):
+        needle_tvm.compile_torch(model, REAL)
+
+
+def test_moments():
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    check(lambda x: (*torch.var_mean(x), *torch.std_mean(x, 1, keepdim=True)), [x], atol=1e-6)

@@ -1,0 +1,44 @@
+"""PyTorch functions, compiled and compared with PyTorch."""
+
+import numpy as np
+import pytest
+
+import needle_tvm
+
+torch = pytest.importorskip("torch")
+STAGES = ["fused", "tuned"]
+NARROW = (torch.int8, torch.uint8, torch.int16)  # which needle's Tensors hold as int32
+
+
+class Applied(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
+    """Every stage gives what PyTorch does of `inputs`, nested as it is, within so many steps of
+    the dtype."""
+    inputs = compiled_for if inputs is None else inputs
+    model = Applied(function).eval()
+    expected, nested = torch.utils._pytree.tree_flatten(model(*inputs))
+    for stage in STAGES:
+        compiled = needle_tvm.compile_torch(model, *compiled_for, stage=stage, check=False)
+        results, structure = torch.utils._pytree.tree_flatten(compiled(*inputs))
+        assert structure == nested
+        for found, want in zip(results, expected, strict=True):
+            if not isinstance(want, torch.Tensor):
+                assert found == want
+                continue
+            found = np.asarray(found.numpy())
+            assert found.shape == tuple(want.shape)
+            if want.dtype not in NARROW:
+                assert found.dtype.name == str(want.dtype).partition(".")[2]
+            tolerance = 0.0
+            if want.is_floating_point():
+                tolerance = steps * torch.finfo(want.dtype).eps
+                found, want = found.astype(np.float64), want.double()
+            np.testing.assert_allclose(found, want.numpy(), rtol=tolerance, atol=atol)
