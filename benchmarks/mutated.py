@@ -15,18 +15,19 @@ from typing import Any
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import build, torch_models
 from needle_tvm._tvm import structural_hash
-from needle_tvm.check import campaign
+from needle_tvm.check import campaign, torch_programs, torch_recipes
 from needle_tvm.check.draw import draw
 from needle_tvm.check.failures import FAILURES
-from needle_tvm.check.judge import GRADIENT, OPS, judged
+from needle_tvm.check.judge import GRADIENT, OPS, TORCH, judged
 from needle_tvm.check.program import Program
+from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
 from needle_tvm.target import resolve
 from needle_tvm.tune.workers import Workers
 
-KINDS = (OPS, GRADIENT)
+KINDS = (OPS, GRADIENT, TORCH)
 RECORD = Path("recorded.jsonl")  # in the working directory
 
 
@@ -59,10 +60,13 @@ class Called:
 
 def record(request: Mapping[str, Any]) -> dict[str, Any]:
     """Service: a program, and what stands for its code at every stage."""
-    program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
+    seed, kind = int(request["seed"]), request["kind"]
+    program = torch_recipes.draw(seed) if kind == TORCH else draw(seed, kind == GRADIENT)
     with Called() as called:
-        where, verdict, what = judged(program.load, ())
+        where, verdict, what = _judged_eagerly(program)
         code = _code(program)
+    if kind == TORCH and code is None:
+        where, verdict, what = _judged(program)  # which says why
     answer = {"program": program.to_json(), "code": code, "called": called.listed()}
     return {"verdict": verdict, "where": where, "what": what, **answer}
 
@@ -70,26 +74,48 @@ def record(request: Mapping[str, Any]) -> dict[str, Any]:
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Service: the verdict on a program that was recorded."""
     known = recorded()[request["kind"], request["seed"]]
-    program = Program.from_json(known["program"])
-    where, verdict, what = judged(program.load, ())
+    read = TorchProgram if request["kind"] == TORCH else Program
+    program = read.from_json(known["program"])
+    where, verdict, what = _judged_eagerly(program)
     if verdict == RIGHT and (known["code"] is None or _code(program) != known["code"]):
-        where, verdict, what = judged(program.load)
+        where, verdict, what = _judged(program)
     if verdict == REFUSED and known["code"] is not None:
         verdict = FOREIGN  # what is refused now was compiled
     return {"verdict": verdict, "where": where, "what": what}
 
 
-def _code(program: Program) -> list[list[str]] | None:
+def _judged_eagerly(program: Program | TorchProgram) -> tuple[str, str, str]:
+    if isinstance(program, TorchProgram):
+        return "", RIGHT, ""  # PyTorch is what it is compared with
+    return judged(program.load, ())
+
+
+def _judged(program: Program | TorchProgram) -> tuple[str, str, str]:
+    if isinstance(program, TorchProgram):
+        answer = torch_programs.judged({"program": program.to_json()})
+        return answer["where"], answer["verdict"], answer["what"]
+    return judged(program.load)
+
+
+def _code(program: Program | TorchProgram) -> list[list[str]] | None:
     """Of each stage and number of threads: hashes of the scheduled module, with its constants, and
     what the manifest says of inputs and outputs. None where that cannot be made."""
     found = []
     try:
         for stage, threads in VARIANTS:
             model, inputs = program.load()
-            graph = trace(model, *map(ndl.Tensor, inputs))
             target = resolve("cpu", threads).to_tvm()
-            module = build.schedule(build.lower(graph, target, stage), target, stage)
-            found.append([structural_hash(module), repr(build.signature(graph))])
+            if isinstance(program, TorchProgram):
+                taken = torch_models.take(model, inputs)
+                module, signature = (
+                    torch_models.lowered(taken.module, target, stage),
+                    taken.signature,
+                )
+            else:
+                graph = trace(model, *map(ndl.Tensor, inputs))
+                module, signature = build.lower(graph, target, stage), build.signature(graph)
+            module = build.schedule(module, target, stage)
+            found.append([structural_hash(module), repr(signature)])
     except Exception:  # of whatever kind: the whole judge then says what it is
         return None
     return found
@@ -99,7 +125,7 @@ def reaching(functions: Sequence[str]) -> list[dict[str, Any]]:
     """The requests for the recorded programs that call one of these functions; what fails without
     a mutation finds none."""
     return [
-        {"kind": kind, "seed": seed}
+        {"kind": kind, "seed": seed, "number": entry["number"]}
         for (kind, seed), entry in recorded().items()
         if entry["verdict"] not in FAILURES
         and (not functions or set(functions) & set(entry["called"]))
@@ -127,7 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--function", action="append", default=[], help="FILE:LINE of those mutated"
     )
     options = parser.parse_args(arguments)
-    requests = [{"kind": KINDS[i % 2], "seed": i // 2} for i in range(options.programs)]
+    kinds = len(KINDS)
+    requests = [
+        {"kind": KINDS[i % kinds], "seed": i // kinds, "number": i + 1}
+        for i in range(options.programs)
+    ]
     if not options.record:
         requests = reaching(options.function)
     service = f"benchmarks.mutated:{(record if options.record else check).__name__}"
@@ -142,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with RECORD.open("a") as file:
                     file.write(json.dumps(answer) + "\n")
             elif answer["verdict"] in FAILURES:
-                found |= {"after": answer["seed"] * 2 + 1, **answer}
+                found |= {"after": answer["number"], **answer}
                 break
     print(json.dumps(found))
     return 0

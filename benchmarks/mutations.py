@@ -2,8 +2,8 @@
 
 Mutations of passes, schedule rules and ops are drawn by seed from all that cosmic-ray makes (`pip
 install cosmic-ray`). Each is applied alone to a copy of the tree, where the campaign then runs to
-its first failure, half of its programs with gradients. A mutation that it does not find survives:
-either nothing depends on it, or the generator lacks what does.
+its first failure, a third of its programs with gradients and a third PyTorch's. A mutation that it
+does not find survives: either nothing depends on it, or the generator lacks what does.
 """
 
 from __future__ import annotations

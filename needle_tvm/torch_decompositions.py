@@ -47,6 +47,19 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
+def _promoting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Two tensors in the dtype that PyTorch's own result has."""
+
+    def of(x: Any, y: Any, *others: Any, **options: Any) -> Any:
+        import torch
+
+        common = torch.result_type(x, y)
+        x, y = (each.to(common) if hasattr(each, "dtype") else each for each in (x, y))
+        return function(x, y, *others, **options)
+
+    return of
+
+
 def _celu(x: Any, alpha: float = 1) -> Any:
     import torch
 
@@ -155,6 +168,14 @@ def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
     if "uint" in str(x.dtype) and isinstance(low, int) and low < 0:
         return x.clamp(0, high)
     return NotImplemented
+
+
+def _clamp_between(x: Any, low: Any = None, high: Any = None) -> Any:
+    """By tensors, which may have more axes than x."""
+    import torch
+
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
 
 
 def _of_numbers(operation: str) -> Callable[..., Any]:
@@ -306,20 +327,25 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "adaptive_max_pool2d.default": _adaptive_max_pool2d,
     "_trilinear.default": _trilinear,
     "signbit.default": _signbit,
-    "copysign.Tensor": _copysign,
-    **{f"{name}.{kind}": _scaled(name) for name in ("add", "sub") for kind in ("Tensor", "Scalar")},
+    "copysign.Tensor": _promoting(_copysign),
+    **{
+        f"{name}.{kind}": _promoting(_scaled(name))
+        for name in ("add", "sub")
+        for kind in ("Tensor", "Scalar")
+    },
     "rsub.Tensor": lambda x, y, alpha=1: x * -alpha + y,
     "rsub.Scalar": lambda x, y, alpha=1: x * -alpha + y,
     "sign.default": _sign,
     "neg.default": lambda x: x * 255 if "uint8" in str(x.dtype) else NotImplemented,
     "clamp.default": _clamp,
+    "clamp.Tensor": _clamp_between,
     "div.Tensor_mode": _divided,
     "div.Scalar_mode": _divided,
     "pow.Tensor_Scalar": _of_numbers("pow"),
     "upsample_bilinear2d.vec": _resized("upsample_bilinear2d"),
     "upsample_bicubic2d.vec": _resized("upsample_bicubic2d"),
     "isfinite.default": lambda x: x.abs() < math.inf if x.is_floating_point() else x == x,
-    "logaddexp.default": _in_float32(_logaddexp),
+    "logaddexp.default": _promoting(_in_float32(_logaddexp)),
     "elu.default": _in_float32(_elu),
     "softplus.default": _in_float32(_softplus),
     "avg_pool2d.default": _avg_pool,

@@ -130,7 +130,9 @@ def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
         common = _promoted(node) if name in _COMPARING else dtype
         if name in _COMPARING and common == "bool":
             return "int8"  # which TVM can compare
-        if any(map(_whole, given)) or (set(given) != {common} and common not in HALVES):
+        if common in HALVES and name not in _EXACT:
+            return "float32"
+        if set(given) != {common} or any(map(_whole, given)):
             return common
     if name in _EXACT:
         return ""

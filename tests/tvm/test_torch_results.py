@@ -32,6 +32,12 @@ PROMOTED = {
         *(REAL.half() * DOUBLE, REAL.half() + torch.tensor(2.0), REAL.half() > DOUBLE),
         *(REAL.half() * REAL, REAL.bfloat16() > 1, REAL.half() > REAL),
     ),
+    "of more axes": lambda: (
+        *(torch.clamp(WHOLE, REAL - 1, REAL + 1), torch.clamp(REAL[0], max=REAL.double())),
+        *(torch.maximum(REAL.half(), DOUBLE), torch.fmax(DOUBLE, REAL.half()) * 1),
+        *(torch.copysign(REAL[0], REAL.double()), torch.logaddexp(REAL.half(), REAL)),
+        *(torch.sub(REAL.half(), WHOLE, alpha=0.5), torch.atan2(REAL.half(), WHOLE)),
+    ),
     "kinds compared": lambda: (
         *(WHOLE > 2.5, WHOLE == 3, REAL > WHOLE, WHOLE > MASK, WHOLE.byte() == WHOLE),
         *(WHOLE <= WHOLE.long(), REAL.double() > REAL, torch.exp2(WHOLE)),
