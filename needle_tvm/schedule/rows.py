@@ -42,7 +42,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
     It fits where a function has several blocks, no axis of symbolic extent or extent 0, no sum in
     its last block, and where all others can be computed under some leading loops of the last one
-    without doing anything twice.
+    without doing anything twice, each of them in every round.
     """
     depth = _shared_loops(sch)
     if depth == 0:
@@ -109,11 +109,21 @@ def _shared_loops(sch: Schedule) -> int:
         try:
             row = _computed_together(trial, depth)
             trial.parallel(row)  # refused where rows write into each other's values
+            if _work(trial) <= work:
+                _check_order_is_free(trial)
+                return depth
         except SCHEDULE_ERROR:
             continue
-        if _work(trial) <= work:
-            return depth
     return 0
+
+
+def _check_order_is_free(sch: Schedule) -> None:
+    """SCHEDULE_ERROR where loops under the shared one could not be put in another order, as those
+    of a block that only some of the rows compute."""
+    for block in blocks_of(sch)[:-1]:
+        own = sch.get_loops(block)[1:]
+        if own:
+            sch.reorder(*own[:-1], *sch.split(own[-1], [None, 1]))
 
 
 def _is_plain(block: Any) -> bool:

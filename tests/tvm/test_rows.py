@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import needle_tvm
+from needle import ops
 from needle.ops.norm import LayerNorm, Normalize
 from needle.ops.softmax import LogSoftmax, Softmax
 from needle_tvm._tvm import TE_NAMESPACE, Schedule, generated_source, module_of, te, tvm
@@ -10,6 +12,8 @@ from needle_tvm.schedule import cpu
 from needle_tvm.schedule.blocks import inline_producers
 from needle_tvm.schedule.rows import rows
 from needle_tvm.target import resolve
+
+from .conftest import tensor
 
 TARGETS = [
     {"kind": "llvm", "mcpu": "x86-64-v2"},
@@ -92,3 +96,23 @@ def test_it_compiles_for_neon():
     target = resolve(target, 2).to_tvm()
     scheduled = cpu.schedule_function(function(Softmax(), (64, 128)), target)
     assert ".4s" in generated_source(tvm.compile(module_of(scheduled), target=target), "asm")
+
+
+def test_blocks_that_only_some_rows_need_are_not_computed_in_every_one():
+    """Two steps of a recurrence, put one behind the other: the second row needs more than the
+    first, and the first none of the second's."""
+    rng = np.random.default_rng(0)
+    x, bias = (tensor(rng.standard_normal((n, 3, 64)).astype("float32")) for n in (2, 1))
+
+    def steps(x, bias):
+        gate = ops.sigmoid(x[:1] + bias)
+        cell = ops.tanh(gate * 2 + x[1:])
+        state = ops.exp(cell) * gate
+        both = ops.concat((gate * ops.tanh(state), cell * state + ops.sigmoid(state)), 0)
+        return both[:, 2]
+
+    for threads in (1, 2):
+        compiled = needle_tvm.compile(steps, x, bias, threads=threads, check=False)
+        np.testing.assert_allclose(
+            compiled(x, bias).numpy(), steps(x, bias).numpy(), rtol=1e-5, atol=1e-6
+        )
