@@ -15,6 +15,11 @@ class NeedleTVMError(Exception):
         return one_line(super().__str__())
 
 
+class ScheduleWarning(UserWarning):
+    """A kernel is left without a schedule, since TVM refused the one it should have had: its
+    results are right, and it is slow. A fault of needle_tvm's, worth a report."""
+
+
 class InstallError(NeedleTVMError):
     """TVM is missing, or its version and tvm-ffi's do not belong together."""
 

@@ -21,6 +21,7 @@ from needle_tvm.check.bounds import Evaluation
 from needle_tvm.check.draw import draw
 from needle_tvm.check.program import Program
 from needle_tvm.check.verdicts import REFUSED, RIGHT, VARIANTS, WRONG, Failure, raised
+from needle_tvm.errors import ScheduleWarning
 
 OPS, GRADIENT, TORCH = "ops", "gradient", "torch"
 KINDS = (OPS, GRADIENT, TORCH)
@@ -124,9 +125,10 @@ def _told(where: str, verdict: str, what: str) -> int:
 @contextmanager
 def _own_cache() -> Iterator[None]:
     """A cache of compiled models that ends with the program, and no warnings, of which random
-    programs have many."""
+    programs have many, but for those that are failures."""
     with TemporaryDirectory(prefix="needle-check-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("error", ScheduleWarning)
         before = os.environ.get(CACHE_VARIABLE)
         os.environ[CACHE_VARIABLE] = folder
         try:

@@ -14,6 +14,7 @@ from needle_tvm import torch_models, torch_reference
 from needle_tvm.check import verdicts
 from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.torch_recipes import draw
+from needle_tvm.errors import ScheduleWarning
 from needle_tvm.target import resolve
 from needle_tvm.tune.options import Options
 
@@ -25,6 +26,7 @@ def judged(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     warnings.simplefilter("ignore")
+    warnings.simplefilter("error", ScheduleWarning)
     torch.set_num_threads(1)  # its pool and TVM's slow each other down
     if "program" in request:
         program = TorchProgram.from_json(request["program"])

@@ -67,7 +67,9 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 
     `without` names those of `NAMES` that are left out.
     """
-    return schedule_each(module, lambda function: schedule_function(function, target, without))
+    return schedule_each(
+        module, lambda function: schedule_function(function, target, without), or_as_it_is=True
+    )
 
 
 def schedule_function(

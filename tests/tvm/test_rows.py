@@ -7,7 +7,16 @@ import needle_tvm
 from needle import ops
 from needle.ops.norm import LayerNorm, Normalize
 from needle.ops.softmax import LogSoftmax, Softmax
-from needle_tvm._tvm import TE_NAMESPACE, Schedule, generated_source, module_of, te, tvm
+from needle_tvm._tvm import (
+    SCHEDULE_ERROR,
+    TE_NAMESPACE,
+    Schedule,
+    generated_source,
+    module_of,
+    te,
+    tvm,
+)
+from needle_tvm.errors import ScheduleWarning
 from needle_tvm.schedule import cpu
 from needle_tvm.schedule.blocks import inline_producers
 from needle_tvm.schedule.rows import rows
@@ -116,3 +125,16 @@ def test_blocks_that_only_some_rows_need_are_not_computed_in_every_one():
         np.testing.assert_allclose(
             compiled(x, bias).numpy(), steps(x, bias).numpy(), rtol=1e-5, atol=1e-6
         )
+
+
+def test_a_function_whose_schedule_fails_is_right_and_slow_and_says_so(monkeypatch):
+    def refused(sch, target):
+        raise SCHEDULE_ERROR("ScheduleError: no such loop\nin a page of TVM's")
+
+    monkeypatch.setattr(cpu, "loops", refused)
+    x = tensor(np.linspace(-2, 2, 60, dtype="float32").reshape(3, 20))
+    said = r"^\w+ is slow, since its schedule failed \(ScheduleError: no such loop\)$"
+    with pytest.warns(ScheduleWarning, match=said):
+        compiled = needle_tvm.compile(lambda x: ops.softmax(ops.exp(x) * 2, -1), x)
+    expected = ops.softmax(ops.exp(x) * 2, -1).numpy()
+    np.testing.assert_allclose(compiled(x).numpy(), expected, rtol=1e-5)
