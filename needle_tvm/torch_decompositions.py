@@ -288,6 +288,18 @@ def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
     return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
 
 
+def _padded(x: Any, pad: Any, value: float = 0) -> Any:
+    """Padding that is negative cuts off, which may leave nothing of x."""
+    import torch
+
+    if all(each >= 0 for each in pad):
+        return NotImplemented
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        first, cut = max(-before, 0), max(-after, 0)
+        x = x.narrow(-1 - i, first, x.shape[-1 - i] - first - cut)
+    return torch.nn.functional.pad(x, [max(each, 0) for each in pad], value=value)
+
+
 def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
     """Windows along an axis, their places the last axis."""
     import torch
@@ -352,6 +364,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "avg_pool3d.default": _avg_pool,
     "inner.default": _inner,
     "slice_scatter.default": _slice_scatter,
+    "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,
     "_cdist_forward.default": _cdist,
     "searchsorted.Tensor": _searchsorted,

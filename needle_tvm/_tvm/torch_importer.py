@@ -118,7 +118,10 @@ def _of_nothing(node: Any) -> Any:
         return torch.empty(value.shape, dtype=value.dtype)
 
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), empty)
-    return relax.const(node.target(*args, **kwargs).numpy())
+    value = node.target(*args, **kwargs)
+    if value.dtype is torch.bfloat16:  # which NumPy has not
+        return relax.op.astype(relax.const(value.float().numpy()), "bfloat16")
+    return relax.const(value.numpy())
 
 
 def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:

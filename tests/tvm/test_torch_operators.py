@@ -245,6 +245,16 @@ def test_what_is_made_like_another_has_the_dtype_asked_for():
     check(function, [torch.tensor([1, 2, 3]), torch.tensor([True, False, True])])
 
 
+def test_padding_that_cuts_off():
+    pad = F.pad
+
+    def function(x):
+        return pad(x, (0, 1, -1, 1), value=-1.5), pad(x, (-2, 3, 1, 0)), pad(x, (-1, -1), value=INF)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        check(function, [numbers((8, 1, 31)).to(dtype)])
+
+
 def test_windows_distances_and_places_in_rows():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 5, 6, generator=generator)
