@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """What a model returns that is no tensor."""
+
+    value: Any
+
+
 def outputs(program: Any) -> list[Any]:
     """The nodes whose values a functional program's model returns, without what is no tensor."""
     nodes = {node.name: node for node in program.graph.nodes}
     return [nodes[argument.name] for argument in _returned(program) if _is_computed(argument)]
 
 
-def constants(program: Any) -> list[tuple[bool, Any]]:
-    """For each thing the model returns, whether it is no tensor, and its value then."""
+def fixed(program: Any) -> list[Fixed | None]:
+    """For each thing the model returns what it is where it is no tensor, and else None."""
     return [
-        (False, None) if _is_computed(argument) else (True, getattr(argument, "value", None))
+        None if _is_computed(argument) else Fixed(getattr(argument, "value", None))
         for argument in _returned(program)
     ]
 

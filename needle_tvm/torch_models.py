@@ -189,7 +189,7 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
             )
             changed = torch_graph.changed(functional)
             if changed is None:
-                if any(fixed for fixed, _ in torch_graph.constants(functional)):
+                if any(torch_graph.fixed(functional)):
                     functional = torch_graph.returning(functional, torch_graph.outputs(functional))
                 return translated(functional), exported, functional
     except Exception as error:  # both raise many types of their own for a model they cannot take
@@ -268,7 +268,7 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
         raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
     results = result_types(module)
-    leaves = [_Fixed(value) if fixed else 0 for fixed, value in torch_graph.constants(exported)]
+    leaves = [0 if value is None else value for value in torch_graph.fixed(exported)]
     tree = exported.call_spec.out_spec.unflatten(leaves)
     inputs = [str(variable.name) for variable in main.params[:count]]
     ranges = index_ranges(exported)
@@ -308,18 +308,14 @@ def described(type_: Any) -> dict[str, Any]:
     return {"shape": [int(extent) for extent in type_.shape.values], "dtype": str(type_.dtype)}
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """What a model returns that is no tensor."""
-
-    value: Any
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def _tree(value: Any, leaf: type, where: str) -> Any:
     """The structure of nested values; TranslationError for one that is no leaf."""
     if isinstance(value, leaf):
         return trees.LEAF
-    if isinstance(value, _Fixed) and isinstance(value.value, (bool, int, float, str, type(None))):
+    if isinstance(value, torch_graph.Fixed) and isinstance(value.value, _PLAIN):
         return {"static": value.value}
     if isinstance(value, Mapping):
         return {"dict": {str(name): _tree(part, leaf, where) for name, part in value.items()}}

@@ -95,12 +95,12 @@ class Reference:
             zip(self._exact, self._eager, found, strict=True)
         ):
             wanted = bounds.expected(value, [each[number] for each in self._runs])
-            for of_operators, array in ((" of its operators", eager), ("", have)):
+            for whose, array in (("PyTorch's own, beside its operators': ", eager), ("", have)):
                 what = wanted.difference(array)
                 if array.dtype != value.dtype:
                     what = f"dtype {array.dtype}, expected {value.dtype}"
                 if what is not None:
-                    return number, what + of_operators
+                    return number, whose + what
         return None
 
 

@@ -16,48 +16,38 @@ DOUBLE = torch.tensor(1.5, dtype=torch.float64)
 
 # A tensor without axes, or a number, widens another only where it is of a higher kind.
 PROMOTED = {
-    "booleans": lambda: (
-        *(MASK + 1, MASK * 2, MASK + MASK, MASK * MASK, MASK + 1.5, MASK / 2, 2 - MASK.int()),
-        *(MASK == 1, MASK > 0, MASK < 0.5, MASK > ~MASK, MASK + torch.tensor(2)),
+    "booleans": lambda i, m, x, d: (
+        *(m + 1, m * 2, m + m, m * m, m + 1.5, m / 2, 2 - m.int()),
+        *(m == 1, m > 0, m < 0.5, m > ~m, m + torch.tensor(2)),
     ),
-    "a number of float64": lambda: (
-        *(REAL * DOUBLE, DOUBLE - REAL, REAL / DOUBLE, REAL > DOUBLE, REAL.double() * DOUBLE),
-        *(REAL * REAL.double().sum(), torch.where(REAL > 0, REAL, DOUBLE), WHOLE * DOUBLE),
+    "a number of float64": lambda i, m, x, d: (
+        *(x * d, d - x, x / d, x > d, x.double() * d),
+        *(x * x.double().sum(), torch.where(x > 0, x, d), i * d),
     ),
-    "a number of int64": lambda: (
-        *(WHOLE + torch.tensor(2), WHOLE * WHOLE.sum(), WHOLE > WHOLE.sum(), WHOLE * WHOLE.long()),
-        *(WHOLE // torch.tensor(2), WHOLE % WHOLE.sum(), WHOLE / WHOLE.sum(), WHOLE.char() + WHOLE),
+    "a number of int64": lambda i, m, x, d: (
+        *(i + torch.tensor(2), i * i.sum(), i > i.sum(), i * i.long()),
+        *(i // torch.tensor(2), i % i.sum(), i / i.sum(), i.char() + i),
     ),
-    "halves": lambda: (
-        *(REAL.half() * DOUBLE, REAL.half() + torch.tensor(2.0), REAL.half() > DOUBLE),
-        *(REAL.half() * REAL, REAL.bfloat16() > 1, REAL.half() > REAL),
+    "halves": lambda i, m, x, d: (
+        *(x.half() * d, x.half() + torch.tensor(2.0), x.half() > d),
+        *(x.half() * x, x.bfloat16() > 1, x.half() > x),
     ),
-    "of more axes": lambda: (
-        *(torch.clamp(WHOLE, REAL - 1, REAL + 1), torch.clamp(REAL[0], max=REAL.double())),
-        *(torch.maximum(REAL.half(), DOUBLE), torch.fmax(DOUBLE, REAL.half()) * 1),
-        *(torch.copysign(REAL[0], REAL.double()), torch.logaddexp(REAL.half(), REAL)),
-        *(torch.sub(REAL.half(), WHOLE, alpha=0.5), torch.atan2(REAL.half(), WHOLE)),
+    "of more axes": lambda i, m, x, d: (
+        *(torch.clamp(i, x - 1, x + 1), torch.clamp(x[0], max=x.double())),
+        *(torch.maximum(x.half(), d), torch.fmax(d, x.half()) * 1),
+        *(torch.copysign(x[0], x.double()), torch.logaddexp(x.half(), x)),
+        *(torch.sub(x.half(), i, alpha=0.5), torch.atan2(x.half(), i)),
     ),
-    "kinds compared": lambda: (
-        *(WHOLE > 2.5, WHOLE == 3, REAL > WHOLE, WHOLE > MASK, WHOLE.byte() == WHOLE),
-        *(WHOLE <= WHOLE.long(), REAL.double() > REAL, torch.exp2(WHOLE)),
+    "kinds compared": lambda i, m, x, d: (
+        *(i > 2.5, i == 3, x > i, i > m, i.byte() == i),
+        *(i <= i.long(), x.double() > x, torch.exp2(i)),
     ),
 }
 
 
 @pytest.mark.parametrize("name", PROMOTED)
-def test_dtypes_are_promoted_as_pytorch_does(name, monkeypatch):
-    names = ("WHOLE", "MASK", "REAL", "DOUBLE")
-
-    def function(*inputs):
-        for each, value in zip(names, inputs, strict=True):
-            monkeypatch.setitem(globals(), each, value)
-        try:
-            return PROMOTED[name]()
-        finally:
-            monkeypatch.undo()
-
-    check(function, [WHOLE, MASK, REAL, DOUBLE], steps=2)
+def test_dtypes_are_promoted_as_pytorch_does(name):
+    check(PROMOTED[name], [WHOLE, MASK, REAL, DOUBLE], steps=2)
 
 
 def test_what_is_no_tensor_is_returned_as_it_is():
