@@ -166,6 +166,10 @@ def grid_sample(node: Any, importer: Any) -> Any:
     x, grid = (importer.env[each] for each in node.args[:2])
     method, padding, align = (*node.args[2:5], 0, 0, False)[:3]
     emit = importer.block_builder.emit
+    if padding == 2 and align:  # TVM reflects at the centres of the pixels of each end
+        for axis in (2, 3):
+            if shape_of(x)[axis] == 1:
+                x = emit(_op.concat([x, x], axis))
     turned = emit(_op.permute_dims(grid, [0, 3, 1, 2]))
     return emit(
         _op.image.grid_sample(

@@ -30,6 +30,9 @@ _CANCELLED = 0.1  # of the largest of a tensor: the terms of an element that can
 # element is a matter of how these are computed: with one, their results tell nothing.
 _INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
 
+# These take a mean from their elements, or from what they multiply these by: the two may cancel.
+_NORMS = ("aten.native_group_norm", "aten.native_layer_norm", "aten._native_batch_norm_legit")
+
 _SURE = 48  # of them before a difference counts: a tie is missed by one run in two
 
 
@@ -72,7 +75,7 @@ class Reference:
     ) -> None:
         self._taken, self._precision = taken, precision
         self._nodes = torch_graph.outputs(taken.functional) if nodes is None else nodes
-        self._exact = _run(taken, self._nodes, lambda value, sums: value)
+        self._exact = _run(taken, self._nodes)
         # What the model itself gives must be within the bounds as well.
         self._eager = of(taken)(taken.example, taken.params) if nodes is None else self._exact
         self._runs: list[list[Array]] = []
@@ -105,24 +108,32 @@ class Reference:
 
 
 def _run(
-    taken: Taken, nodes: Sequence[Any], change: Callable[..., Any], wide: bool = False
+    taken: Taken,
+    nodes: Sequence[Any],
+    disturb: Callable[..., Any] | None = None,
+    wide: bool = False,
 ) -> list[Array]:
-    """The values of nodes for the example, where each operator's result is changed; `wide`: and
+    """The values of nodes for the example, where each operator's result is disturbed; `wide`: and
     computed in float64 where the operator can."""
     import torch
 
-    class Changed(torch.fx.Interpreter):
+    class Disturbed(torch.fx.Interpreter):
         def run_node(self, node: Any) -> Any:
             result = super().run_node(node)
-            if wide and node.op == "call_function":
-                args, kwargs = self.fetch_args_kwargs_from_env(node)
-                result = _in_float64(node, args, kwargs, result)
-                if str(node.target).startswith(_INTERPOLATING) and not _are_finite(args):
-                    result = torch.full_like(result, torch.nan)
-            of_node = functools.partial(change, sums=str(node.target).startswith(_SUMMING))
-            if isinstance(result, (tuple, list)) and node.op != "output":
-                return type(result)(map(of_node, result))
-            return of_node(result)
+            if disturb is None or node.op == "output":
+                return result
+            name = str(node.target)
+            if node.op == "call_function":
+                operator, operands = node.target, self.fetch_args_kwargs_from_env(node)
+                if name.startswith(_NORMS):
+                    operator = _in_steps(operator, disturb)
+                    result = operator(*operands[0], **operands[1])
+                if wide:
+                    result = _in_float64(operator, *operands, result)
+                    if name.startswith(_INTERPOLATING) and not _are_finite(operands[0]):
+                        result = torch.full_like(result, torch.nan)
+            off = functools.partial(disturb, sums=name.startswith(_SUMMING))
+            return torch.utils._pytree.tree_map(off, result)
 
     program, given = taken.functional, iter(map(tensor, taken.example))
     arguments = []
@@ -134,21 +145,40 @@ def _run(
         else:
             held = program.state_dict.get(spec.target)
             arguments.append(program.constants[spec.target] if held is None else held)
-    run = Changed(program.graph_module, garbage_collect_values=False)
+    run = Disturbed(program.graph_module, garbage_collect_values=False)
     with torch.no_grad():
         run.run(*arguments)
     return [array(run.env[node]) for node in nodes]
 
 
-def _in_float64(node: Any, args: Any, kwargs: Any, result: Any) -> Any:
-    """What a node's operator gives of its operands in float64, in the dtypes of `result`; the
-    result itself where it takes no such operands."""
+def _in_steps(operator: Any, disturb: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that is computed of simpler ones, whose results are disturbed."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    class Steps(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, step: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = step(*args, **(kwargs or {}))
+            return torch.utils._pytree.tree_map(functools.partial(disturb, sums=False), result)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Steps():
+            return decomposition_table[operator](*args, **kwargs)
+
+    return run
+
+
+def _in_float64(operator: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> Any:
+    """What an operator gives of its operands in float64, in the dtypes of `result`; the result
+    itself where it takes no such operands."""
     import torch
 
     map_tensors = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor)
     args, kwargs = map_tensors(_widened, (args, kwargs))
     try:
-        found = node.target(*args, **kwargs)
+        found = operator(*args, **kwargs)
     except (RuntimeError, TypeError):
         return result
     return torch.utils._pytree.tree_map(_as_before, found, result)

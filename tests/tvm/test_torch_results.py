@@ -1,5 +1,6 @@
 """What PyTorch's programs return and write to, and the dtypes that they compute in."""
 
+import numpy as np
 import pytest
 
 import needle_tvm
@@ -96,3 +97,23 @@ def test_the_check_sees_an_operator_taken_apart_wrongly(monkeypatch):
 def test_moments():
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
     check(lambda x: (*torch.var_mean(x), *torch.std_mean(x, 1, keepdim=True)), [x], atol=1e-6)
+
+
+def test_norms_of_which_nothing_is_left():
+    """PyTorch's own is off by what x * scale and mean * scale are rounded by."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.GroupNorm(1, 1, dtype=torch.float64)
+
+        def forward(self, x):
+            return self.norm(x)
+
+    model = Model().eval()
+    with torch.no_grad():
+        model.norm.weight.fill_(1.3)
+        model.norm.bias.fill_(0.2)
+    x = torch.tensor([[1.1], [-3.7], [12.9]], dtype=torch.float64)
+    compiled = needle_tvm.compile_torch(model, x, stage="tuned")
+    np.testing.assert_allclose(compiled(x).numpy(), 0.2, rtol=0, atol=1e-12)
