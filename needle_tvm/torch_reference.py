@@ -226,7 +226,7 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
         wide = value.to(torch.float64)
         if bool((wide == wide.round()).all()):
             return value
-        signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
+        signs = torch.randint(0, 2, value.shape, generator=generator, dtype=wide.dtype) * 2 - 1
         largest = wide.nan_to_num(0, 0, 0).abs().max() if sums else 0.0
         off = amplitude(value.dtype) * signs
         return (wide * (1 + off) + _CANCELLED * largest * off).to(value.dtype)
