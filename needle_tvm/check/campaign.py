@@ -25,7 +25,7 @@ from needle_tvm.tune.workers import OK, Limits, Outcome, Workers
 
 MOST_REFUSED = 0.02  # of the programs of a kind
 
-LIMITS = Limits(seconds=120.0, memory=6 << 30)
+LIMITS = Limits(seconds=300.0, memory=6 << 30)
 _AT_ONCE = 50  # programs of one kind before those of the next
 
 _SERVICES = {
