@@ -100,12 +100,12 @@ def judged(file: Path, code: str, mutated: str, tree: Path, programs: int) -> di
     return found
 
 
-def ran(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ran(tree: Path, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
     """`benchmarks.mutated` with the sources in `tree`."""
     command = [str(tree / "venv/bin/python"), "-m", "benchmarks.mutated", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_SECONDS
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds
     )
 
 
@@ -135,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with scratch_folder("needle-mutations-") as folder:
         if not options.list:
             copy_tree(folder)
-            ran(folder, "--programs", str(options.programs), "--record").check_returncode()
+            recorded = ("--programs", str(options.programs), "--record")
+            ran(folder, *recorded, seconds=10 * _SECONDS).check_returncode()
         for number, (file, operator, code, mutated) in enumerate(
             drawn(options.count, options.seed)
         ):

@@ -39,6 +39,8 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """Halves are computed on in float32, and rounded once."""
 
     def of(x: Any, *others: Any, **options: Any) -> Any:
+        if not x.is_floating_point():
+            return function(x.float(), *others, **options)
         if str(x.dtype).partition(".")[2] not in HALVES:
             return function(x, *others, **options)
         wide = (each.float() if hasattr(each, "dtype") else each for each in (x, *others))
@@ -187,6 +189,10 @@ def _of_numbers(operation: str) -> Callable[..., Any]:
         )
 
     return of
+
+
+def _never_of_integers(x: Any) -> Any:
+    return NotImplemented if x.is_floating_point() else x != x
 
 
 def _signbit(x: Any) -> Any:
@@ -357,6 +363,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "upsample_bilinear2d.vec": _resized("upsample_bilinear2d"),
     "upsample_bicubic2d.vec": _resized("upsample_bicubic2d"),
     "isfinite.default": lambda x: x.abs() < math.inf if x.is_floating_point() else x == x,
+    **{f"{name}.default": _never_of_integers for name in ("isnan", "isinf")},
     "logaddexp.default": _promoting(_in_float32(_logaddexp)),
     "elu.default": _in_float32(_elu),
     "softplus.default": _in_float32(_softplus),

@@ -49,6 +49,28 @@ def changed(program: Any) -> str | None:
     return None
 
 
+def random(program: Any) -> str | None:
+    """The first operator of a functional program that draws random numbers; None for none."""
+    import torch
+
+    for node in program.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags and not _draws_nothing(node):
+            return str(node.target)
+    return None
+
+
+def _draws_nothing(node: Any) -> bool:
+    """Whether an operator is one of dropout that does not train, or drops nothing."""
+    arguments = node.target._schema.arguments
+    names = [argument.name for argument in arguments]
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= dict(zip(names, node.args, strict=False)) | node.kwargs
+    if any(given.get(name) is False for name in ("train", "training")):
+        return True
+    return any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+
+
 def returning(program: Any, nodes: Sequence[Any]) -> Any:
     """A functional program with the values of these nodes as its outputs. Imports PyTorch."""
     import torch

@@ -187,14 +187,19 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
             functional = _tvm.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
-            changed = torch_graph.changed(functional)
-            if changed is None:
+            changed, random = torch_graph.changed(functional), torch_graph.random(functional)
+            if changed is None and random is None:
                 if any(torch_graph.fixed(functional)):
                     functional = torch_graph.returning(functional, torch_graph.outputs(functional))
                 return translated(functional), exported, functional
     except Exception as error:  # both raise many types of their own for a model they cannot take
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise TranslationError(f"{type(model).__name__}: {reason}") from error
+    if random is not None:
+        raise TranslationError(
+            f"{type(model).__name__} draws random numbers ({random}), and compiled code would give "
+            "the same ones at each call: take them as an input"
+        )
     raise TranslationError(
         f"{type(model).__name__} writes to its {changed}, and compiled code changes nothing: "
         "return the new value instead"

@@ -30,6 +30,9 @@ _CANCELLED = 0.1  # of the largest of a tensor: the terms of an element that can
 # element is a matter of how these are computed: with one, their results tell nothing.
 _INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
 
+# Which of equals are taken, or come first, PyTorch leaves open.
+_ORDERING = ("aten.topk", "aten.sort.default", "aten.kthvalue", "aten.median.dim")
+
 # These take a mean from their elements, or from what they multiply these by: the two may cancel.
 _NORMS = ("aten.native_group_norm", "aten.native_layer_norm", "aten._native_batch_norm_legit")
 
@@ -91,9 +94,8 @@ class Reference:
 
     def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
         while len(self._runs) < runs:
-            disturb = _disturbance(self._taken, self._precision, len(self._runs))
-            wide = len(self._runs) % 2 == 1
-            self._runs.append(_run(self._taken, self._nodes, disturb, wide))
+            seed = len(self._runs)
+            self._runs.append(_run(self._taken, self._nodes, self._precision, seed))
         for number, (value, eager, have) in enumerate(
             zip(self._exact, self._eager, found, strict=True)
         ):
@@ -108,14 +110,14 @@ class Reference:
 
 
 def _run(
-    taken: Taken,
-    nodes: Sequence[Any],
-    disturb: Callable[..., Any] | None = None,
-    wide: bool = False,
+    taken: Taken, nodes: Sequence[Any], precision: str = FLOAT32, seed: int | None = None
 ) -> list[Array]:
-    """The values of nodes for the example, where each operator's result is disturbed; `wide`: and
-    computed in float64 where the operator can."""
+    """The values of nodes for the example; with a seed each operator's result is disturbed, and
+    with an odd one computed in float64 where the operator can."""
     import torch
+
+    disturb = None if seed is None else _disturbance(taken, precision, seed)
+    wide, generator = seed is not None and seed % 2 == 1, torch.Generator().manual_seed(seed or 0)
 
     class Disturbed(torch.fx.Interpreter):
         def run_node(self, node: Any) -> Any:
@@ -127,6 +129,9 @@ def _run(
                 operator, operands = node.target, self.fetch_args_kwargs_from_env(node)
                 if name.startswith(_NORMS):
                     operator = _in_steps(operator, disturb)
+                elif name.startswith(_ORDERING):
+                    operator = _of_equals(operator, generator)
+                if operator is not node.target:
                     result = operator(*operands[0], **operands[1])
                 if wide:
                     result = _in_float64(operator, *operands, result)
@@ -166,6 +171,24 @@ def _in_steps(operator: Any, disturb: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with Steps():
             return decomposition_table[operator](*args, **kwargs)
+
+    return run
+
+
+def _of_equals(operator: Any, generator: Any) -> Callable[..., Any]:
+    """An operator that orders elements along an axis, given those in another order: equal ones
+    come from other places then."""
+    import torch
+
+    number = [argument.name for argument in operator._schema.arguments].index("dim")
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if x.dim() == 0:
+            return operator(x, *args, **kwargs)
+        axis = kwargs.get("dim", args[number - 1] if len(args) >= number else -1)
+        order = torch.randperm(x.shape[axis], generator=generator)
+        values, places = operator(x.index_select(axis, order), *args, **kwargs)
+        return values, order[places]
 
     return run
 

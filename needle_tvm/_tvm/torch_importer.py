@@ -73,6 +73,8 @@ def from_exported_program(
             if computed_in and _dtype(result) == computed_in != dtype and dtype:
                 result = self.block_builder.emit(relax.op.astype(result, dtype))
             _compare(node, known, getattr(result, "ty", None))
+            if isinstance(known, (tuple, list)) and _dtype(result) and _parts(node) - {0}:
+                raise ValueError(f"{node.target}: TVM's front end gives the first result alone")
             return result
 
     several = len(program.graph_signature.user_outputs) > 1
@@ -103,6 +105,11 @@ _ARITHMETIC = frozenset(
     "atan2 where".split()
 )
 _COMPARING = frozenset("eq ne lt le gt ge".split())
+
+
+def _parts(node: Any) -> set[int]:
+    """Which results of an operator with several are used."""
+    return {user.args[1] for user in node.users if _operator(user).endswith("getitem>")}
 
 
 def _is_empty(node: Any) -> bool:

@@ -117,3 +117,70 @@ def test_norms_of_which_nothing_is_left():
     x = torch.tensor([[1.1], [-3.7], [12.9]], dtype=torch.float64)
     compiled = needle_tvm.compile_torch(model, x, stage="tuned")
     np.testing.assert_allclose(compiled(x).numpy(), 0.2, rtol=0, atol=1e-12)
+
+
+DRAWING = {
+    "randn": lambda x: x + torch.randn(3),
+    "rand_like": torch.rand_like,
+    "bernoulli": torch.bernoulli,
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5, training=True),
+    "alpha_dropout": lambda x: torch.nn.functional.alpha_dropout(x, 0.5, training=True),
+    "randperm": lambda x: x[torch.randperm(3)],
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x[None], x[None], x[None], dropout_p=0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_random_numbers_are_refused(name):
+    """Drawn once they would be a constant, and the check cannot tell."""
+    with pytest.raises(TranslationError, match="draws random numbers"):
+        needle_tvm.compile_torch(Applied(DRAWING[name]).eval(), torch.ones(3))
+
+
+def test_dropout_that_drops_nothing():
+    functional = torch.nn.functional
+    check(
+        lambda x: (functional.dropout(x, 0.5, training=False), functional.dropout(x, 0.0), x * 2),
+        [torch.ones(3)],
+    )
+
+
+def test_the_order_of_equals_is_left_open():
+    """Which of equals topk and sort name is no promise of PyTorch's, and no mismatch."""
+    x = torch.randint(0, 3, (5, 20, 4), generator=torch.Generator().manual_seed(1))
+    state = torch.get_rng_state()
+
+    def function(x):
+        values, places = x.topk(7, 1)
+        ordered, order = x.sort(1)
+        return values, places, x.gather(1, places), ordered, order, x.kthvalue(3, 1)
+
+    model = Applied(function).eval()
+    values, _, gathered, ordered, order, _ = needle_tvm.compile_torch(model, x)(x)
+    assert np.array_equal(values.numpy(), gathered.numpy())
+    assert np.array_equal(values.numpy(), x.topk(7, 1)[0].numpy())
+    assert np.array_equal(np.take_along_axis(x.numpy(), order.numpy(), 1), ordered.numpy())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_operator_s_other_results_are_refused_by_name():
+    x, weight = torch.randn(2, 5), torch.randn(5)
+    with pytest.raises(TranslationError, match=r"native_layer_norm.*first result alone"):
+        model = Applied(lambda x, w: torch.native_layer_norm(x, [5], w, None, 1e-5))
+        needle_tvm.compile_torch(model.eval(), x, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64])
+def test_functions_of_floats_take_integers(dtype):
+    x = torch.tensor([0, 1, 1, 0]).to(dtype)
+
+    def function(x):
+        found = torch.isnan(x), torch.isinf(x), torch.isfinite(x), torch.sinh(x), torch.cosh(x)
+        return (*found, torch.isposinf(x), torch.exp2(x), torch.expm1(x), torch.sqrt(x))
+
+    if dtype == torch.bool:  # of which PyTorch's own export makes no hyperbolic functions
+        check(lambda x: (torch.isnan(x), torch.isinf(x), torch.isfinite(x)), [x])
+    else:
+        check(function, [x])
