@@ -36,7 +36,7 @@ def _logaddexp(x: Any, y: Any) -> Any:
 
 
 def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Halves are computed on in float32, and rounded once."""
+    """Halves are computed on in float32, and rounded once; of integers the result is float32."""
 
     def of(x: Any, *others: Any, **options: Any) -> Any:
         if not x.is_floating_point():
@@ -345,7 +345,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "adaptive_max_pool2d.default": _adaptive_max_pool2d,
     "_trilinear.default": _trilinear,
     "signbit.default": _signbit,
-    "copysign.Tensor": _promoting(_copysign),
+    "copysign.Tensor": _promoting(_in_float32(_copysign)),
     **{
         f"{name}.{kind}": _promoting(_scaled(name))
         for name in ("add", "sub")

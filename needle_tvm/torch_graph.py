@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -62,13 +62,16 @@ def random(program: Any) -> str | None:
 
 def _draws_nothing(node: Any) -> bool:
     """Whether an operator is one of dropout that does not train, or drops nothing."""
-    arguments = node.target._schema.arguments
-    names = [argument.name for argument in arguments]
-    given = {argument.name: argument.default_value for argument in arguments}
-    given |= dict(zip(names, node.args, strict=False)) | node.kwargs
-    if any(given.get(name) is False for name in ("train", "training")):
-        return True
-    return any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+    given = bound(node.target, node.args, node.kwargs)
+    trains = given.get("train", given.get("training", True))
+    return trains is False or any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+
+
+def bound(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operator of PyTorch is called with, by name, defaults included."""
+    arguments = operator._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False))
+    return {argument.name: argument.default_value for argument in arguments} | given | {**kwargs}
 
 
 def returning(program: Any, nodes: Sequence[Any]) -> Any:

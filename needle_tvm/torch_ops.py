@@ -25,6 +25,7 @@ import numpy as np
 
 from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm import torch_elements as elements
+from needle_tvm import torch_graph
 from needle_tvm import torch_places as places
 from needle_tvm._tvm import relax, tirx
 from needle_tvm.torch_nodes import along, arguments, dtype_of, filled, pairs, result_dtype, shape_of
@@ -37,12 +38,9 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
 
     `constant` gives the value of a node that depends on no input and no parameter, else None.
     """
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    if float(given.get("dropout_p") or 0.0) != 0.0:
-        raise ValueError("scaled_dot_product_attention with dropout")
+    given = torch_graph.bound(node.target, node.args, node.kwargs)
     emit = importer.block_builder.emit
-    q, k, v = (importer.env[given[name]] for name in names[:3])
+    q, k, v = (importer.env[given[name]] for name in ("query", "key", "value"))
     if given.get("enable_gqa"):
         k, v = (_repeated(emit, operand, shape_of(q)[-3]) for operand in (k, v))
     (*lead, queries, features), keys = shape_of(q), shape_of(k)[-2]
@@ -166,7 +164,7 @@ def grid_sample(node: Any, importer: Any) -> Any:
     x, grid = (importer.env[each] for each in node.args[:2])
     method, padding, align = (*node.args[2:5], 0, 0, False)[:3]
     emit = importer.block_builder.emit
-    if padding == 2 and align:  # TVM reflects at the centres of the pixels of each end
+    if padding == 2 and align:  # TVM divides by the extent less 1; two equal pixels give the same
         for axis in (2, 3):
             if shape_of(x)[axis] == 1:
                 x = emit(_op.concat([x, x], axis))

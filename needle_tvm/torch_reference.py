@@ -31,7 +31,7 @@ _CANCELLED = 0.1  # of the largest of a tensor: the terms of an element that can
 _INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
 
 # Which of equals are taken, or come first, PyTorch leaves open.
-_ORDERING = ("aten.topk", "aten.sort.default", "aten.kthvalue", "aten.median.dim")
+_ORDERING = ("aten.topk", "aten.sort.default")
 
 # These take a mean from their elements, or from what they multiply these by: the two may cancel.
 _NORMS = ("aten.native_group_norm", "aten.native_layer_norm", "aten._native_batch_norm_legit")
@@ -94,8 +94,8 @@ class Reference:
 
     def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
         while len(self._runs) < runs:
-            seed = len(self._runs)
-            self._runs.append(_run(self._taken, self._nodes, self._precision, seed))
+            interpreter = _disturbed(self._taken, self._precision, len(self._runs))
+            self._runs.append(_run(self._taken, self._nodes, interpreter))
         for number, (value, eager, have) in enumerate(
             zip(self._exact, self._eager, found, strict=True)
         ):
@@ -109,36 +109,9 @@ class Reference:
         return None
 
 
-def _run(
-    taken: Taken, nodes: Sequence[Any], precision: str = FLOAT32, seed: int | None = None
-) -> list[Array]:
-    """The values of nodes for the example; with a seed each operator's result is disturbed, and
-    with an odd one computed in float64 where the operator can."""
+def _run(taken: Taken, nodes: Sequence[Any], interpreter: Any = None) -> list[Array]:
+    """The values of nodes for the example; `interpreter` is a class like `torch.fx.Interpreter`."""
     import torch
-
-    disturb = None if seed is None else _disturbance(taken, precision, seed)
-    wide, generator = seed is not None and seed % 2 == 1, torch.Generator().manual_seed(seed or 0)
-
-    class Disturbed(torch.fx.Interpreter):
-        def run_node(self, node: Any) -> Any:
-            result = super().run_node(node)
-            if disturb is None or node.op == "output":
-                return result
-            name = str(node.target)
-            if node.op == "call_function":
-                operator, operands = node.target, self.fetch_args_kwargs_from_env(node)
-                if name.startswith(_NORMS):
-                    operator = _in_steps(operator, disturb)
-                elif name.startswith(_ORDERING):
-                    operator = _of_equals(operator, generator)
-                if operator is not node.target:
-                    result = operator(*operands[0], **operands[1])
-                if wide:
-                    result = _in_float64(operator, *operands, result)
-                    if name.startswith(_INTERPOLATING) and not _are_finite(operands[0]):
-                        result = torch.full_like(result, torch.nan)
-            off = functools.partial(disturb, sums=name.startswith(_SUMMING))
-            return torch.utils._pytree.tree_map(off, result)
 
     program, given = taken.functional, iter(map(tensor, taken.example))
     arguments = []
@@ -150,10 +123,42 @@ def _run(
         else:
             held = program.state_dict.get(spec.target)
             arguments.append(program.constants[spec.target] if held is None else held)
-    run = Disturbed(program.graph_module, garbage_collect_values=False)
+    run = (interpreter or torch.fx.Interpreter)(program.graph_module, garbage_collect_values=False)
     with torch.no_grad():
         run.run(*arguments)
     return [array(run.env[node]) for node in nodes]
+
+
+def _disturbed(taken: Taken, precision: str, seed: int) -> Any:
+    """An interpreter that disturbs what each operator gives; with an odd seed it computes in
+    float64 where the operator can."""
+    import torch
+
+    disturb = _disturbance(taken, precision, seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    class Disturbed(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            name, operator = str(target), target
+            if name.startswith(_NORMS):
+                operator = _in_steps(target, disturb)
+            elif name.startswith(_ORDERING):
+                operator = _of_equals(target, generator)
+            result = operator(*args, **kwargs)
+            if seed % 2 == 1:
+                result = _in_float64(operator, args, kwargs, result)
+                if name.startswith(_INTERPOLATING) and not _are_finite(args):
+                    result = torch.full_like(result, torch.nan)
+            return result
+
+        def run_node(self, node: Any) -> Any:
+            result = super().run_node(node)
+            if node.op == "output":
+                return result
+            off = functools.partial(disturb, sums=str(node.target).startswith(_SUMMING))
+            return torch.utils._pytree.tree_map(off, result)
+
+    return Disturbed
 
 
 def _in_steps(operator: Any, disturb: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,12 +185,10 @@ def _of_equals(operator: Any, generator: Any) -> Callable[..., Any]:
     come from other places then."""
     import torch
 
-    number = [argument.name for argument in operator._schema.arguments].index("dim")
-
     def run(x: Any, *args: Any, **kwargs: Any) -> Any:
         if x.dim() == 0:
             return operator(x, *args, **kwargs)
-        axis = kwargs.get("dim", args[number - 1] if len(args) >= number else -1)
+        axis = torch_graph.bound(operator, (x, *args), kwargs)["dim"]
         order = torch.randperm(x.shape[axis], generator=generator)
         values, places = operator(x.index_select(axis, order), *args, **kwargs)
         return values, order[places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import getitem
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
@@ -109,7 +110,7 @@ _COMPARING = frozenset("eq ne lt le gt ge".split())
 
 def _parts(node: Any) -> set[int]:
     """Which results of an operator with several are used."""
-    return {user.args[1] for user in node.users if _operator(user).endswith("getitem>")}
+    return {user.args[1] for user in node.users if user.target is getitem}
 
 
 def _is_empty(node: Any) -> bool:
