@@ -103,10 +103,9 @@ def product_contestants(size: int, options: argparse.Namespace) -> list[Contesta
         Contestant(OURS, f"{here}needle_product", {"size": size}, threads=threads),
         Contestant("NumPy", f"{here}numpy_product", {"size": size}, threads=threads),
     ]
-    if "avx512f" in host.cpuinfo()[1]:
-        # OpenBLAS may not know the processor and then takes kernels without AVX-512.
-        env = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
-        found.append(replace(found[1], name="NumPy, OPENBLAS_CORETYPE=SKYLAKEX", env=env))
+    if env := host.openblas_environment():
+        name = f"NumPy, {' '.join(map('='.join, env.items()))}"
+        found.append(replace(found[1], name=name, env=env))
     if not apps.peers.missing("mlp", TORCH):
         kwargs = {"size": size, "threads": threads}
         found.append(

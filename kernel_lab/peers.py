@@ -9,6 +9,7 @@ from typing import Any
 
 from kernel_lab.results import RungResult
 from kernel_lab.workload import Size, Workload
+from needle_tvm import host
 from needle_tvm.timing import Contestant
 
 
@@ -48,19 +49,16 @@ _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
 _TENSOR_CORES = ("gemm", "gelu_matmul")  # what cuBLAS takes to tensor cores where it may round
 
-# OpenBLAS takes processors newer than itself for a much older one; told the family, it uses the
-# widest vectors that this one has.
-_KNOWING = {"OPENBLAS_CORETYPE": "SKYLAKEX"}
-
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
     """The peers of a workload on a device."""
     name, found = workload.name, []
     if device == "cpu" and name in _NUMPY:
         found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as it comes"))
-        if name in _USES_BLAS:
-            how = f"{_NUMPY[name]} with OPENBLAS_CORETYPE=SKYLAKEX"
-            found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=_KNOWING))
+        knowing = host.openblas_environment()
+        if name in _USES_BLAS and knowing:
+            how = f"{_NUMPY[name]} with {' '.join(map('='.join, knowing.items()))}"
+            found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=knowing))
     if name in _TORCH:
         found.append(
             Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",), precision=workload.dtype)

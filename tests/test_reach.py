@@ -99,6 +99,8 @@ def below(x):
 def written(tmp_path, monkeypatch):
     """Writes a module (and its helper) with some text replaced, and gives its class Rule."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    # A file that is replaced within a second by one of its size would be read from its bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     names = []
 
     def write(*replacements):

@@ -10,6 +10,7 @@ except ImportError:
 
 from kernel_lab import build, contestants, peers, registry
 from kernel_lab.workload import Case, describe
+from needle_tvm import host
 from needle_tvm.tolerance import relative_tolerance
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
@@ -125,3 +126,12 @@ def test_a_gpu_ladder_is_timed_on_a_gpu(name):
     for entry in (*result.rungs, *result.peers):
         assert entry.refused or entry.seconds.median > 0
         assert entry.refused or entry.launch_seconds.median > 0
+
+
+@pytest.mark.parametrize("flags", [{"avx2"}, {"avx2", "avx512f"}])
+def test_openblas_is_told_only_of_vectors_there_are(monkeypatch, flags):
+    """With OPENBLAS_CORETYPE=SKYLAKEX it ends by SIGILL on a processor without AVX-512."""
+    monkeypatch.setattr(host, "cpuinfo", lambda: ("a processor", frozenset(flags)))
+    found = {peer.name: peer.env for peer in peers.of(registry.WORKLOADS["gemm"], "cpu")}
+    assert ("NumPy, tuned" in found) == ("avx512f" in flags)
+    assert found["NumPy"] == {}
