@@ -97,13 +97,13 @@ def missing_features(required: list[str]) -> list[str]:
     return [name for name in required if CPUINFO_NAMES.get(name, name) not in flags]
 
 
-@functools.cache
 def openblas_environment() -> dict[str, str]:
     """What NumPy is started with as its experts would: OpenBLAS takes processors newer than itself
     for much older ones, and is told of AVX-512. Empty without AVX-512, where it would crash."""
     return {"OPENBLAS_CORETYPE": "SKYLAKEX"} if "avx512f" in cpuinfo()[1] else {}
 
 
+@functools.cache
 def identity() -> str:
     """Short digest of processor model and flags: code compiled for the host belongs to it."""
     model, flags = cpuinfo()
