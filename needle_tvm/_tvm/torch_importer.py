@@ -129,7 +129,7 @@ def _of_nothing(node: Any) -> Any:
     value = node.target(*args, **kwargs)
     if value.dtype is torch.bfloat16:  # which NumPy has not
         return relax.op.astype(relax.const(value.float().numpy()), "bfloat16")
-    return relax.const(value.numpy())
+    return relax.const(value.numpy(), str(value.dtype).partition(".")[2])
 
 
 def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:

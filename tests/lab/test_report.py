@@ -199,9 +199,10 @@ def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
         [*command, written[1].as_uri()], check=True, capture_output=True, timeout=90, text=True
     )
     outputs = re.findall(r"<output>(.*?)</output>", done.stdout)
+    lanes = build.processor(build.target("cpu")).lanes
     assert outputs == [
         "step 1 of 3000: load a[i]",
-        "step 1 of 768: load a[i_0 * 16 + i_1], 16 accesses",
+        f"step 1 of {3 * 4096 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",
     ]
 
 
