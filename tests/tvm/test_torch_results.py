@@ -67,6 +67,15 @@ def test_division_by_zero_and_what_is_made_of_nothing():
     check(of_nothing, [torch.empty(0, 3)])
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_deviation_of_nothing_keeps_its_dtype(dtype):
+    def deviations(x):
+        return *torch.var_mean(x, 0), *torch.std_mean(x), x.mean(), x.sum(0)
+
+    check(deviations, [torch.empty(0, 3, dtype=dtype)])
+
+
 class Counting(torch.nn.Module):
     def __init__(self):
         super().__init__()
