@@ -102,8 +102,8 @@ def is_partial(sch: Schedule, block: Any) -> bool:
 def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
     """The vectors of a block of `schedule.partial`, in registers, under loops that others share."""
     axes = sch.get(block).iter_vars
-    if not axes:
-        return  # one number, whatever loop it has been given
+    if int(sch.get(block).annotations[PARTIAL]) == 1:
+        return  # a number for each vector, which may be the function's result
     own = sch.get_loops(block)[shared:]
     kinds = [axis.iter_type for axis in axes][len(axes) - len(own) :]
     summed = [loop for loop, kind in zip(own, kinds, strict=True) if kind != tirx.IterVar.DataPar]

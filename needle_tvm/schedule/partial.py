@@ -142,7 +142,8 @@ class _Writer:
         else:
             self._buffers.append(buffer)
             name = f"{self._block.name_hint}_{name}"
-        self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: 1}))
+        width = 1 if buffer.same_as(self._result) else self._width
+        self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: width}))
 
     def _along(self, position: Any) -> dict[Any, Any]:
         """The axes that are one stretch of memory, for a position in it."""

@@ -1,5 +1,7 @@
 """The rule for functions that go over the same rows more than once."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -125,6 +127,22 @@ def test_blocks_that_only_some_rows_need_are_not_computed_in_every_one():
         np.testing.assert_allclose(
             compiled(x, bias).numpy(), steps(x, bias).numpy(), rtol=1e-5, atol=1e-6
         )
+
+
+def test_results_of_which_a_row_has_several_stay_where_they_are():
+    """Blocks share fewer rows than there are results, which are no vector of partial ones."""
+
+    def largest(x, y):
+        apart = ops.abs(x) - y
+        return ops.max(ops.stack([apart, ops.abs(x), ops.tanh(apart)], -3), -1)
+
+    rng = np.random.default_rng(0)
+    x = tensor(rng.standard_normal((1, 1, 2, 8)).astype("float32"))
+    y = tensor(rng.standard_normal((1, 1, 1, 1)).astype("float32"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ScheduleWarning)
+        compiled = needle_tvm.compile(largest, x, y)
+    np.testing.assert_allclose(compiled(x, y).numpy(), largest(x, y).numpy(), rtol=1e-6)
 
 
 def test_a_function_whose_schedule_fails_is_right_and_slow_and_says_so(monkeypatch):
