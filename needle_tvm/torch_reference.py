@@ -148,7 +148,8 @@ def _disturbed(taken: Taken, precision: str, seed: int) -> Any:
             if seed % 2 == 1:
                 result = _in_float64(operator, args, kwargs, result)
                 if name.startswith(_INTERPOLATING) and not _are_finite(args):
-                    result = torch.full_like(result, torch.nan)
+                    drawn = torch.randint(len(bounds.ANYTHING), result.shape, generator=generator)
+                    result = torch.tensor(bounds.ANYTHING, dtype=result.dtype)[drawn]
             return result
 
         def run_node(self, node: Any) -> Any:

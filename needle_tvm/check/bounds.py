@@ -35,6 +35,7 @@ PRODUCTS = (Matmul, Conv)  # what passes/narrow_products.py narrows
 # How these are computed decides whether zeros around or between the pixels of an image meet an
 # infinite weight, and which results a transform spreads a NaN to.
 CONVOLUTIONS = (Conv, ConvInput, ConvWeight)
+ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # no two runs agree on what is drawn from these
 
 _RUNS = 4
 _SURE = 48  # runs before a difference counts: a tie is missed by one run in two
@@ -139,7 +140,7 @@ class Evaluation:
                     )
                 )
                 if disturbed and isinstance(node.op, CONVOLUTIONS) and not _are_finite(operands):
-                    parts = tuple(np.full_like(part, np.nan) for part in parts)
+                    parts = tuple(self._rng.choice(ANYTHING, part.shape) for part in parts)
                 values[node] = parts if type(node.spec) is tuple else parts[0]
             return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
 

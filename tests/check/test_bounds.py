@@ -20,7 +20,7 @@ def evaluated(function, *arrays):
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
-def test_a_convolution_of_infinite_weights_tells_nothing_of_finite_results(rng, number):
+def test_a_convolution_of_infinite_weights_tells_nothing(rng, number):
     def function(g, w):
         return ops.ConvInput(size=(6, 7), stride=(3, 2), padding=(0, 1))(g, w)
 
@@ -33,7 +33,18 @@ def test_a_convolution_of_infinite_weights_tells_nothing_of_finite_results(rng, 
     evaluation = evaluated(function, g, w)
     found = function(ndl.Tensor(g), ndl.Tensor(w)).numpy()
     assert evaluation.difference([found]) is None
-    assert evaluation.difference([np.full_like(found, np.nan)]) is None
+    for other in (np.nan, 0.0):
+        assert evaluation.difference([np.full_like(found, other)]) is None
+
+
+def test_nor_does_one_whose_padding_meets_infinite_weights(rng):
+    def function(x, w):
+        return ops.Conv(padding=(1, 1))(x, w)
+
+    x, w = rng.uniform(-1, 1, (1, 1, 4, 1)), np.full((3, 3, 1, 1), np.inf)
+    evaluation = evaluated(function, x, w)
+    for number in (np.nan, np.inf, 0.0):
+        assert evaluation.difference([np.full((1, 1, 4, 1), number)]) is None
 
 
 def test_a_rounding_that_matters_is_let_through_and_an_error_is_not(rng):
