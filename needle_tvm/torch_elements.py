@@ -46,6 +46,20 @@ def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return partial(_te.broadcast, TE_NAMESPACE, lambda x, y: rule(tirx.convert(x), tirx.convert(y)))
 
 
+def cast(node: Any, importer: Any) -> Any:
+    """To another dtype. A negative number becomes a uint8 by way of a signed one, as in PyTorch
+    (`static_cast_with_inter_type` in c10/util/TypeCast.h): LLVM leaves open what it is else."""
+    if str(node.kwargs.get("dtype")) == "torch.uint8":
+        x = importer.env[node.args[0]]
+        if x.ty.dtype.dtype.startswith(("float", "bfloat")):
+            importer.env[node.args[0]] = importer.block_builder.emit(_op.astype(x, "int64"))
+            try:
+                return importer._to_copy(node)
+            finally:
+                importer.env[node.args[0]] = x
+    return importer._to_copy(node)
+
+
 def fmod(x: Any, y: Any) -> Any:
     """The C library's, exact whatever the quotient is: TVM's own rounds that."""
     dtype = str(x.ty)

@@ -12,7 +12,7 @@ tie, tells nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,6 +240,16 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
         own = tolerance(dtype)
         error = _SPREAD * spread + own * np.abs(value) + 1e-2 * own * largest
     return Expected(value, np.where(finite, error, 0.0), np.asarray(alike))
+
+
+def agreed(wanted: Expected, other: Array) -> Expected:
+    """What is wanted, less what another right answer is not finite on, or this one alone is not."""
+    other = widened(other)
+    if other.shape != wanted.value.shape:
+        return wanted
+    same = (other == wanted.value) | (np.isnan(other) & np.isnan(wanted.value))
+    both = np.isfinite(other) & np.isfinite(wanted.value)
+    return replace(wanted, known=wanted.known & (both | same))
 
 
 def is_float(value: Array) -> bool:

@@ -76,6 +76,10 @@ def test_the_deviation_of_nothing_keeps_its_dtype(dtype):
     check(deviations, [torch.empty(0, 3, dtype=dtype)])
 
 
+def test_a_negative_number_becomes_a_byte_from_the_end():
+    check(lambda x: x.to(torch.uint8).int(), [REAL * 20])
+
+
 class Counting(torch.nn.Module):
     def __init__(self):
         super().__init__()
