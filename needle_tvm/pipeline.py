@@ -30,6 +30,7 @@ from needle_tvm.passes.fold_scale import fold_scale
 from needle_tvm.passes.fold_shift import fold_shift
 from needle_tvm.passes.fuse_attention import fuse_attention
 from needle_tvm.passes.keep_arithmetic import keep_arithmetic
+from needle_tvm.passes.keep_fields_apart import keep_fields_apart
 from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.passes.merge_groups import merge_groups
 from needle_tvm.passes.merge_kernels import merge_kernels
@@ -85,7 +86,9 @@ _FUSE = (
     _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
     _plain(transform.FoldConstant),
+    keep_fields_apart,
     _plain(transform.FuseOps),
+    _CLEAN,
     _plain(transform.FuseTIR),
     _DROP_DEAD,
     _CLEAN,

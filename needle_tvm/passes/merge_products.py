@@ -1,6 +1,7 @@
 """Products of one tensor with several weights as one product.
 
 Before: `matmul(x, w)`, plus a bias or not, in two places or more with the same `x`, where
+- `x` depends on an input, so that all weights can be there before the first product,
 - each `w` has a static shape (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
 - a bias depends on parameters alone and varies along its last axis only; all products have one or
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,29 +30,22 @@ from needle_tvm.passes.dependence import (
     parameters_of,
     readers_of,
 )
-from needle_tvm.passes.rewrite import Rewriter, rewrite
+from needle_tvm.passes.rewrite import Rewriter, rebind, rewrite
 
 
 def merge_products(module: IRModule, target: Target) -> IRModule:
     """Merge every group of products that meets the preconditions, in every Relax function."""
-    for name, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and "num_input" in (function.attrs or {}):
-            module.update_func(name, _parameter_work_first(function))
+    module = rebind(module, _parameter_work_first)
     return rewrite(module, target, _Merger, with_parameters=True)
 
 
-def _parameter_work_first(function: relax.Function) -> relax.Function:
-    """The function with what depends on no input at the front of each block, so that a weight is
-    there when the first product of its group is."""
+def _parameter_work_first(function: relax.Function, bindings: Sequence[Any]) -> Sequence[Any]:
+    """What depends on no input at the front, so that a weight is there when the first product of
+    its group is."""
+    if "num_input" not in (function.attrs or {}):
+        return bindings
     late = input_work_of(function)
-    blocks = [
-        relax.DataflowBlock(sorted(block.bindings, key=lambda binding: binding.var in late))
-        if isinstance(block, relax.DataflowBlock)
-        else block
-        for block in function.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+    return sorted(bindings, key=lambda binding: binding.var in late)
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ def _columns(weights: Any) -> int:
 def _groups(function: relax.Function) -> list[list[_Product]]:
     """The groups of products that meet the preconditions."""
     bindings, readers = bindings_of(function), readers_of(function)
-    parameters = parameters_of(function)
+    parameters, late = parameters_of(function), input_work_of(function)
 
     def of_parameters(expr: Any) -> bool:
         return is_parameter_work(expr, parameters, bindings.get)
@@ -116,7 +111,7 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
         shape, x_shape = static_shape(weights), static_shape(x)
         if shape is None or x_shape is None or len(shape) != 2 or len(x_shape) < 2:
             return None
-        if 0 in shape or 0 in x_shape or not of_parameters(weights) or of_parameters(x):
+        if 0 in shape or 0 in x_shape or not of_parameters(weights) or x not in late:
             return None
         result, bias = call, None
         (reader, *more) = readers[variable_of[call]] or [None]
@@ -124,7 +119,8 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
             left, right = reader.args
             bias = right if left.same_as(variable_of[call]) else left
             extents = static_shape(bias)
-            if extents is None or math.prod(extents) != shape[1] or extents[-1] != shape[1]:
+            columns = shape[1:]
+            if extents is None or extents[-1:] != columns or math.prod(extents) != shape[1]:
                 return None
             if not of_parameters(bias) or len(extents) > len(x_shape):
                 return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_half
-from needle_tvm._tvm import IRModule, Target, expr_functor, relax
+from needle_tvm._tvm import IRModule, Target, expr_functor, relax, transform
 from needle_tvm.passes.dependence import (
     arguments_behind,
     is_op,
@@ -37,6 +37,32 @@ def rewrite(
         visitor.builder_.update_func(name, visitor.visit_expr(function))
         module = visitor.builder_.get()
     return module
+
+
+def rebind(
+    module: IRModule, change: Callable[[relax.Function, Sequence[Any]], Sequence[Any]]
+) -> IRModule:
+    """The module with the bindings of each dataflow block replaced by those that `change` makes of
+    the Relax function it stands in and of them."""
+    for name, function in list(module.functions_items()):
+        if not isinstance(function, relax.Function):
+            continue
+        blocks = [
+            relax.DataflowBlock(change(function, block.bindings))
+            if isinstance(block, relax.DataflowBlock)
+            else block
+            for block in function.body.blocks
+        ]
+        body = relax.SeqExpr(blocks, function.body.body)
+        module.update_func(
+            name,
+            relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs
+            ),
+        )
+    # An expression without a type is given one where it is first visited, in place, and is then not
+    # found by the hash that it had before.
+    return transform.Normalize()(module)
 
 
 class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]

@@ -122,6 +122,21 @@ def test_a_product_that_is_read_whole_stays(target):
     assert left.count("matmul") == 2
 
 
+def test_products_of_what_depends_on_no_input_stay():
+    one, two, start = values(4, 8), values(4, 8, seed=4), tensor(np.zeros((1, 4), np.float32))
+
+    def fn(x):
+        first = ops.relu(x + split(start @ one, 2))
+        return first, split(start @ ops.transpose(ops.transpose(two)), 2) + x
+
+    check(fn, values(1, 2, 4))
+
+
+def test_a_number_added_to_a_product_of_one_column_is_no_bias():
+    weight = nn.Parameter(values(8, 1))
+    check(lambda x: (x @ weight + 2, ops.reshape(x @ weight + 2, (3,))), values(3, 8))
+
+
 def test_products_by_inputs_stay(target):
     def fn(x, a, b):
         return split(x @ a, 2), split(x @ b, 2)

@@ -80,6 +80,25 @@ def test_a_negative_number_becomes_a_byte_from_the_end():
     check(lambda x: x.to(torch.uint8).int(), [REAL * 20])
 
 
+def test_layers_share_the_state_that_they_begin_with():
+    one, two = (
+        torch.nn.LSTM(n, 3, batch_first=n == 1).eval().requires_grad_(False) for n in (16, 1)
+    )
+    x, y = torch.randn(2, 1, 16), torch.randn(2, 1)
+    check(lambda x, y: (*one(x)[0].tensor_split(2, 0), two(y)[1][0]), [x, y])
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_fields_of_several_tuples_are_read_by_one_kernel(number):
+    def of_tuples(x, y, z):
+        # The orders differ, as which of the tuples FuseOps saw first depended on addresses.
+        tuples = [x.topk(5, 1)[0].chunk(5, 1), y.split((2, 3, 1), 1), z.tensor_split(4, 1)]
+        (a, b, c, d, e), (f, g, h), (i, j, k, m) = tuples
+        return (a + i) * f[:, 1:] - b.exp() * j + c * h - (d + g[:, :1]) * k + e * m
+
+    check(of_tuples, [torch.randn(3, 8), torch.randn(3, 6), torch.randn(3, 4 + number % 2)[:, :4]])
+
+
 class Counting(torch.nn.Module):
     def __init__(self):
         super().__init__()
