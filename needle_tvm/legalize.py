@@ -243,7 +243,10 @@ def gather_elements(builder: relax.BlockBuilder, call: Any) -> Any:
 
     def rule(x: te.Tensor, index: te.Tensor) -> te.Tensor:
         axis = int(call.attrs.axis) % len(x.shape)
-        return topi.gather(x, axis, _inside(index, x.shape[axis]))
+        place = _inside(index, x.shape[axis])
+        return te.compute(
+            index.shape, lambda *i: x(*i[:axis], place(*i), *i[axis + 1 :]), name="gather_elements"
+        )
 
     return builder.call_te(rule, *call.args, primfunc_name_hint="gather_elements")
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from needle.backend_ndarray.dtypes import HALVES, is_floating
 from needle.ops import _te
 from needle_tvm._tvm import TE_NAMESPACE, relax, te, tirx, topi
@@ -29,7 +31,7 @@ def of_two(
         x, y = (
             builder.emit(_op.astype(importer.env[each], wide))
             if each in importer.env
-            else builder.emit(_op.astype(relax.const(each, dtype if rounds else wide), wide))
+            else builder.emit(_op.astype(number(each, dtype if rounds else wide), wide))
             for each in node.args[:2]
         )
         if not is_floating(dtype):
@@ -39,6 +41,14 @@ def of_two(
         return builder.emit(_op.astype(out, dtype))
 
     return convert
+
+
+def number(value: float, dtype: str) -> relax.Constant:
+    """A number beside a tensor of a dtype. An integer outside an integer's range wraps around, as
+    PyTorch's does."""
+    if isinstance(value, int) and not is_floating(dtype):
+        return relax.const(np.array(value, np.int64).astype(dtype))
+    return relax.const(value, dtype)
 
 
 def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -16,6 +16,7 @@ from needle_tvm import golden, torch_divergence, torch_graph, torch_reference, t
 from needle_tvm.compiler import Progress, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.executable import Executable
+from needle_tvm.faults import blamed_on
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
 from needle_tvm.products import Choice, choice
@@ -180,30 +181,38 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
     """The Relax module, the exported program, and its functional form, which became the module."""
     from needle_tvm import _tvm, torch_decompositions, torch_ops
 
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+        try:
             exported = torch.export.export(model, inputs)
             functional = _tvm.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
             changed, random = torch_graph.changed(functional), torch_graph.random(functional)
-            if changed is None and random is None:
-                if any(torch_graph.fixed(functional)):
-                    functional = torch_graph.returning(functional, torch_graph.outputs(functional))
+            if any(torch_graph.fixed(functional)):
+                functional = torch_graph.returning(functional, torch_graph.outputs(functional))
+        except Exception as error:  # many types of its own for a model that it cannot take
+            raise _not_taken(model, error) from error
+        if random is not None:
+            raise TranslationError(
+                f"{type(model).__name__} draws random numbers ({random}), and compiled code would "
+                "give the same ones at each call: take them as an input"
+            )
+        if changed is not None:
+            raise TranslationError(
+                f"{type(model).__name__} writes to its {changed}, and compiled code changes "
+                "nothing: return the new value instead"
+            )
+        with blamed_on("the translation of PyTorch's program"):
+            try:
                 return translated(functional), exported, functional
-    except Exception as error:  # both raise many types of their own for a model they cannot take
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise TranslationError(f"{type(model).__name__}: {reason}") from error
-    if random is not None:
-        raise TranslationError(
-            f"{type(model).__name__} draws random numbers ({random}), and compiled code would give "
-            "the same ones at each call: take them as an input"
-        )
-    raise TranslationError(
-        f"{type(model).__name__} writes to its {changed}, and compiled code changes nothing: "
-        "return the new value instead"
-    )
+            except (ValueError, NotImplementedError, AssertionError) as error:  # what it has not
+                raise _not_taken(model, error) from error
+
+
+def _not_taken(model: Any, error: Exception) -> TranslationError:
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return TranslationError(f"{type(model).__name__}: {reason}")
 
 
 def translated(functional: Any) -> IRModule:
@@ -232,7 +241,6 @@ def lowered(
     """The stage's module, prepared before so that its passes know what the front end made."""
     from needle_tvm import build, legalize
     from needle_tvm._tvm import transform
-    from needle_tvm.faults import blamed_on
     from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
     from needle_tvm.passes.conv_transpose import conv_transpose
     from needle_tvm.passes.norm_as_scale import norm_as_scale

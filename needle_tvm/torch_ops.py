@@ -25,7 +25,7 @@ import numpy as np
 
 from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm import torch_elements as elements
-from needle_tvm import torch_graph
+from needle_tvm import torch_graph, torch_reference
 from needle_tvm import torch_places as places
 from needle_tvm._tvm import relax, tirx
 from needle_tvm.torch_nodes import along, arguments, dtype_of, filled, pairs, result_dtype, shape_of
@@ -50,12 +50,9 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
         seen = np.tril(np.ones((queries, keys), bool))
         mask = relax.const(np.where(seen, 0.0, -np.inf), dtype)
     elif given.get("attn_mask") is not None:
-        value = constant(given["attn_mask"])
-        mask = (
-            importer.env[given["attn_mask"]]
-            if value is None
-            else relax.const(value, value.dtype.name)
-        )
+        value, mask = constant(given["attn_mask"]), importer.env[given["attn_mask"]]
+        if value is not None:
+            mask = relax.const(value if value.dtype == bool else value.astype(dtype))
         if len(lead) > 2 and len(shape_of(mask)) > 3:
             mask = emit(_op.broadcast_to(mask, (*lead, *shape_of(mask)[-2:])))
             mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))
@@ -456,7 +453,7 @@ def _constants(program: Any) -> Callable[[Any], Any]:
 
     def constant(node: Any) -> Any:
         value = evaluate(node)
-        return None if value is None else value.detach().cpu().numpy()
+        return None if value is None else torch_reference.array(value)
 
     return constant
 

@@ -51,9 +51,8 @@ def from_exported_program(
 
         def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
             known = node.meta.get("val")
-            if 0 in getattr(known, "shape", ()):  # nothing is computed, nor should loops be made
-                dtype = str(known.dtype).partition(".")[2]
-                return self.block_builder.emit(relax.op.zeros(list(known.shape), dtype))
+            if _is_nothing(known):  # nothing is computed, nor should loops be made
+                return self.block_builder.emit(_each(_zeros, known))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}
@@ -65,10 +64,12 @@ def from_exported_program(
                     if _dtype(expr) != "bool" or not _chooses(node, each):
                         cast = relax.op.astype(expr, computed_in)
                         self.env[each] = self.block_builder.emit(cast)
+            args, node.args = node.args, _in_range(node, dtype)
             try:
                 result = convert(node, *importer)
             finally:
                 self.env.update(given)
+                node.args = args
             if isinstance(result, relax.Call):
                 result = self.block_builder.emit(result)
             if computed_in and _dtype(result) == computed_in != dtype and dtype:
@@ -126,10 +127,31 @@ def _of_nothing(node: Any) -> Any:
         return torch.empty(value.shape, dtype=value.dtype)
 
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), empty)
-    value = node.target(*args, **kwargs)
-    if value.dtype is torch.bfloat16:  # which NumPy has not
-        return relax.op.astype(relax.const(value.float().numpy()), "bfloat16")
-    return relax.const(value.numpy(), str(value.dtype).partition(".")[2])
+    return _each(_constant, node.target(*args, **kwargs))
+
+
+def _constant(tensor: Any) -> Any:
+    dtype = str(tensor.dtype).partition(".")[2]
+    if dtype == "bfloat16":  # which NumPy has not
+        return relax.op.astype(relax.const(tensor.float().numpy()), dtype)
+    return relax.const(tensor.numpy(), dtype)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a tensor, or each of a tuple, has no elements."""
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return bool(parts) and all(0 in getattr(part, "shape", ()) for part in parts)
+
+
+def _each(rule: Callable[[Any], Any], value: Any) -> Any:
+    """What a rule makes of a tensor, or a tuple of what it makes of each."""
+    if isinstance(value, (tuple, list)):
+        return relax.Tuple([rule(part) for part in value])
+    return rule(value)
+
+
+def _zeros(value: Any) -> Any:
+    return relax.op.zeros(list(value.shape), str(value.dtype).partition(".")[2])
 
 
 def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
@@ -158,6 +180,24 @@ def _promoted(node: Any) -> str:
 
     one, other = (getattr(each, "meta", {}).get("val", each) for each in node.args[:2])
     return str(torch.result_type(one, other)).partition(".")[2]
+
+
+def _in_range(node: Any, dtype: str) -> tuple[Any, ...]:
+    """The arguments of an operator that computes on integers, where numbers beyond their range wrap
+    around."""
+    import torch
+
+    if _operator(node) in _COMPARING:
+        dtype = _promoted(node)
+    if not isinstance(node.target, torch._ops.OpOverload) or not dtype.startswith(("int", "uint")):
+        return node.args  # type: ignore[no-any-return]
+    kinds = [str(argument.type) for argument in node.target._schema.arguments]
+    return tuple(
+        torch.tensor(value).to(getattr(torch, dtype)).item()
+        if kind in ("Tensor", "number", "Optional[number]") and type(value) is int
+        else value
+        for value, kind in zip(node.args, kinds, strict=False)
+    )
 
 
 def _operator(node: Any) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.check.judge import TORCH, Variant, place
+from needle_tvm.check.judge import TORCH, Variant
 from needle_tvm.check.program import Program
 from needle_tvm.check.shrink import shrunk
-from needle_tvm.check.verdicts import FOREIGN, VARIANTS, WRONG
+from needle_tvm.check.verdicts import FOREIGN, VARIANTS, WRONG, place
 from needle_tvm.tune.workers import CRASH, MEMORY, TIMEOUT
 from needle_tvm.words import one_line
 

@@ -20,7 +20,7 @@ from needle_tvm.cache import CACHE_VARIABLE
 from needle_tvm.check.bounds import Evaluation
 from needle_tvm.check.draw import draw
 from needle_tvm.check.program import Program
-from needle_tvm.check.verdicts import REFUSED, RIGHT, VARIANTS, WRONG, Failure, raised
+from needle_tvm.check.verdicts import REFUSED, RIGHT, VARIANTS, WRONG, Failure, place, raised
 from needle_tvm.errors import ScheduleWarning
 
 OPS, GRADIENT, TORCH = "ops", "gradient", "torch"
@@ -55,11 +55,6 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
         "ops": sorted({name for step in program.steps for name in op_names(step.expression)}),
         "steps": len(program.steps),
     }
-
-
-def place(stage: str, threads: int) -> str:
-    """How a stage on so many threads is named in a verdict."""
-    return f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def op_names(expression: str) -> list[str]:

@@ -57,7 +57,7 @@ def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
         if wrong:
             return where, verdicts.WRONG, wrong
         for stage, threads, results in _compiled(taken, inputs):
-            where = f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
+            where = verdicts.place(stage, threads)
             for found in results:
                 wrong = _difference(torch, reference, expected, found)
                 if wrong:
@@ -104,4 +104,4 @@ def _compiled(
             )
             yield stage, threads, [compiled(*inputs) for _ in range(2)]
         except Exception as error:
-            raise verdicts.Failure(f"{stage}, {threads} threads", error) from error
+            raise verdicts.Failure(verdicts.place(stage, threads), error) from error

@@ -14,6 +14,11 @@ REFUSALS = (TraceError, TranslationError, ShapeError)
 VARIANTS = (("noopt", 1), ("fused", 1), ("tuned", 1), ("tuned", 2))
 
 
+def place(stage: str, threads: int) -> str:
+    """How a stage on so many threads is named in a verdict."""
+    return f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 class Failure(Exception):
     """What was raised at a stage, on so many threads."""
 

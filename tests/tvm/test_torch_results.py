@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import torch_decompositions
-from needle_tvm.errors import MismatchError, TranslationError
+from needle_tvm import torch_decompositions, torch_ops
+from needle_tvm.errors import CompilationError, MismatchError, TranslationError
 
 from .torch_checks import Applied, check
 
@@ -85,7 +85,39 @@ def test_layers_share_the_state_that_they_begin_with():
         torch.nn.LSTM(n, 3, batch_first=n == 1).eval().requires_grad_(False) for n in (16, 1)
     )
     x, y = torch.randn(2, 1, 16), torch.randn(2, 1)
-    check(lambda x, y: (*one(x)[0].tensor_split(2, 0), two(y)[1][0]), [x, y])
+    # A state lies between -1 and 1, and may be much nearer to 0 than what it is made of.
+    check(lambda x, y: (*one(x)[0].tensor_split(2, 0), two(y)[1][0]), [x, y], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+@pytest.mark.parametrize("number", [-3, 300])
+def test_numbers_beyond_an_integers_range_wrap_around(dtype, number):
+    def fn(x):
+        compared = x == number, x != number, x < number, x <= number, x > number, number > x
+        return (x + number, number - x, x * number, x // number, x % number, *compared, x / number)
+
+    check(fn, [torch.arange(0, 120, 7, dtype=dtype)])
+
+
+def test_no_greatest_elements_are_chosen():
+    check(lambda x: tuple(x.topk(0)), [torch.randn(3, 4)])
+    check(lambda x: tuple(x.topk(0)), [torch.randn(3, 0)])
+
+
+def test_the_mask_of_bfloat16_attention_may_be_known():
+    layer = torch.nn.MultiheadAttention(8, 2).bfloat16().eval().requires_grad_(False)
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    x = torch.randn(4, 2, 8).bfloat16()
+    needle_tvm.compile_torch(Applied(lambda x: layer(x, x, x, attn_mask=mask)[0]).eval(), x)
+
+
+def test_a_fault_of_the_translation_is_no_refusal(monkeypatch):
+    def faulty(node, importer):
+        return {}[node.name]
+
+    monkeypatch.setitem(torch_ops.CONVERTERS, "linear.default", faulty)
+    with pytest.raises(CompilationError, match=r"translation of PyTorch's.*KeyError"):
+        needle_tvm.compile_torch(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("number", range(4))
