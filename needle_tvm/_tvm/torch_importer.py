@@ -190,7 +190,7 @@ def _in_range(node: Any, dtype: str) -> tuple[Any, ...]:
     if _operator(node) in _COMPARING:
         dtype = _promoted(node)
     if not isinstance(node.target, torch._ops.OpOverload) or not dtype.startswith(("int", "uint")):
-        return node.args  # type: ignore[no-any-return]
+        return node.args
     kinds = [str(argument.type) for argument in node.target._schema.arguments]
     return tuple(
         torch.tensor(value).to(getattr(torch, dtype)).item()
