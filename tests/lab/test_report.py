@@ -199,7 +199,7 @@ def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
         [*command, written[1].as_uri()], check=True, capture_output=True, timeout=90, text=True
     )
     outputs = re.findall(r"<output>(.*?)</output>", done.stdout)
-    lanes = build.processor(build.target("cpu")).lanes
+    lanes = build.processor(build.make_target("cpu")).lanes
     assert outputs == [
         "step 1 of 3000: load a[i]",
         f"step 1 of {3 * 4096 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",

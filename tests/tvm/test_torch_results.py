@@ -128,7 +128,8 @@ def test_fields_of_several_tuples_are_read_by_one_kernel(number):
         (a, b, c, d, e), (f, g, h), (i, j, k, m) = tuples
         return (a + i) * f[:, 1:] - b.exp() * j + c * h - (d + g[:, :1]) * k + e * m
 
-    check(of_tuples, [torch.randn(3, 8), torch.randn(3, 6), torch.randn(3, 4 + number % 2)[:, :4]])
+    x, y, z = torch.randn(3, 8), torch.randn(3, 6), torch.randn(3, 4 + number % 2)[:, :4]
+    check(of_tuples, [x, y, z], atol=2e-5)  # terms of up to some 50, which may cancel
 
 
 class Counting(torch.nn.Module):
