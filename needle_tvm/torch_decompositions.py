@@ -319,12 +319,24 @@ def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
     return windows.movedim(dim + 1, -1)
 
 
+def _vector_norm(
+    x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """How many elements are not 0, and the square root of the sum of squares; no other norm."""
+    if ord not in (0, 2):
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    dim = [*range(x.ndim)] if dim is None else dim
+    if ord == 0:
+        return (x != 0).sum(dim, keepdim).to(x.dtype)
+    return _in_float32(lambda x: (x * x).sum(dim, keepdim).sqrt())(x)
+
+
 def _cdist(x: Any, y: Any, p: float, mode: int | None) -> Any:
     """Distances of rows: of differences, whatever `mode` says of products instead."""
     import torch
 
-    off = x.unsqueeze(-2) - y.unsqueeze(-3)
-    return torch.linalg.vector_norm(off, p, -1) if p else (off != 0).sum(-1).to(off.dtype)
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
 
 
 def _searchsorted(
@@ -373,6 +385,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,
+    "linalg_vector_norm.default": _vector_norm,
     "_cdist_forward.default": _cdist,
     "searchsorted.Tensor": _searchsorted,
     "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),

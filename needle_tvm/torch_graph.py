@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 
@@ -46,6 +47,19 @@ def changed(program: Any) -> str | None:
     ):
         for name in names.values():
             return f"{what} {name!r}"
+    return None
+
+
+def of_unknown_shape(program: Any) -> str | None:
+    """The first operator of a functional program whose result has a shape that depends on values;
+    None for none."""
+    import torch
+
+    for node in program.graph.nodes:
+        extents = getattr(node.meta.get("val"), "shape", ())
+        if node.op == "call_function" and any(isinstance(n, torch.SymInt) for n in extents):
+            source = node.args[0] if node.target is getitem else node  # one of several results
+            return str(source.target)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import traceback
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -189,6 +190,7 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
             changed, random = torch_graph.changed(functional), torch_graph.random(functional)
+            unknown = torch_graph.of_unknown_shape(functional)
             if any(torch_graph.fixed(functional)):
                 functional = torch_graph.returning(functional, torch_graph.outputs(functional))
         except Exception as error:  # many types of its own for a model that it cannot take
@@ -198,6 +200,11 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
                 f"{type(model).__name__} draws random numbers ({random}), and compiled code would "
                 "give the same ones at each call: take them as an input"
             )
+        if unknown is not None:
+            raise TranslationError(
+                f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on values, "
+                "and compiled code has fixed shapes: keep all elements and mark those that count"
+            )
         if changed is not None:
             raise TranslationError(
                 f"{type(model).__name__} writes to its {changed}, and compiled code changes "
@@ -206,8 +213,16 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
         with blamed_on("the translation of PyTorch's program"):
             try:
                 return translated(functional), exported, functional
-            except (ValueError, NotImplementedError, AssertionError) as error:  # what it has not
-                raise _not_taken(model, error) from error
+            except (ValueError, NotImplementedError, AssertionError) as error:
+                if _is_of_tvms_core(error):
+                    raise
+                raise _not_taken(model, error) from error  # what the front end has not
+
+
+def _is_of_tvms_core(error: Exception) -> bool:
+    """Whether C++ raised it, whose checks are of what a translation made and not of the model."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code.co_filename.endswith((".h", ".cc"))
 
 
 def _not_taken(model: Any, error: Exception) -> TranslationError:

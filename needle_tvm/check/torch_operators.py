@@ -175,7 +175,7 @@ def reduction(d: Drawer) -> None:
     ] * 2
     many += [f"{x}.{name}({dims}, unbiased=False{keep})" for name in ("std", "var")]
     many += [f"{x}.norm({p}, {dims}{keep})" for p in (1, 2, 3, "inf")]
-    many += [f"torch.linalg.vector_norm({x}, {p}, {dims}{keep})" for p in (1, 2, 0.5)]
+    many += [f"torch.linalg.vector_norm({x}, {p}, {dims}{keep})" for p in (0, 1, 2, 0.5)]
     whole = [
         f"{x}.{name}()"
         for name in ("sum", "mean", "max", "min", "std", "var", "prod", "argmax", "norm", "median")

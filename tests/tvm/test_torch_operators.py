@@ -279,6 +279,23 @@ def test_windows_distances_and_places_in_rows():
     check(distances, [x], steps=32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_lengths_are_summed_in_float32_and_elements_counted(dtype):
+    """The square of 300 is no float16."""
+    x = torch.tensor([[300.0, -400.0, 0.0], [0.0, 0.0, 0.0], [NAN, INF, 1.0]]).to(dtype)
+
+    def norms(x):
+        return (
+            *(torch.linalg.vector_norm(x, p, 1) for p in (0, 2)),
+            *(torch.linalg.vector_norm(x[:2], p) for p in (0, 2)),
+            x.norm(2, 1, keepdim=True),
+            torch.linalg.vector_norm(x, 2, 0, dtype=torch.float64),
+            torch.nn.functional.normalize(x[:2], dim=1),
+        )
+
+    check(norms, [x], steps=2)
+
+
 # What takes the layout of the convolution before it, and must know what that means.
 AFTER_A_CONVOLUTION = {
     "transposed convolutions": [

@@ -5,6 +5,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm import torch_decompositions, torch_ops
+from needle_tvm._tvm import relax
 from needle_tvm.errors import CompilationError, MismatchError, TranslationError
 
 from .torch_checks import Applied, check
@@ -118,6 +119,31 @@ def test_a_fault_of_the_translation_is_no_refusal(monkeypatch):
     monkeypatch.setitem(torch_ops.CONVERTERS, "linear.default", faulty)
     with pytest.raises(CompilationError, match=r"translation of PyTorch's.*KeyError"):
         needle_tvm.compile_torch(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
+
+
+def test_a_shape_that_the_translation_gets_wrong_is_no_refusal(monkeypatch):
+    """TVM's core refuses it with a ValueError, as the front end does what it does not know."""
+
+    def faulty(node, importer):
+        return relax.op.reshape(importer.env[node.args[0]], (5,))
+
+    monkeypatch.setitem(torch_ops.CONVERTERS, "linear.default", faulty)
+    with pytest.raises(CompilationError, match=r"translation of PyTorch's.*Reshape"):
+        needle_tvm.compile_torch(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
+
+
+OF_UNKNOWN_SHAPE = {
+    "nonzero": torch.nonzero,
+    "index.Tensor": lambda x: x[x > 0],
+    "masked_select": lambda x: x.masked_select(x > 0).sum(),
+    "unique": lambda x: x.unique(return_counts=True)[1] * 2,
+}
+
+
+@pytest.mark.parametrize("name", OF_UNKNOWN_SHAPE)
+def test_shapes_that_depend_on_values_are_refused_by_name(name):
+    with pytest.raises(TranslationError, match=rf"^Applied .*{name}.* shape depends on values"):
+        needle_tvm.compile_torch(Applied(OF_UNKNOWN_SHAPE[name]).eval(), REAL)
 
 
 @pytest.mark.parametrize("number", range(4))
