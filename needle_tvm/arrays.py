@@ -14,8 +14,10 @@ from needle_tvm.errors import InputError
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
     """A NumPy array, anything with `__dlpack__`, or what NumPy understands, as a NumPy array.
 
-    The memory is shared where it can be. Raises InputError, beginning with `what`, for a masked
-    array: NumPy would drop the mask, and what it hides would be data again.
+    The memory is shared where it can be; a PyTorch tensor that asks for gradients is detached.
+    Raises InputError, beginning with `what`, for what is no array, for one that cannot be read (a
+    sparse one, one on another device), and for a masked one: NumPy would drop the mask, and what it
+    hides would be data again.
     """
     if type(value) is np.ndarray:
         return value
@@ -24,9 +26,20 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
         raise InputError(f"{what}: {refusal}")
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "__dlpack__"):
-        return bfloat16.to_array(value)
-    return np.asarray(value)
+    try:
+        if hasattr(value, "__dlpack__"):
+            return bfloat16.to_array(value)
+        array = np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if getattr(value, "requires_grad", False):
+            return as_numpy(value.detach(), what)
+        raise InputError(
+            f"{what} is a {type(value).__name__} that cannot be read: {error}"
+        ) from error
+    if array.dtype == object:
+        named = "None" if value is None else f"a value of type {type(value).__name__}"
+        raise InputError(f"{what} is {named}, not an array of numbers")
+    return array
 
 
 def mask_refusal(value: Any) -> str | None:

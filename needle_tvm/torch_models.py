@@ -202,8 +202,9 @@ def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModu
             )
         if unknown is not None:
             raise TranslationError(
-                f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on values, "
-                "and compiled code has fixed shapes: keep all elements and mark those that count"
+                f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on "
+                "values, and compiled code has fixed shapes: keep all elements and mark those that "
+                "count"
             )
         if changed is not None:
             raise TranslationError(

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.arrays import as_numpy, describe, mask_refusal
-from needle_tvm.errors import ParameterError
+from needle_tvm.arrays import as_numpy, describe
+from needle_tvm.errors import InputError, ParameterError
 
 
 def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
@@ -24,13 +24,13 @@ def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndar
     given: dict[str, np.ndarray[Any, Any]] = {}
     problems = []
     for name, value in params.items():
-        refusal = mask_refusal(value)
         if name not in specs and name not in tied:
             problems.append(f"unexpected {name!r}")
-        elif refusal is not None:
-            problems.append(f"{name!r}: {refusal}")
-        else:
+            continue
+        try:
             given[name] = np.asarray(as_numpy(value, repr(name)))
+        except InputError as error:
+            problems.append(str(error))
     arrays = []
     for name, spec in specs.items():
         known_as = next((each for each in (name, *tied.get(name, ())) if each in params), None)

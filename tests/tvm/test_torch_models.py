@@ -5,7 +5,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm import nvcc, runtime
-from needle_tvm.errors import StageError, TranslationError
+from needle_tvm.errors import InputError, ParameterError, StageError, TranslationError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -199,3 +199,36 @@ def test_a_model_of_halves_multiplies_on_tensor_cores():
     assert "tvm_mma_sync" in found.script
     (output,) = found.manifest["functions"]["main"]["outputs"]
     assert output["dtype"] == "float16"
+
+
+def test_tensors_that_ask_for_gradients_are_detached():
+    """Inputs and weights alike, also of bfloat16, which NumPy does not have."""
+    model, x = mlp().bfloat16(), torch.randn(5, 16).bfloat16().requires_grad_()
+    executable = needle_tvm.compile_torch(model, x, stage="noopt")
+    other = mlp().bfloat16()
+    executable.set_params(dict(other.named_parameters()))
+    found = executable(x).numpy().astype(np.float32)
+    np.testing.assert_allclose(found, other(x).detach().float().numpy(), rtol=0.05, atol=0.02)
+
+
+# What no compiled code takes, and what is said of it.
+UNREADABLE = {
+    "sparse": (lambda x: x.to_sparse(), "is a Tensor that cannot be read: .*layout"),
+    "meta": (lambda x: x.to("meta"), "is a Tensor that cannot be read: .*meta"),
+    "complex": (lambda x: x.to(torch.complex64), r"is complex64\(2, 3\), the model was"),
+    "None": (lambda x: None, "is None, not an array of numbers$"),
+    "object": (lambda x: object(), "is a value of type object, not an array of numbers$"),
+    "ragged": (lambda x: [[1.0], [1.0, 2.0]], "is a list that cannot be read: .*inhomogeneous"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_a_call_cannot_read_is_refused_by_name(name):
+    make, said = UNREADABLE[name]
+    model, x = torch.nn.Linear(3, 2).eval(), torch.randn(2, 3)
+    executable = needle_tvm.compile_torch(model, x, stage="noopt")
+    with pytest.raises(InputError, match=f"^input 'input' {said}"):
+        executable(make(x))
+    if name != "complex":
+        with pytest.raises(ParameterError, match=f"'weight' {said.removesuffix('$')}"):
+            executable.set_params({"weight": make(x), "bias": model.bias})
