@@ -1,11 +1,10 @@
-"""How a random program applies the ops whose operands or attributes must fit each other, and the
-layers that graph passes look for."""
+"""How a random program applies the ops whose operands or attributes must fit each other."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle.backend_ndarray.dtypes import is_floating
 
@@ -181,14 +180,15 @@ def _matmul(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, "", a, b)
 
 
-def _image(d: Drawer) -> Made:
-    """(B, C, H, W)"""
+def image(d: Drawer) -> Made:
+    """(N, H, W, C)"""
     rng = d.rng
     found = d.pick(lambda v: len(v.shape) == 4 and is_floating(v.dtype) and min(v.shape) > 0)
     if found is not None and rng.random() < 0.7:
         return found
     side = [rng.choice([1, 3, 5, 6, 8, 13, 17, 28]) for _ in "hw"]
-    return d.leaf([rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16]), *side], d.float_dtype())
+    batch, channels = rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16])
+    return d.leaf([batch, *side, channels], d.float_dtype())
 
 
 def _window(d: Drawer, value: Made) -> tuple[str, tuple[int, int], tuple[int, int]]:
@@ -201,7 +201,7 @@ def _window(d: Drawer, value: Made) -> tuple[str, tuple[int, int], tuple[int, in
         sizes = tuple(
             (n + 2 * p - w * (k - 1) - 1) // s + 1
             for n, p, w, k, s in zip(
-                value.shape[2:], padding, dilation, kernel, stride, strict=True
+                value.shape[1:3], padding, dilation, kernel, stride, strict=True
             )
         )
         if min(sizes) > 0:
@@ -213,47 +213,57 @@ _STRIDES = ((1, 1), (1, 1), (2, 2), (1, 2), (3, 1))
 _PADDINGS = ((0, 0), (1, 1), (1, 1), (2, 2), (3, 3), (0, 2))
 
 
-def _groups(d: Drawer, channels: int) -> tuple[int, int]:
+def grouping(d: Drawer, channels: int) -> tuple[int, int]:
     """(groups, channels of output)"""
     groups = d.rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
     return groups, groups * d.rng.choice([1, 2, 5, 8, 16])
 
 
 def _conv(d: Drawer, cls: type[Op]) -> bool:
-    x = _image(d)
+    x = image(d)
     text, kernel, _ = _window(d, x)
-    groups, outputs = _groups(d, x.shape[1])
-    w = d.leaf([*kernel, x.shape[1] // groups, outputs], x.dtype, -0.5, 0.5)
+    groups, outputs = grouping(d, x.shape[-1])
+    w = d.leaf([*kernel, x.shape[-1] // groups, outputs], x.dtype, -0.5, 0.5)
     return d.apply(cls, f"{text}, groups={groups}", x, w)
 
 
 def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
     """What flows back to the input or the weight of a convolution."""
-    x = _image(d)
+    x = image(d)
     text, kernel, size = _window(d, x)
-    groups, outputs = _groups(d, x.shape[1])
-    back = d.leaf([x.shape[0], outputs, *size], x.dtype, -0.5, 0.5)
+    groups, outputs = grouping(d, x.shape[-1])
+    back = d.leaf([x.shape[0], *size, outputs], x.dtype, -0.5, 0.5)
     if cls.name == "conv_weight":
         return d.apply(cls, f"kernel={kernel}, {text}, groups={groups}", x, back)
-    w = d.leaf([*kernel, x.shape[1] // groups, outputs], x.dtype, -0.5, 0.5)
-    return d.apply(cls, f"size={x.shape[2:]}, {text}, groups={groups}", back, w)
+    w = d.leaf([*kernel, x.shape[-1] // groups, outputs], x.dtype, -0.5, 0.5)
+    return d.apply(cls, f"size={x.shape[1:3]}, {text}, groups={groups}", back, w)
 
 
 def _pooled(d: Drawer, cls: type[Op]) -> bool:
-    x = _image(d)
-    attributes = d.attributes(cls, x.shape)
-    return attributes is not None and d.apply(cls, attributes, x)
+    """Windows no larger than the image, of which no more than half is padding."""
+    x, rng = image(d), d.rng
+    kernel = tuple(rng.randint(1, min(4, n)) for n in x.shape[1:3])
+    padding = tuple(rng.randint(0, k // 2) for k in kernel)
+    stride = (rng.randint(1, 3), rng.randint(1, 3))
+    return d.apply(cls, f"kernel={kernel}, stride={stride}, padding={padding}", x)
+
+
+def _unfold(d: Drawer, cls: type[Op]) -> bool:
+    x = image(d)
+    text, kernel, _ = _window(d, x)
+    value = d.rng.choice(["0.0", "1.5", "-2.0"])
+    return d.apply(cls, f"kernel={kernel}, {text}, value={value}", x)
 
 
 def _fold(d: Drawer, cls: type[Op]) -> bool:
     """Windows of an image, put back."""
-    x = _image(d)
+    x = image(d)
     text, kernel, _ = _window(d, x)
     made = d.add(f"ops.Unfold(kernel={kernel}, {text}, value=0.0)({{0}})", x)
-    return made is not None and d.apply(cls, f"size={x.shape[2:]}, {text}", made[0])
+    return made is not None and d.apply(cls, f"size={x.shape[1:3]}, {text}", made[0])
 
 
-def _index(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
+def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
     """Places along an axis: integers from 0 on, below its extent."""
     shape = d.rng.choice([[], [1], [3], [7], [2, 3]]) if shape is None else shape
     return d.leaf(shape, d.rng.choice(["int32", "int64"]), 0, max(1, extent))
@@ -264,13 +274,13 @@ def _gather(d: Drawer, cls: type[Op]) -> bool:
     if value is None:
         return False
     axis = d.axis(value.shape)
-    return d.apply(cls, f"axis={axis}", value, _index(d, value.shape[axis]))
+    return d.apply(cls, f"axis={axis}", value, places(d, value.shape[axis]))
 
 
 def _ravel_index(d: Drawer, cls: type[Op]) -> bool:
     extents = [d.rng.choice([1, 3, 4, 7]) for _ in range(d.rng.randint(1, 3))]
     shape = d.rng.choice([[], [1], [5], [2, 3]])
-    indices = [_index(d, n, d.rng.choice([shape, shape[-1:]])) for n in extents]
+    indices = [places(d, n, d.rng.choice([shape, shape[-1:]])) for n in extents]
     return d.apply(cls, f"extents={tuple(extents)}", *indices)
 
 
@@ -278,15 +288,15 @@ def _scatter_add(d: Drawer, cls: type[Op]) -> bool:
     value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
     if value is None:
         return False
-    axis, extent = d.axis(value.shape), d.rng.choice([1, 3, 9])
-    index = _index(d, extent, [value.shape[axis]])
+    axis, extent = d.rng.randrange(len(value.shape)), d.rng.choice([1, 3, 9])
+    index = places(d, extent, list(value.shape[axis : axis + d.rng.choice([1, 1, 2])]))
     return d.apply(cls, f"extent={extent}, axis={axis}", value, index)
 
 
 def _one_hot(d: Drawer, cls: type[Op]) -> bool:
     classes = d.rng.choice([1, 3, 8])
     dtype = d.rng.choice(["float32", "float64", "int32", "bool", "float16"])
-    return d.apply(cls, f"num_classes={classes}, dtype={dtype!r}", _index(d, classes))
+    return d.apply(cls, f"num_classes={classes}, dtype={dtype!r}", places(d, classes))
 
 
 def _normalized(d: Drawer, cls: type[Op]) -> bool:
@@ -339,7 +349,7 @@ BUILDERS: dict[str, Builder] = {
     "conv_weight": _conv_gradients,
     "max_pool": _pooled,
     "avg_pool": _pooled,
-    "unfold": _pooled,
+    "unfold": _unfold,
     "fold": _fold,
     "gather": _gather,
     "ravel_index": _ravel_index,
@@ -350,130 +360,3 @@ BUILDERS: dict[str, Builder] = {
     "lstm_gates": _lstm,
     "lstm_sequence": _lstm,
 }
-
-
-# Layers
-
-
-def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made | None:
-    """act(x @ w + b); on a bias of shape (features,) or (1, features), or none."""
-    w = d.leaf([x.shape[-1], features], x.dtype, -0.7, 0.7, "parameter")
-    made = d.add("{0} @ {1}", x, w)
-    if made and d.rng.random() < 0.8:
-        lead = d.rng.choice([[], [1]])
-        b = d.leaf([*lead, features], x.dtype, -1, 1, "parameter")
-        made = d.add("{0} + {1}", made[0], b)
-    if made and activation != "{0}":
-        made = d.add(activation, made[0])
-    return made[0] if made else None
-
-
-_ACTIVATIONS = (
-    "{0}", "ops.relu({0})", "ops.gelu({0})", "ops.tanh({0})", "ops.silu({0})",
-    "ops.sigmoid({0})", "{0} * ops.sigmoid({0})", "ops.maximum({0}, {0} * 0.1)",
-)  # fmt: skip
-
-
-def mlp(d: Drawer) -> None:
-    x: Made | None = d.floating(2)
-    for _ in range(d.rng.randint(1, 3)):
-        if x is None:
-            return
-        width = d.rng.choice([1, 4, 10, 16, 17, 32, 48, 64])
-        x = _linear(d, x, width, d.rng.choice(_ACTIVATIONS))
-
-
-def attention(d: Drawer) -> None:
-    """softmax(q k^T / s + mask) v of one or several heads, on products of one tensor or not."""
-    rng = d.rng
-    batch, heads, length, width = (
-        rng.choice(c) for c in ([1, 2, 3], [1, 2, 4], [1, 3, 10, 17], [4, 8, 16])
-    )
-    x = d.leaf([batch, length, heads * width], d.float_dtype(), kind="input")
-    if rng.random() < 0.5:
-        w, b = (d.leaf([heads * width], x.dtype) for _ in "wb")
-        made = d.add("ops.layer_norm({0}, {1}, {2})", x, w, b)
-        x = made[0] if made else x
-    parts = [_linear(d, x, heads * width) for _ in "qkv"]
-    split = f"ops.permute(ops.reshape({{0}}, ({batch}, {length}, {heads}, {width})), (0, 2, 1, 3))"
-    split_parts = [d.add(split, part) for part in parts if part is not None]
-    if len(split_parts) < 3 or not all(split_parts):
-        return
-    q, k, v = (part[0] for part in split_parts if part)
-    scores = d.add(f"({{0}} @ ops.transpose({{1}})) * {1 / math.sqrt(width):.6g}", q, k)
-    if scores and rng.random() < 0.4:
-        mask = d.leaf([length, length], x.dtype, -3, 3, "constant")
-        scores = d.add("{0} + {1}", scores[0], mask)
-    weights = scores and d.add("ops.softmax({0})", scores[0])
-    out = weights and d.add("{0} @ {1}", weights[0], v)
-    joined = f"ops.reshape(ops.permute({{0}}, (0, 2, 1, 3)), ({batch}, {length}, {heads * width}))"
-    out = out and d.add(joined, out[0])
-    if out and rng.random() < 0.7:
-        last = _linear(d, out[0], heads * width)
-        if last is not None:
-            d.add("{0} + {1}", last, x)
-
-
-def convolutions(d: Drawer) -> None:
-    """Convolution, normalisation in evaluation or by statistics, activation; a residual or not."""
-    x, rng = _image(d), d.rng
-    first = x
-    for _ in range(rng.randint(1, 2)):
-        kernel = rng.choice([1, 3, 3, 5])
-        groups, outputs = _groups(d, x.shape[1])
-        if rng.random() < 0.4:
-            groups, outputs = 1, x.shape[1]
-        w = d.leaf([kernel, kernel, x.shape[1] // groups, outputs], x.dtype, -0.4, 0.4, "parameter")
-        step, spread = rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 1, 2])
-        padding = spread * (kernel // 2)
-        attributes = ", ".join(
-            f"{name}=({number}, {number})"
-            for name, number in (("stride", step), ("padding", padding), ("dilation", spread))
-        )
-        attributes += f", groups={groups}"
-        made = d.add(f"ops.Conv({attributes})({{0}}, {{1}})", x, w)
-        if made and rng.random() < 0.7:
-            shape = [1, outputs, 1, 1]
-            scale, shift = (d.leaf(shape, x.dtype, 0.5, 1.5, "parameter") for _ in "sb")
-            made = d.add("{0} * {1} + {2}", made[0], scale, shift)
-        if made:
-            made = d.add(rng.choice(_ACTIVATIONS), made[0])
-        if not made:
-            return
-        x = made[0]
-    if x.shape == first.shape and rng.random() < 0.6:
-        d.add("ops.relu({0} + {1})", x, first)
-    elif rng.random() < 0.4:
-        d.add("ops.mean({0}, (2, 3))", x)
-
-
-def recurrence(d: Drawer) -> None:
-    """An LSTM's sequence on a projected input, and what is read of it."""
-    rng, dtype = d.rng, d.float_dtype()
-    steps, batch, width, hidden = (
-        rng.choice(c) for c in ([1, 4, 6], [1, 2, 4], [3, 8], [4, 7, 16])
-    )
-    x = d.leaf([steps, batch, width], dtype, kind="input")
-    projected = _linear(d, x, 4 * hidden)
-    if projected is None:
-        return
-    h, c = (d.leaf([batch, hidden], dtype) for _ in "hc")
-    w = d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5, "parameter")
-    made = d.add("ops.LstmSequence()({0}, {1}, {2}, {3})", projected, h, c, w, results=3)
-    if made:
-        d.add(rng.choice(["{0}[-1]", "{0}[:, -1]", "ops.permute({0}, (1, 0, 2))"]), made[0])
-
-
-def loss(d: Drawer) -> None:
-    """Cross entropy over the last axis."""
-    x = d.floating(2)
-    if x.shape[-1] == 0:
-        return
-    y = _index(d, x.shape[-1], list(x.shape[:-1]))
-    text = (
-        f"(ops.logsumexp({{0}}, -1) - ({{0}} * ops.one_hot({{1}}, {x.shape[-1]})).sum(-1)).mean()"
-    )
-    d.add(text, x, y)
-
-
-LAYERS: tuple[Callable[[Drawer], Any], ...] = (mlp, attention, convolutions, recurrence, loss)

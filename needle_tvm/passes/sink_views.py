@@ -5,9 +5,9 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a permutation: a permutation in the same order; a tensor of which the permutation that undoes
   it has been made before, for another reader; or something of the same rank that varies along one
   axis at most, which is reshaped;
-- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): something that
-  varies along the last axis alone, or any tensor of the result's shape, which is reshaped to the
-  rows.
+- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): something of no
+  more axes that varies along the last one alone, or any tensor of the view's own shape, which is
+  reshaped to the rows.
 All shapes are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
@@ -123,14 +123,15 @@ class _Rows:
         return _reshaped(inner.args[0], static_shape(outer))
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        rows, shape = static_shape(view.args[0]), static_shape(other)
-        if shape is None or rows is None:
+        rows, viewed, shape = map(static_shape, (view.args[0], view, other))
+        if shape is None or rows is None or viewed is None:
             return None
-        if value is not None and self.is_view(value) and static_shape(value.args[0]) == rows:
-            return value.args[0]
-        if shape == static_shape(view):
+        if shape == viewed:
+            if value is not None and self.is_view(value) and static_shape(value.args[0]) == rows:
+                return value.args[0]
             return relax.op.reshape(other, rows)
-        if shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1]):
+        along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
+        if along_last and len(shape) <= len(viewed):  # more axes would be the result's, too
             return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
         return None
 

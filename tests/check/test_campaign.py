@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from needle_tvm.check import campaign, failures
+from needle.op import REGISTRY
+from needle_tvm.check import campaign, failures, layers
 from needle_tvm.check.__main__ import main
-from needle_tvm.check.draw import draw
+from needle_tvm.check.draw import Drawer, Unfit, draw
 from needle_tvm.check.judge import GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.recipes import BUILDERS
 from needle_tvm.check.verdicts import VARIANTS
 from needle_tvm.tune.workers import Limits, Workers
 
@@ -41,6 +44,36 @@ def small(kind, first, count):
             found.append((kind, seed))
         seed += 1
     return found
+
+
+def drawers(name, count=40):
+    """Beginnings of programs of float32, which a recipe is to go on with."""
+    for seed in range(count):
+        drawer = Drawer(random.Random(f"{name} {seed}"), gradient=False)
+        drawer._dtypes, drawer._special, drawer._empty = ("float32",), False, False
+        for _ in range(3):
+            drawer.leaf(drawer.shape(), kind="input")
+        yield drawer
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_an_op_is_drawn_in_most_tries(name):
+    """What does not fit is drawn again in silence, or as the op's own sample: a recipe that never
+    fits is seen here alone."""
+    recipe = BUILDERS.get(name, Drawer._generic)
+    assert sum(bool(recipe(drawer, REGISTRY[name])) for drawer in drawers(name)) > 30
+
+
+@pytest.mark.parametrize("layer", dict.fromkeys(layers.LAYERS), ids=lambda layer: layer.__name__)
+def test_a_layer_is_drawn_in_most_tries(layer):
+    whole = 0
+    for drawer in drawers(layer.__name__):
+        try:
+            layer(drawer)
+        except Unfit:
+            continue
+        whole += bool(drawer.steps)
+    assert whole > 30
 
 
 @pytest.fixture(scope="module")

@@ -196,3 +196,35 @@ def test_an_own_ops_arithmetic_of_booleans(stage, length, rng):
         check(lambda x: OwnMix()(x), [x], [x], stage)
     finally:
         del REGISTRY["own_mix"]
+
+
+VIEWS = [  # two views of x, whose shapes broadcast to one of which neither view is
+    ((5, 3), (5, 1, 3), (1, 5, 3)),
+    ((3, 5), (3, 1, 5), (1, 3, 1, 5)),
+    ((1, 5), (1, 1, 5), (5, 1)),
+    ((2, 3, 4), (2, 3, 1, 4), (2, 1, 3, 4)),
+    ((6, 4), (6, 4), (1, 6, 4)),
+    ((6, 4), (2, 3, 4), (3, 2, 1, 4)),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("shape", "one", "other"), VIEWS, ids=str)
+def test_two_views_of_one_tensor(shape, one, other, stage, rng):
+    """`tuned` once took the second view for one like the first, and gave another shape."""
+    x, y = (rng.standard_normal(shape).astype("float32") for _ in "xy")
+
+    def f(x, y):
+        a, b = x.reshape(one), x.reshape(other)
+        return ops.relu(a - b), b * (y.reshape(one) + 1), ops.exp(x.reshape(one)) - y.reshape(other)
+
+    a, b = x.reshape(one).astype("float64"), x.reshape(other).astype("float64")
+    expected = [np.maximum(a - b, 0), b * (y.reshape(one) + 1), np.exp(a) - y.reshape(other)]
+    check(f, [x, y], expected, stage)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 1, 1, 5), (1,), (1, 1, 1, 1)], ids=str)
+def test_a_view_and_a_tensor_of_more_axes(shape, rng):
+    x, y = (rng.standard_normal(s).astype("float32") for s in ((3, 5), shape))
+    wide = x.astype("float64").reshape(3, 1, 5)
+    check(lambda x, y: ops.relu(x.reshape((3, 1, 5)) + y), [x, y], [np.maximum(wide + y, 0)])
