@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.backend_ndarray import NDArray, cpu_numpy
 from needle.backend_ndarray.dtypes import astype, compute_dtype, finfo, is_floating
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
 from needle.testing import tolerance
+from needle_tvm.errors import MismatchError
+from needle_tvm.faults import named, sentence
 from needle_tvm.precision import FLOAT32
 from needle_tvm.tolerance import operand_tolerance
 
@@ -69,7 +72,7 @@ class Expected:
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         return (
             f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
-            f"{got[at]!r}, expected {want[at]!r} within {self.error[at]:.3g}"
+            f"{got[at].item()}, expected {want[at].item()} within {self.error[at]:.3g}"
         )
 
 
@@ -130,7 +133,7 @@ class Evaluation:
                 if node.op.structural:
                     values[node] = node.op.reference(*operands)
                     continue
-                parts = _parts(node.op.reference(*operands))
+                parts = _twin(node, operands)
                 if not disturbed:
                     self._amplitudes[node] = _amplitudes(node, operands, self._precision)
                 parts = tuple(
@@ -170,6 +173,27 @@ def _parts(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
+def _twin(node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The parts of a node's value by its op's NumPy twin, or where it has none by its `compute` on
+    the NumPy device. Raises MismatchError naming an op whose rule fails or gives other shapes."""
+    op = node.op
+    assert op is not None
+    rule = "compute" if op.reference is None else "reference"
+    try:
+        if op.reference is None:
+            device = cpu_numpy()
+            arrays = [_map(lambda x: NDArray(x, device=device), each) for each in operands]
+            parts = tuple(part.numpy() for part in _parts(op.compute(*arrays)))
+        else:
+            parts = _parts(op.reference(*operands))
+    except Exception as error:  # a user's rule may raise anything
+        raise MismatchError(f"{named(node)}: {rule} raises {sentence(error)}") from error
+    shapes, wanted = [np.shape(part) for part in parts], [spec.shape for spec in node.specs]
+    if shapes != wanted:
+        raise MismatchError(f"{named(node)}: {rule} gives shapes {shapes}, infer says {wanted}")
+    return parts
+
+
 def _amplitudes(
     node: Node, operands: Sequence[Any], precision: str
 ) -> tuple[tuple[float, float], ...]:
@@ -183,8 +207,8 @@ def _amplitudes(
     op = node.op
     assert op is not None
     exact = [_map(_as_float32, operand) for operand in operands]
-    narrow = _parts(op.reference(*exact))
-    wide = _parts(op.reference(*[_map(widened, operand) for operand in exact]))
+    narrow = _twin(node, exact)
+    wide = _twin(node, [_map(widened, operand) for operand in exact])
     length = op.reduction_length(*[source.spec for source in node.input_nodes])
     found = []
     for have, want, spec in zip(narrow, wide, node.specs, strict=True):

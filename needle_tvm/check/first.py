@@ -8,6 +8,8 @@ from needle_tvm.runtime import Program
 from needle_tvm.source import Source
 from needle_tvm.stages import STAGES
 
+FUSION = "no single operation: the fault is in their fusion"
+
 
 def check(source: Source, program: Program, stage: str) -> None:
     """Run the program, which has the source's weights, on its example, and compare.
@@ -24,9 +26,19 @@ def check(source: Source, program: Program, stage: str) -> None:
     what = source.explain(found)
     if what is None:
         return
-    plainer = [repr(name) for name in STAGES[: STAGES.index(stage)]]
-    advice = f"stage={' or '.join(plainer)} may be right; " if plainer else ""
+    at_fault = source.diverges(program, stage) or FUSION
     raise MismatchError(
         f"stage {stage!r} computes other results than the model: {what}; the first to differ is "
-        f"{source.diverges(program, stage)}; {advice}check=False compiles it all the same"
+        f"{at_fault}; {_advice(source, program, stage)}check=False compiles it all the same"
     )
+
+
+def _advice(source: Source, program: Program, stage: str) -> str:
+    """Whether the plainest stage is right, by compiling and running it."""
+    plainest = STAGES[0]
+    if stage == plainest:
+        return ""
+    at_fault = source.diverges(program, plainest)
+    if at_fault is None:
+        return f"stage={plainest!r} is right; "
+    return f"stage={plainest!r} has {at_fault} wrong, too; "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm.check.torch_draw import Drawer, Made, Recipes, TorchProgram
+from needle_tvm.check.torch_idioms import IDIOMS
 from needle_tvm.check.torch_operators import (
     ACTIVATIONS,
     activation,
@@ -309,6 +310,7 @@ def inplace(d: Drawer) -> None:
 
 
 _RECIPES: Recipes = (
+    (IDIOMS, 20),
     ((linear,), 12),
     ((convolution,), 10),
     ((pooling, normalization), 10),

@@ -32,6 +32,26 @@ FAKE = dict.fromkeys(KINDS, f"{services.__name__}:serve")
 ALTERNATING = [VARIANTS[0::2], VARIANTS[1::2]]
 
 
+@pytest.mark.peer
+def test_everything_of_pytorch_is_drawn_in_most_tries():
+    torch = pytest.importorskip("torch")
+    from needle_tvm.check import torch_draw, torch_recipes
+
+    seldom = []
+    for recipe in dict.fromkeys(each for some, _ in torch_recipes._RECIPES for each in some):
+        drawn = 0
+        for seed in range(20):
+            drawer = torch_draw.Drawer(seed)
+            drawer.dtype, drawer.special, drawer.empty = "torch.float32", False, False
+            with torch.no_grad():
+                drawer.input([3, 4]), drawer.input(drawer.shape())
+                recipe(drawer)
+            drawn += bool(drawer.steps)
+        if drawn <= 10:
+            seldom.append(recipe.__name__)
+    assert not seldom
+
+
 def small(kind, first, count):
     """(kind, seed) of so many programs of at most six steps."""
     if kind == TORCH:
