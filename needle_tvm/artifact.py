@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from needle_tvm import atomic, cublas, gpu, host, signature, trees, versions
 from needle_tvm.errors import ArtifactError, SignatureError, TargetError
+from needle_tvm.paths import as_path
 from needle_tvm.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
@@ -92,7 +93,7 @@ def sign(path: StrPath, private_key: StrPath) -> None:
     A signature it has is replaced. Raises ArtifactError when the artifact is damaged or cannot be
     written, KeyFileError and InstallError as `signature.sign` does.
     """
-    folder = Path(path)
+    folder = as_path(path, "path", ArtifactError)
     manifest = check_files(folder)
     with writing(folder) as new:
         for name in manifest["files"]:
@@ -108,7 +109,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
     SignatureError when it is not signed by that key, KeyFileError and InstallError as
     `signature.is_signed_by` does.
     """
-    folder = Path(path)
+    folder = as_path(path, "path", ArtifactError)
     file = folder / MANIFEST
     try:
         size = _check_regular(file)
@@ -151,7 +152,7 @@ def verify(
     SHA-256, or was built by another TVM, TargetError when this machine has no processor or no GPU
     that runs the code, and with `require_signature` what `read_manifest` raises.
     """
-    folder = Path(path)
+    folder = as_path(path, "path", ArtifactError)
     manifest = check_files(folder, require_signature, unread)
     check_versions(folder, manifest)
     why_not = refusal(folder, manifest)
@@ -164,7 +165,7 @@ def check_files(
     path: StrPath, require_signature: StrPath | None = None, unread: Collection[str] = ()
 ) -> dict[str, Any]:
     """As `verify`, for the files alone: whether this machine can run the code is not asked."""
-    folder = Path(path)
+    folder = as_path(path, "path", ArtifactError)
     manifest = read_manifest(folder, require_signature)
     files = manifest["files"]
     try:
@@ -374,14 +375,14 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
     `private` all of it is for its owner alone. Raises ArtifactError when the folder cannot be
     written; nothing half-written stays behind.
     """
-    target = Path(path).absolute()
-    if target.is_symlink():  # the link stays, what it leads to is replaced
-        target = target.resolve()
-    if target.exists() and not (target / MANIFEST).is_file():
-        occupied = not target.is_dir() or any(target.iterdir())
-        if occupied:
-            raise ArtifactError(f"{target}: exists and is not an artifact; it was not touched")
+    target = as_path(path, "path", ArtifactError).absolute()
     try:
+        if target.is_symlink():  # the link stays, what it leads to is replaced
+            target = target.resolve()
+        if target.exists() and not (target / MANIFEST).is_file():
+            occupied = not target.is_dir() or any(target.iterdir())
+            if occupied:
+                raise ArtifactError(f"{target}: exists and is not an artifact; it was not touched")
         with atomic.writing(target, private=private) as folder:
             yield folder
             for file in folder.iterdir():

@@ -28,6 +28,7 @@ _MARK = ".needle-"  # in the names of temporary siblings
 _NAME_LENGTH = 32  # how much of the folder's own name they carry: names have a limit
 _TEMPORARY = re.compile(rf"\..*{re.escape(_MARK)}[0-9a-f]{{16}}", re.DOTALL)
 _OLD = "old"  # in a temporary sibling: what is about to be replaced
+_TRIES = 100  # how often a temporary sibling is made that others remove at once
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
@@ -118,19 +119,21 @@ def _prefix(target: Path) -> str:
 
 def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """A new temporary sibling of `target`, and the descriptor that holds its lock."""
-    while True:
+    for left in reversed(range(_TRIES)):
         path = target.parent / (_prefix(target) + secrets.token_hex(8))
         try:
             descriptor = make(path)
         except FileNotFoundError:
-            if not path.parent.is_dir():
+            # Taken for abandoned before it was opened, or a file system that makes nothing (/proc).
+            if not left or not path.parent.is_dir():
                 raise
-            continue  # taken for abandoned before it was opened
+            continue
         with contextlib.suppress(OSError):  # no locks on this file system: none is removed either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists():
             return path, descriptor
         os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "what is made there is removed at once", str(path))
 
 
 def _new_folder(path: Path, private: bool) -> int:

@@ -31,6 +31,7 @@ from needle_tvm.errors import (
     UsageError,
 )
 from needle_tvm.ffi import load_library
+from needle_tvm.paths import as_path
 from needle_tvm.replay import Replay
 from needle_tvm.threads import available_cores, configure_tvm_threads
 
@@ -51,9 +52,9 @@ def load(
     file holds no key, InstallError without the package `cryptography`; nothing of it is loaded in
     any of these cases.
     """
+    folder = as_path(path, "path", ArtifactError)
 
     def read() -> Program:
-        folder = Path(path)
         manifest, params = _verified(folder, require_signature)
         program = Program(folder, manifest, device=device)
         if params is not None:
@@ -62,20 +63,20 @@ def load(
             program.use(tensors)
         return program
 
-    return artifact.undisturbed(path, read)
+    return artifact.undisturbed(folder, read)
 
 
 def load_with_params(
     path: str | os.PathLike[str], require_signature: str | os.PathLike[str] | None = None
 ) -> tuple[Program, dict[str, np.ndarray[Any, Any]] | None]:
     """As `load`, with the weights as the artifact holds them; None where it holds none."""
+    folder = as_path(path, "path", ArtifactError)
 
     def read() -> tuple[Program, dict[str, np.ndarray[Any, Any]] | None]:
-        folder = Path(path)
         manifest, params = _verified(folder, require_signature)
         return Program(folder, manifest), params
 
-    program, params = artifact.undisturbed(path, read)
+    program, params = artifact.undisturbed(folder, read)
     if params is not None:
         program.set_params(params)
     return program, params
@@ -220,12 +221,12 @@ class Program:
         return trees.unflatten(self._main["output_tree"], outputs)
 
     def random_inputs(self, seed: int = 0) -> list[np.ndarray[Any, Any]]:
-        """Arrays that fit the signature: standard normal, or zeros and ones for integers (zeros
-        where one is no valid index)."""
+        """Arrays that fit the signature: standard normal, or zeros and ones for integers and
+        indices (zeros where one is no valid index)."""
         rng = np.random.default_rng(seed)
         arrays = []
         for _, shape, dtype, valid in self._inputs:
-            if dtype.kind == "f" or is_bfloat16(dtype):
+            if valid is None and (dtype.kind == "f" or is_bfloat16(dtype)):
                 arrays.append(rng.standard_normal(shape).astype(dtype))
             else:
                 largest = 1 if valid is None else min(1, max(0, valid[1]))
@@ -327,9 +328,11 @@ class Program:
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
         if spec.range is not None and array.size:
-            low, high = int(array.min()), int(array.max())
-            if low < spec.range[0] or high > spec.range[1]:
-                wrong = low if low < spec.range[0] else high
+            # Floats are cut towards zero where they become indices; a NaN is none.
+            number = int if array.dtype.kind in "biu" else float
+            low, high = number(array.min()), number(array.max())
+            if not (spec.range[0] - 1 < low and high < spec.range[1] + 1):
+                wrong = high if spec.range[0] - 1 < low else low
                 raise InputError(
                     f"input {spec.name!r} has the index {wrong}, "
                     f"which is not within {spec.range[0]}..{spec.range[1]}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from needle_tvm import atomic
 from needle_tvm.errors import InstallError, KeyFileError
+from needle_tvm.paths import as_path
 
 LENGTH = 64  # bytes of a signature
 _LARGEST_KEY = 1 << 16  # bytes of a PEM file
@@ -25,7 +26,8 @@ def generate(path: StrPath) -> Path:
     the files is there already or cannot be written, InstallError without `cryptography`.
     """
     serialization, ed25519, _ = _cryptography()
-    private, public = Path(path), Path(f"{os.fspath(path)}.pub")
+    private = as_path(path, "path", KeyFileError)
+    public = Path(f"{private}.pub")
     key = ed25519.Ed25519PrivateKey.generate()
     encoding = serialization.Encoding.PEM
     secret = key.private_bytes(
@@ -94,8 +96,9 @@ def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
 
 
 def _read(path: StrPath) -> bytes:
+    file_path = as_path(path, "key", KeyFileError)
     try:
-        with open(path, "rb") as file:
+        with file_path.open("rb") as file:
             data = file.read(_LARGEST_KEY + 1)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None

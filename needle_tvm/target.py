@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from needle_tvm import gpu, host, nvcc
-from needle_tvm.errors import TargetError
-from needle_tvm.threads import available_cores
+from needle_tvm.errors import TargetError, UsageError
+from needle_tvm.threads import available_cores, check_threads
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import Target
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
 HOST = "host"  # mcpu of a target that means this very machine
 KINDS = ("cpu", "cuda")
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
+_TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)*", re.ASCII)
+_FEATURE = re.compile(r"[+-][\w.-]+", re.ASCII)
+# What code for any processor of an architecture relies on: LLVM ends the process without the first,
+# and passes numbers in other registers than the C++ compiler's code without the others.
+_BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
+_NEVER = {"16bit-mode", "32bit-mode", "soft-float"}
 
 # What can be compiled for where no device can be asked: CUDA 13 knows nothing older. What a block
 # has of these without asking is the same for all: CUDA C++ Programming Guide, table "Technical
@@ -72,15 +80,15 @@ class TargetSpec:
 
     def resolved(self) -> dict[str, Any]:
         """TVM's description, the host processor looked up. Raises TargetError where LLVM does not
-        know the processor. Imports TVM."""
+        know the processor or a feature, or has no code for them. Imports TVM."""
         from needle_tvm import _tvm
 
         fields = self.fields
+        chosen = fields.get("mcpu") != HOST or {"mattr", "mtriple"} & set(fields)
         if fields.get("mcpu") == HOST:
             fields["mcpu"] = _tvm.host_cpu()
-        elif fields["kind"] == "llvm" and "mtriple" not in fields:
-            if not _tvm.is_known_cpu(fields["mcpu"]):
-                raise TargetError(f"target: LLVM knows no processor named {fields['mcpu']!r} here")
+        if fields["kind"] == "llvm" and chosen:
+            _check_with_llvm(fields)
         return fields
 
     def to_tvm(self) -> Target:
@@ -98,13 +106,22 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
     """A TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
 
     "cuda" is this machine's first GPU, "cuda:1" its second; "cuda:sm_90" is any GPU of that
-    architecture, whether there is one here or not. `threads` is how many threads code for a CPU is
-    scheduled for: by default as many cores as this process may use. Raises TargetError on an
-    unknown target, on "cuda" where there is no such GPU, and on a number of threads below 1.
+    architecture, whether there is one here or not. A description has "kind": "llvm" and may have
+    "mcpu" (LLVM's name of a processor), "mattr" (a list of features as in "+avx2"), "mtriple" (of
+    x86_64 or aarch64) and "num-cores". `threads` is how many threads code for a CPU is scheduled
+    for, which "num-cores" says as well: by default as many cores as this process may use.
+
+    Raises TargetError on an unknown target, on "cuda" where there is no such GPU, on a number of
+    threads that is not within 1..4096, and where `threads` and "num-cores" differ.
     """
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise TargetError(f"threads={threads!r}: must be an integer of at least 1")
-    cores = threads if threads is not None else available_cores()
+    try:
+        cores = available_cores() if threads is None else check_threads(threads)
+        if isinstance(target, dict) and "num-cores" in target:
+            cores = check_threads(target["num-cores"], "target field num-cores")
+    except UsageError as error:
+        raise TargetError(str(error)) from None
+    if threads is not None and threads != cores:
+        raise TargetError(f"threads={threads}: the target says num-cores={cores}; give one of them")
     if isinstance(target, dict):
         return _from_description(target, cores)
     if target == "cpu":
@@ -113,7 +130,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
     if name == "cuda":
         if which.startswith("sm_"):
             return _architecture(target, which)
-        if which.isdecimal() or target == "cuda":
+        if (which.isdecimal() and len(which) < 10) or target == "cuda":
             return _present(target, int(which or 0))
     raise TargetError(
         f"target {target!r}: must be {' or '.join(KINDS)}, cuda:INDEX, cuda:ARCHITECTURE as in "
@@ -124,12 +141,51 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
     if target.get("kind") != "llvm":
         raise TargetError(f"target kind {target.get('kind')!r}: only 'llvm' descriptions are taken")
-    unknown = sorted(set(target) - _LLVM_FIELDS)
+    unknown = [field for field in target if field not in _LLVM_FIELDS]
     if unknown:
         raise TargetError(
             f"target field {unknown[0]!r}: must be one of {', '.join(sorted(_LLVM_FIELDS))}"
         )
-    return _spec({"mcpu": HOST, "num-cores": cores, **target})
+    fields = {"mcpu": HOST, **target, "num-cores": cores}
+    for name in ("mcpu", "mtriple"):
+        if name in fields and not isinstance(fields[name], str):
+            raise TargetError(f"target field {name}={fields[name]!r}: must be a str")
+    if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
+        raise TargetError(
+            f"target field mtriple={fields['mtriple']!r}: must be that of a processor of "
+            f"{' or '.join(_BASE)}, as in 'x86_64-linux-gnu'"
+        )
+    features = fields.get("mattr", [])
+    if not isinstance(features, (list, tuple)) or not all(
+        isinstance(each, str) and _FEATURE.fullmatch(each) for each in features
+    ):
+        raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
+    return _spec(fields)
+
+
+def _check_with_llvm(fields: dict[str, Any]) -> None:
+    """Raise TargetError for what LLVM does not know, before it prints, crashes or exits on it."""
+    from needle_tvm import _tvm
+
+    mcpu, triple = fields["mcpu"], fields.get("mtriple")
+    if not _tvm.is_known_cpu(mcpu, triple):
+        raise TargetError(f"target: LLVM knows no processor named {mcpu!r} {_of(triple)}")
+    features = fields.get("mattr", [])
+    every = {**fields, "mattr": [f"+{name[1:]}" for name in features]}
+    known = _tvm.cpu_features(_tvm.make_target(every))
+    unknown = [name for name in features if name[1:] not in known]
+    if unknown:
+        raise TargetError(f"target: LLVM knows no feature named {unknown[0][1:]!r} {_of(triple)}")
+    has = set(_tvm.cpu_features(_tvm.make_target(fields)))
+    base = _BASE.get((triple or platform.machine()).partition("-")[0], set())
+    wrong = sorted({f"lacks {name}" for name in base - has} | {f"has {n}" for n in _NEVER & has})
+    if wrong:
+        given = f"{mcpu!r} with {', '.join(features)}" if features else repr(mcpu)
+        raise TargetError(f"target: {given} {wrong[0]}, for which there is no code")
+
+
+def _of(triple: str | None) -> str:
+    return "here" if triple is None else f"for {triple!r}"
 
 
 def _spec(fields: dict[str, Any]) -> TargetSpec:

@@ -10,10 +10,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from needle_tvm.errors import UsageError
+
 NEEDLE_VARIABLE = "NEEDLE_NUM_THREADS"
 TVM_VARIABLE = "TVM_NUM_THREADS"
 BIND_VARIABLE = "TVM_BIND_THREADS"
 SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
+
+MOST_THREADS = 4096  # more are taken for a mistake: a system has not room for any number
 
 # How often an idle worker looks for work, giving its core up in between, before it sleeps. TVM's
 # own 300,000 take about 0.2 s, in which it is in the way of others, and the process cannot end.
@@ -29,10 +33,19 @@ THREAD_VARIABLES = (
 )
 
 
+def check_threads(threads: object, what: str = "threads") -> int:
+    """`threads`; UsageError, which names it as `what`, unless it is an integer of 1..4096."""
+    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+        raise UsageError(f"{what}={threads!r}: must be an integer from 1 to {MOST_THREADS}")
+    return threads
+
+
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment variables that hold every common numeric library to `threads` threads."""
-    if threads < 1:
-        raise ValueError(f"threads={threads}: must be at least 1")
+    """Environment variables that hold every common numeric library to `threads` threads.
+
+    Raises UsageError as `check_threads` does.
+    """
+    check_threads(threads)
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
@@ -42,7 +55,7 @@ def available_cores(root: str | os.PathLike[str] = "/") -> int:
     `NEEDLE_NUM_THREADS`, when set, is the answer instead. `root` is where /proc and /sys are
     looked for (tests hand in a tree of their own).
 
-    Raises ValueError when `NEEDLE_NUM_THREADS` is not a positive integer.
+    Raises UsageError when `NEEDLE_NUM_THREADS` is no integer from 1 to 4096.
     """
     asked = _positive_from_environment(NEEDLE_VARIABLE)
     if asked is not None:
@@ -68,12 +81,10 @@ def configure_tvm_threads(n: int | None = None) -> int:
     processes on the same ones, so `TVM_BIND_THREADS=0` is set unless the user has chosen. So is a
     `TVM_THREAD_POOL_SPIN_COUNT` that has idle workers sleep after a tenth of the time.
 
-    Raises ValueError when `n` or a variable is not a positive integer.
+    Raises UsageError when `n` or a variable is no integer from 1 to 4096.
     """
-    if n is not None and n < 1:
-        raise ValueError(f"threads={n}: must be at least 1")
     threads = (
-        n
+        (None if n is None else check_threads(n))
         or _positive_from_environment(NEEDLE_VARIABLE)
         or _positive_from_environment(TVM_VARIABLE)
         or available_cores()
@@ -148,6 +159,6 @@ def _positive_from_environment(variable: str) -> int | None:
     if text is None or not text.strip():
         return None
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
-        raise ValueError(f"{variable}={text!r}: must be a positive integer")
-    return int(digits)
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        raise UsageError(f"{variable}={text!r}: must be an integer from 1 to {MOST_THREADS}")
+    return check_threads(int(digits), variable)

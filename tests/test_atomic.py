@@ -267,3 +267,18 @@ def test_private_folders_are_private_whatever_the_umask(tmp_path):
             os.umask(before)
         assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
         assert stat.S_IMODE((tmp_path / "out" / "a").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="takes Linux's /proc")
+@pytest.mark.parametrize("name", ["x", "x/y"])
+def test_a_file_system_that_makes_nothing_is_an_error(name):
+    with pytest.raises(OSError), atomic.writing(Path("/proc") / name):
+        pass
+    with pytest.raises(OSError):
+        atomic.write_file(Path("/proc") / name, b"")
+
+
+def test_a_name_that_never_stays_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with pytest.raises(OSError, match="removed at once"), atomic.sibling(tmp_path / "x"):
+        pass

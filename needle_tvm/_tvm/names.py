@@ -111,9 +111,10 @@ def cpu_features(target: Target) -> list[str]:
     return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
 
 
-def is_known_cpu(name: str) -> bool:
-    """Whether LLVM knows this processor name for this machine's architecture."""
-    return bool(_codegen.llvm_is_valid_cpu(name, str(_codegen.llvm_get_system_triple())))
+def is_known_cpu(name: str, triple: str | None = None) -> bool:
+    """Whether LLVM knows this processor name for an architecture, by default this machine's."""
+    triple = str(_codegen.llvm_get_system_triple()) if triple is None else triple
+    return bool(_codegen.llvm_is_valid_cpu(name, triple))
 
 
 def make_target(description: dict[str, Any]) -> Target:

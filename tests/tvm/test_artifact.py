@@ -18,7 +18,7 @@ import needle as ndl
 import needle_tvm
 from needle import nn
 from needle_tvm import artifact, atomic, golden, runtime
-from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError
+from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError, UsageError
 
 from .conftest import make_mlp, tensor
 
@@ -517,3 +517,40 @@ def test_readers_see_one_artifact_or_the_other_while_it_is_replaced(array, tmp_p
         stop.set()
         reader.result()
     assert seen == {3, 4}
+
+
+NOT_TO_BE_WRITTEN = {
+    "made by the system": "/proc/x",
+    "read-only": "/sys/x",
+    "a file in the way": "{}/file/x",
+    "a file": "{}/file",
+    "a name too long": "{}/" + "x" * 300,
+    "a path too long": "{}/" + "x/" * 5000,
+    "a NUL": "{}/a\0b",
+    "half a pair": "{}/a\ud800",
+}
+
+
+@pytest.mark.parametrize("path", NOT_TO_BE_WRITTEN.values(), ids=NOT_TO_BE_WRITTEN)
+def test_a_place_where_nothing_can_be_written_is_an_error(exported, tmp_path, path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ArtifactError) as caught:
+        needle_tvm.load(exported).export(path.format(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", NOT_TO_BE_WRITTEN.values(), ids=NOT_TO_BE_WRITTEN)
+@pytest.mark.parametrize("load", [needle_tvm.load, runtime.load])
+def test_a_place_where_nothing_is_is_an_error(tmp_path, load, path):
+    with pytest.raises(ArtifactError):
+        load(path.format(tmp_path))
+
+
+@pytest.mark.parametrize("path", [None, 5, b"out", ["out"]])
+def test_what_is_no_path_is_named(exported, path):
+    for refused in (needle_tvm.load(exported).export, needle_tvm.load, runtime.load, artifact.sign):
+        arguments = (path, "key") if refused is artifact.sign else (path,)
+        with pytest.raises(UsageError, match=r"path=.*: must be a str or a Path"):
+            refused(*arguments)

@@ -35,6 +35,8 @@ def test_the_key_of_the_host_names_its_processor(monkeypatch):
     [
         ("tpu", "'tpu': must be cpu or cuda"),
         ("", "'': must be"),
+        (None, "None: must be"),
+        ("cuda:" + "9" * 5000, "must be cpu or cuda"),
         ({"kind": "rocm"}, "kind 'rocm'"),
         ({"kind": "llvm", "speed": "fast"}, "field 'speed'"),
     ],
@@ -49,6 +51,66 @@ def test_an_unknown_processor_is_named():
         resolve({"kind": "llvm", "mcpu": "pentium17"}).to_tvm()
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mtriple": "bogus"}, "mtriple='bogus'"),
+        ({"mtriple": "riscv64-linux-gnu"}, "mtriple='riscv64-linux-gnu'"),
+        ({"mtriple": "x86_64-linux\0"}, "mtriple="),
+        ({"mcpu": 5}, "mcpu=5: must be a str"),
+        ({"mcpu": None}, "mcpu=None: must be a str"),
+        ({"mattr": "+avx2"}, r"mattr='\+avx2': must be a list"),
+        ({"mattr": ["garbage"]}, "mattr=\\['garbage'\\]"),
+        ({"num-cores": 0}, "num-cores=0: must be an integer from 1"),
+        ({"num-cores": -1}, "num-cores=-1"),
+        ({"num-cores": True}, "num-cores=True"),
+        ({"num-cores": 10**30}, "num-cores=1000"),
+        ({5: 1}, "target field 5"),
+    ],
+)
+def test_a_field_that_is_none_is_named(fields, message):
+    with pytest.raises(TargetError, match=message):
+        resolve({"kind": "llvm", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mcpu": "i386"}, "'i386' lacks 64bit"),
+        ({"mcpu": "pentium4"}, "'pentium4' lacks 64bit"),
+        ({"mcpu": ""}, "no processor named ''"),
+        ({"mcpu": "neoverse-n1"}, "no processor named 'neoverse-n1' for 'x86_64-"),
+        ({"mcpu": "x86-64", "mattr": ["+garbage"]}, "no feature named 'garbage'"),
+        ({"mcpu": "x86-64", "mattr": ["-garbage"]}, "no feature named 'garbage'"),
+        ({"mcpu": "x86-64", "mattr": ["-sse2"]}, "'x86-64' with -sse2 lacks sse2"),
+        ({"mcpu": "x86-64", "mattr": ["+soft-float"]}, "has soft-float"),
+        (
+            {"mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu", "mattr": ["-neon"]},
+            "lacks neon",
+        ),
+        ({"mcpu": "znver4", "mtriple": "aarch64-linux-gnu"}, "'znver4' for 'aarch64-"),
+    ],
+)
+def test_what_llvm_has_no_code_for_is_named(fields, message):
+    with pytest.raises(TargetError, match=message):
+        resolve({"kind": "llvm", "mtriple": X86, **fields}).to_tvm()
+
+
+def test_features_are_added_and_taken_away():
+    fields = {"kind": "llvm", "mtriple": X86, "mcpu": "x86-64-v3"}
+    features = set(cpu_features(resolve(fields).to_tvm()))
+    changed = cpu_features(resolve({**fields, "mattr": ["+avx512f", "-bmi2"]}).to_tvm())
+    assert "bmi2" in features and "avx512f" not in features
+    assert "bmi2" not in changed and "avx512f" in changed
+
+
+def test_threads_and_cores_that_differ_are_refused():
+    assert resolve({"kind": "llvm", "num-cores": 3}).threads == 3
+    assert resolve({"kind": "llvm", "num-cores": 3}, 3).threads == 3
+    with pytest.raises(TargetError, match="threads=2: the target says num-cores=3"):
+        resolve({"kind": "llvm", "num-cores": 3}, 2)
+
+
 @pytest.mark.skipif(os.path.exists("/proc/driver/nvidia"), reason="a GPU is here")
 @pytest.mark.parametrize("target", ["cuda", "cuda:0"])
 def test_cuda_without_a_gpu_is_one_line(target):
@@ -57,7 +119,7 @@ def test_cuda_without_a_gpu_is_one_line(target):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("threads", [0, -2, 1.5, "2"])
+@pytest.mark.parametrize("threads", [0, -2, 1.5, "2", True, 10**6, 10**30])
 def test_threads_must_be_a_positive_integer(threads):
     with pytest.raises(TargetError, match="threads="):
         resolve("cpu", threads)

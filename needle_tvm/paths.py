@@ -1,0 +1,25 @@
+"""Paths as users hand them over. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from needle_tvm.errors import NeedleTVMError, UsageError
+
+
+def as_path(path: object, what: str, refuse: type[NeedleTVMError]) -> Path:
+    """`path`, the argument `what`, as a Path.
+
+    Raises UsageError unless it is a str or a PathLike of one, `refuse` where no file can have the
+    name: a NUL in it, or half of a surrogate pair.
+    """
+    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
+        raise UsageError(f"{what}={path!r}: must be a str or a Path")
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise refuse(f"{what}={os.fspath(path)!r}: no file can have this name")
+    return Path(path)
