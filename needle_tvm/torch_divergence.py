@@ -21,17 +21,18 @@ def first_divergence(
     precision: str,
     by_library: Choice | None,
     disable: Collection[str],
-) -> str:
-    """Name and module of the first operator, in the order of the program, whose result is wrong.
+) -> str | None:
+    """Name and module of the first operator, in the order of the program, whose result is wrong;
+    None where each is right.
 
     Compiles the model once more with every operator's result as an output; where the results are
-    right that way, only the fusion across them can be at fault, and that is what is said.
+    right that way, only the fusion across them can be at fault.
     """
-    from needle_tvm import build, torch_models
+    from needle_tvm import build, torch_export, torch_models
 
     nodes = _nodes(taken.functional)
     program = torch_graph.returning(taken.functional, nodes)
-    module = torch_models.translated(program)
+    module = torch_export.to_relax(program)
     outputs = [torch_models.described(part) for part in torch_models.result_types(module)]
     tree = {"tuple": [trees.LEAF] * len(nodes)}
     changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
@@ -48,9 +49,7 @@ def first_divergence(
         results = probed.run(taken.example)
     reference = torch_reference.Reference(taken, precision, nodes)
     wrong = reference.first_wrong([torch_reference.array(result) for result in results])
-    if wrong is None:
-        return "no single operator: the fault is in their fusion"
-    return _name(nodes[wrong[0]])
+    return None if wrong is None else _name(nodes[wrong[0]])
 
 
 def _nodes(program: Any) -> list[Any]:

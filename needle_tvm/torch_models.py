@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import traceback
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import golden, torch_divergence, torch_graph, torch_reference, trees
+from needle_tvm import golden, torch_divergence, torch_export, torch_graph, torch_reference, trees
 from needle_tvm.compiler import Progress, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.executable import Executable
@@ -30,6 +28,7 @@ from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
+    from needle_tvm.runtime import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -61,9 +60,11 @@ def compile_torch(
     tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
     imported and the model exported at each call, also when the code itself is in the cache.
 
-    Raises InstallError without PyTorch, TranslationError when the model is in training mode,
-    cannot be exported, has an operator TVM's front end does not know, or takes or returns anything
-    but tensors; and what `compile` raises.
+    Raises InstallError without PyTorch; TranslationError for a model in training mode, for one that
+    PyTorch itself does not run on these inputs, and for one that cannot be exported, has an
+    operator without a translation, draws random numbers, writes to its buffers or inputs, computes
+    tensors whose shapes depend on values, or takes or returns anything but dense tensors of real
+    numbers; and what `compile` raises.
     """
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
@@ -119,13 +120,14 @@ def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
     import torch
 
     arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
-    module, exported, functional = _translated(torch, model, inputs)
-    signature = _signature(model, module, exported, arguments)
     tensors = [
         tensor
         for i, (value, tree) in enumerate(zip(inputs, arguments, strict=True))
         for tensor in trees.flatten(tree, value, f"input {i}")
     ]
+    torch_export.check(model, inputs)
+    module, exported, functional = torch_export.translate(model, inputs)
+    signature = _signature(model, module, exported, arguments)
     state = exported.state_dict
     names = [entry["name"] for entry in signature["params"]]
     return Taken(
@@ -160,6 +162,10 @@ def compile_taken(
     def explain(found: list[Any]) -> str | None:
         return torch_reference.Reference(taken, precision).difference(found)
 
+    def diverges(program: Program, at: str) -> str | None:
+        how = (precision, by_library, disable) if at == stage else (FLOAT32, None, ())
+        return torch_divergence.first_divergence(taken, spec, at, *how)
+
     outputs, weights = taken.signature["outputs"], taken.signature["params"]
     source = Source(
         fingerprint=_fingerprint(taken.module, taken.signature),
@@ -169,73 +175,11 @@ def compile_taken(
         reference=torch_reference.of(taken),
         tolerances=lambda: golden.estimated_tolerances(outputs, weights, precision),
         explain=explain,
-        diverges=lambda program, stage: torch_divergence.first_divergence(
-            taken, spec, stage, precision, by_library, disable
-        ),
+        diverges=diverges,
         precision=precision,
         by_library=by_library,
     )
     return compile_source(source, spec, stage, options, recompile, progress, disable, check)
-
-
-def _translated(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
-    """The Relax module, the exported program, and its functional form, which became the module."""
-    from needle_tvm import _tvm, torch_decompositions, torch_ops
-
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
-        try:
-            exported = torch.export.export(model, inputs)
-            functional = _tvm.functional_program(
-                exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
-            )
-            changed, random = torch_graph.changed(functional), torch_graph.random(functional)
-            unknown = torch_graph.of_unknown_shape(functional)
-            if any(torch_graph.fixed(functional)):
-                functional = torch_graph.returning(functional, torch_graph.outputs(functional))
-        except Exception as error:  # many types of its own for a model that it cannot take
-            raise _not_taken(model, error) from error
-        if random is not None:
-            raise TranslationError(
-                f"{type(model).__name__} draws random numbers ({random}), and compiled code would "
-                "give the same ones at each call: take them as an input"
-            )
-        if unknown is not None:
-            raise TranslationError(
-                f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on "
-                "values, and compiled code has fixed shapes: keep all elements and mark those that "
-                "count"
-            )
-        if changed is not None:
-            raise TranslationError(
-                f"{type(model).__name__} writes to its {changed}, and compiled code changes "
-                "nothing: return the new value instead"
-            )
-        with blamed_on("the translation of PyTorch's program"):
-            try:
-                return translated(functional), exported, functional
-            except (ValueError, NotImplementedError, AssertionError) as error:
-                if _is_of_tvms_core(error):
-                    raise
-                raise _not_taken(model, error) from error  # what the front end has not
-
-
-def _is_of_tvms_core(error: Exception) -> bool:
-    """Whether C++ raised it, whose checks are of what a translation made and not of the model."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_code.co_filename.endswith((".h", ".cc"))
-
-
-def _not_taken(model: Any, error: Exception) -> TranslationError:
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return TranslationError(f"{type(model).__name__}: {reason}")
-
-
-def translated(functional: Any) -> IRModule:
-    """The Relax module of a functional program."""
-    from needle_tvm import _tvm, torch_ops
-
-    return _tvm.from_exported_program(functional, torch_ops.converters(functional))
 
 
 # Without a word of its own, a transposed convolution takes the layout of what it is given, in
@@ -351,7 +295,8 @@ def _tree(value: Any, leaf: type, where: str) -> Any:
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_tree(part, leaf, where) for part in value]}
-    raise TranslationError(f"{where} is a {type(value).__name__}: only tensors are taken")
+    what = "None" if value is None else f"a value of type {type(value).__name__}"
+    raise TranslationError(f"{where} is {what}: only tensors are taken")
 
 
 def _fingerprint(module: IRModule, described: dict[str, Any]) -> str:

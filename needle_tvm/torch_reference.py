@@ -12,6 +12,7 @@ import numpy as np
 from needle.testing import tolerance
 from needle_tvm import arrays, bfloat16, golden, torch_graph, trees
 from needle_tvm.check import bounds
+from needle_tvm.errors import TranslationError
 from needle_tvm.precision import FLOAT32
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ _SURE = 48  # of them before a difference counts: a tie is missed by one run in 
 
 
 def of(taken: Taken) -> Callable[..., list[Array]]:
-    """A function of inputs and weights by name that runs the exported program in PyTorch."""
+    """A function of inputs and weights by name that runs the exported program in PyTorch; it raises
+    TranslationError where PyTorch does."""
     import torch
 
     # The model's owner may change its buffers later; in the code they are constants.
@@ -52,9 +54,14 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
         state = {name: tensor(array) for name, array in params.items()}
         with torch.no_grad():
             # Each name has its own tensor here, a tied one too: `set_params` has compared them.
-            result = torch.func.functional_call(
-                exported.module(), {**constants, **state}, nested, tie_weights=False
-            )
+            try:
+                result = torch.func.functional_call(
+                    exported.module(), {**constants, **state}, nested, tie_weights=False
+                )
+            except (RuntimeError, IndexError) as error:  # of an index that is out of range
+                raise TranslationError(
+                    f"PyTorch itself does not run the model on these inputs ({error})"
+                ) from error
         leaves = torch.utils._pytree.tree_leaves(result)
         return [array(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 

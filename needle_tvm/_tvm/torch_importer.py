@@ -37,7 +37,7 @@ def from_exported_program(
 
     Attribute `num_input` of `main` says how many of its arguments are inputs. The operators of
     `converters` are translated by them. Raises ValueError where the front end gives a value
-    another shape or dtype than PyTorch. Imports PyTorch.
+    another shape or dtype than PyTorch, and where an operator has no translation. Imports PyTorch.
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -80,14 +80,34 @@ def from_exported_program(
             return result
 
     several = len(program.graph_signature.user_outputs) > 1
-    module = Importer().from_exported_program(
-        program,
-        keep_params_as_input=True,
-        unwrap_unit_return_tuple=not several,
-        no_bind_return_tuple=several,  # each is a variable of its own, which passes may replace
-        custom_convert_map=dict(converters or {}),
-    )
+    importer = Importer()
+    importer.update_convert_map(dict(converters or {}))
+    missing = _missing(program, importer.convert_map)
+    if missing:
+        operators = "operator" if len(missing) == 1 else "operators"
+        raise ValueError(f"no translation of the {operators} {', '.join(missing)}")
+    try:
+        module = importer.from_exported_program(
+            program,
+            keep_params_as_input=True,
+            unwrap_unit_return_tuple=not several,
+            no_bind_return_tuple=several,  # each is a variable of its own, which passes may replace
+            custom_convert_map=dict(converters or {}),
+        )
+    except Exception:
+        if importer.block_builder is not None:
+            importer.block_builder._end_block()  # or TVM warns of it on the terminal
+        raise
     return relax.frontend.detach_params(module)[0]
+
+
+def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
+    """The operators of a program that are not among the known ones, in its order."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    missing = [node for node in nodes if node.target.__name__ not in known]
+    effects = "with_effects"  # what an operator is called by that may raise an error
+    targets = [n.args[1] if n.target.__name__ == effects else n.target for n in missing]
+    return list(dict.fromkeys(map(str, targets)))
 
 
 # What moves elements, chooses among them or compares them; and products, whose converters sum in

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import torch_models
+from needle_tvm import torch_export, torch_models
 from needle_tvm._tvm import calls_of, relax
 from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
 from needle_tvm.passes.conv_transpose import conv_transpose
@@ -54,14 +54,14 @@ def with_statistics(model):
 
 
 def kernels(model, target, *inputs):
-    module, *_ = torch_models._translated(torch, model.eval(), inputs)
+    module, *_ = torch_export.translate(model.eval(), inputs)
     module = torch_models.lowered(module, target, "tuned")
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 
 def operators(model, target, *inputs, passes):
     """The names of the operators in `main` after `passes`, what nothing reads left out."""
-    module, *_ = torch_models._translated(torch, model.eval(), inputs)
+    module, *_ = torch_export.translate(model.eval(), inputs)
     for graph_pass in passes:
         module = graph_pass(module, target)
     module = relax.transform.DeadCodeElimination()(module)
