@@ -63,7 +63,8 @@ def compile(
     right results; trials are kept in the record store, so a search that was interrupted goes on,
     and what another model's search found for the same kernels is used at once. With `tracker`
     ("HOST:PORT") and `key`, candidates are measured by the servers of `python -m needle_tvm server`
-    there. `threads` is how many threads the code uses, by default the cores this process may use.
+    there. `threads` is how many threads the code uses, by default the cores this process may use; a
+    `target` with "num-cores" says it too, and what differs from it is refused.
     `recompile` ignores what is cached. `disable` leaves out passes and schedule rules by name
     (`needle_tvm.pipeline.switches`), to see what each is worth; a search takes none. `products` is
     who computes a GPU's matrix products: "own" kernels, "cublas", or, for each, whichever is faster
@@ -112,7 +113,9 @@ def _explained(graph: Graph, example: list[Any], found: list[Any], precision: st
     return Evaluation(graph, example, params, precision).difference(found)
 
 
-def _divergence(graph: Graph, example: list[Any], program: runtime.Program, stage: str) -> str:
+def _divergence(
+    graph: Graph, example: list[Any], program: runtime.Program, stage: str
+) -> str | None:
     from needle_tvm import parity
 
     return parity.first_divergence(graph, example, parity.evaluate(graph, example), stage, program)

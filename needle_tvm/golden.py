@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle_tvm.errors import MismatchError
+from needle_tvm.faults import named
 from needle_tvm.precision import FLOAT32
 from needle_tvm.tolerance import operand_tolerance, relative_tolerance
 
@@ -28,7 +30,10 @@ EAGER, COMPILED = "eager", "compiled"  # who computed the outputs
 def eager_outputs(
     graph: Graph, inputs: Arrays, params: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """What the traced model gives for these inputs and weights, op by op on its own device."""
+    """What the traced model gives for these inputs and weights, op by op on its own device.
+
+    Raises MismatchError naming an op that computes another shape or dtype than `infer` says.
+    """
     from needle.backend_ndarray import NDArray
 
     values: dict[Node, Any] = {}
@@ -43,11 +48,27 @@ def eager_outputs(
     for node in graph.nodes:
         if node.op is not None:
             values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
+            _check_inferred(node, values[node])
         for operand in node.input_nodes:
             waiting[operand] -= 1
             if not waiting[operand]:
                 values.pop(operand, None)
     return [np.array(values[node].numpy()) for node in graph.outputs]
+
+
+def _check_inferred(node: Node, value: Any) -> None:
+    from needle.backend_ndarray import NDArray
+
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    found = [
+        f"{part.dtype}{list(part.shape)}" if isinstance(part, NDArray) else type(part).__name__
+        for part in parts
+    ]
+    wanted = [str(spec) for spec in node.specs]
+    if found != wanted:
+        raise MismatchError(
+            f"{named(node)} computes {', '.join(found)}, infer says {', '.join(wanted)}"
+        )
 
 
 def tolerances(graph: Graph, precision: str = FLOAT32) -> list[float]:

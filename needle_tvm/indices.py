@@ -14,8 +14,8 @@ _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsq
 
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
-    """Of inputs that ops take as indices, as they are or in another arrangement: the least and the
-    largest that all of these ops take."""
+    """Of inputs that ops take as indices, as they are, in another arrangement or dtype: the least
+    and the largest that all of these ops take."""
     found: dict[Node, tuple[int, int]] = {}
     for node in graph.nodes:
         if node.op is None:
@@ -23,9 +23,15 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
         specs = [operand.spec for operand in node.input_nodes]
         for number, (low, high) in node.op.index_ranges(*specs).items():
             source = node.input_nodes[number]
-            while isinstance(source.op, _KEEP_ALL) and source.spec.dtype in INTEGER:
+            while isinstance(source.op, _KEEP_ALL) and _keeps_order(source):
                 (source,) = source.input_nodes
-            if source.spec.dtype in INTEGER:
+            if source.op is None:
                 before = found.get(source, (low, high))
                 found[source] = max(low, before[0]), min(high, before[1])
     return found
+
+
+def _keeps_order(node: Node) -> bool:
+    """Whether what lies outside of a range of indices does so in a node's result, too."""
+    dtype = node.spec.dtype
+    return not isinstance(node.op, Cast) or dtype in INTEGER or dtype in ("float32", "float64")

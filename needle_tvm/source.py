@@ -52,7 +52,8 @@ class Source:
     cached. `reference(inputs, params)` is what the eager model gives, `tolerances()` how far each
     output may be from it, relative to its magnitude. `explain(found)` looks closer where that is
     not enough: it says what is wrong with outputs for `example` and the weights, None for nothing.
-    `diverges(program, stage)` names the first operation whose result is wrong. `precision` is what
+    `diverges(program, stage)` names the first operation whose result is wrong when it is compiled
+    at that stage, None where each is right. `precision` is what
     `lower` rounds the operands of products to, `by_library` the choice that it makes of products,
     None where it makes none.
     """
@@ -64,7 +65,7 @@ class Source:
     reference: Callable[[list[Array], Mapping[str, Array]], list[Array]]
     tolerances: Callable[[], list[float]]
     explain: Callable[[list[Array]], str | None]
-    diverges: Callable[[Program, str], str]
+    diverges: Callable[[Program, str], str | None]
     unfollowed: list[str] = field(default_factory=list)
     precision: str = FLOAT32
     by_library: Choice | None = None

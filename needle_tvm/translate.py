@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import is_half
 from needle.ops import _te
-from needle_tvm._tvm import OP_PATTERN, TE_NAMESPACE, IRModule, TensorType, nothing, relax
+from needle_tvm._tvm import (
+    OP_PATTERN,
+    TE_NAMESPACE,
+    IRModule,
+    TensorType,
+    nothing,
+    reads,
+    relax,
+    te,
+    tensors_of,
+)
 from needle_tvm.errors import TranslationError
+from needle_tvm.faults import named, sentence
 
 if TYPE_CHECKING:
     from needle.autograd import Node
@@ -27,8 +39,8 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
     them; otherwise every op is its own tensor expression. One output is returned bare, several as
     a tuple, in the graph's order.
 
-    Raises TranslationError naming the op and the module that made it when an op has no rule, or
-    its rule fails.
+    Raises TranslationError naming the op and the module that made it when an op has no rule, its
+    rule fails, or gives other shapes and dtypes than `infer` says.
     """
     builder = relax.BlockBuilder()
     arguments = [_variable(leaf) for leaf in (*graph.inputs, *graph.params)]
@@ -40,14 +52,18 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
         # With its dtype: TVM takes float64 for float32, and int64 for int32, where none is given.
         array = leaf.value.numpy()
         values[leaf.node] = relax.const(array, array.dtype.name)
-    with builder.function(MAIN, arguments, attrs={"num_input": len(graph.inputs)}):
-        with builder.dataflow():
-            for node in graph.nodes:
-                if node.op is not None:
-                    operands = [values[operand] for operand in node.input_nodes]
-                    values[node] = _emit(builder, node, node.op, operands, prefer_emit)
-            results = [builder.emit_output(values[node]) for node in graph.outputs]
-        builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
+    try:
+        with builder.function(MAIN, arguments, attrs={"num_input": len(graph.inputs)}):
+            with builder.dataflow():
+                for node in graph.nodes:
+                    if node.op is not None:
+                        operands = [values[operand] for operand in node.input_nodes]
+                        values[node] = _emit(builder, node, node.op, operands, prefer_emit)
+                results = [builder.emit_output(values[node]) for node in graph.outputs]
+            builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
+    except BaseException:
+        builder._end_block()  # of a block that is left open TVM warns on the terminal
+        raise
     return builder.get()
 
 
@@ -78,15 +94,35 @@ def _emit(
                 if widen:
                     (spec,) = node.specs
                     result = relax.op.astype(builder.emit(result), spec.dtype)
-                return _bind(builder, node, builder.emit(result))
+                value = builder.emit(result)
+                _check(node, "emit", tensors_of(value))
+                return _bind(builder, node, value)
         return _emit_te(builder, node, op, operands, widen)
     except (TranslationError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a rule raises must name the op it belongs to
-        where = f" (in {node.scope})" if node.scope else ""
-        shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise TranslationError(f"op {op.name}{where} on {shapes}: {reason}") from error
+        raise _refused(node, sentence(error)) from error
+
+
+def _refused(node: Node, reason: str) -> TranslationError:
+    """The error that names a node's op, the module that made it and its inputs."""
+    shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
+    return TranslationError(f"{named(node)} on {shapes}: {reason}")
+
+
+def _check(
+    node: Node, rule: str, found: list[tuple[tuple[Any, ...], str]], wide: bool = False
+) -> None:
+    """Raise TranslationError unless the shapes and dtypes that a rule gives are those that `infer`
+    says. With `wide` halves may be float32 yet."""
+    if len(found) != len(node.specs):
+        raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
+    for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
+        dtypes = {spec.dtype, "float32"} if wide and is_half(spec.dtype) else {spec.dtype}
+        if shape != spec.shape or dtype not in dtypes:
+            which = f" as result {number}" if len(found) > 1 else ""
+            extents = ", ".join(map(str, shape))
+            raise _refused(node, f"{rule} gives {dtype}[{extents}]{which}, infer says {spec}")
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
@@ -129,13 +165,28 @@ def _emit_te(
 
     def rule(*tensors: Any) -> Any:
         result = op.emit_te(TE_NAMESPACE, *(map(wide, tensors) if widen else tensors))
-        parts = list(result) if isinstance(result, tuple) else [result]
+        several = type(node.spec) is tuple  # a Spec is a named tuple
+        if several != isinstance(result, Sequence):
+            said = "a tuple" if several else "one tensor"
+            raise _refused(node, f"emit_te returns {type(result).__name__}, infer says {said}")
+        parts = list(result) if several else [result]
+        for part in parts:
+            if not isinstance(part, te.Tensor):
+                raise _refused(
+                    node, f"emit_te returns {type(part).__name__}, not a tensor expression"
+                )
+        _check(node, "emit_te", tensors_of(parts), widen)
+        if not type(op).__module__.startswith("needle."):  # the rules of needle's ops are tested
+            wrong = reads.fault(parts, tensors)
+            if wrong:
+                raise _refused(node, f"emit_te {wrong}")
         if widen:
             parts = [
                 _te.cast(TE_NAMESPACE, part, spec.dtype) if is_half(spec.dtype) else part
                 for part, spec in zip(parts, node.specs, strict=True)
             ]
-        return parts if isinstance(result, tuple) else parts[0]
+        parts = _apart(parts, tensors)
+        return parts if several else parts[0]
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
     marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
@@ -143,6 +194,16 @@ def _emit_te(
     if type(node.spec) is tuple and len(node.spec) == 1:
         return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple
     return _bind(builder, node, result)
+
+
+def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
+    """Results with copies of those that are an operand, or another result: a function of TVM's
+    writes each of its results."""
+    taken = reads.flat(tensors)
+    for number, part in enumerate(parts):
+        if any(part.same_as(other) for other in (*taken, *parts[:number])):
+            parts[number] = TE_NAMESPACE.topi.identity(part)
+    return parts
 
 
 def _ends_a_product_twice(node: Node) -> bool:

@@ -161,7 +161,8 @@ class Device:
     def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
         """Rows of the n x n identity chosen by the integer array `i`: shape i.shape + (n,)."""
         values = i.numpy() if hasattr(i, "numpy") else i
-        index = as_numpy(values, "one_hot").astype(np.int64)
+        with np.errstate(invalid="ignore"):  # of NaN and infinities, which no index is
+            index = as_numpy(values, "one_hot").astype(np.int64)
         if index.size and not (0 <= index.min() and index.max() < n):
             raise IndexError(f"one_hot: indices must lie in 0..{n - 1}")
         hot = index[..., None] == np.arange(n)

@@ -4,7 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
-from needle_tvm._tvm import bf16, lowering, nests, regions, vector_math
+from needle_tvm._tvm import bf16, lowering, nests, reads, regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -23,6 +23,7 @@ from needle_tvm._tvm.functions import (
     prim_funcs,
     simplified,
     static_shape,
+    tensors_of,
     trace_fields,
     variables_of,
     written_dtype,
@@ -158,6 +159,7 @@ __all__ = [
     "pool_threads",
     "prim_funcs",
     "raised_through_tvm",
+    "reads",
     "regions",
     "relax",
     "remote_view",
@@ -173,6 +175,7 @@ __all__ = [
     "target_fields",
     "te",
     "tensor_intrinsics",
+    "tensors_of",
     "tirx",
     "topi",
     "trace_fields",

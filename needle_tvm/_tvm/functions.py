@@ -50,6 +50,22 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
     return tuple(int(extent) for extent in extents)
 
 
+def tensors_of(value: Any) -> list[tuple[tuple[Any, ...], str]]:
+    """Shape and dtype of each tensor of a Relax value, or of a list of tensor expressions. What is
+    not known stays an expression."""
+    if isinstance(value, list):
+        types = [(part.shape, part.dtype) for part in value]
+    else:
+        fields = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+        types = [(getattr(each.shape, "values", [each.shape]), each.dtype) for each in fields]
+    return [(tuple(map(_number, shape)), str(dtype)) for shape, dtype in types]
+
+
+def _number(extent: Any) -> Any:
+    known = extent if isinstance(extent, int) else simplified(extent)
+    return int(known) if isinstance(known, int | tirx.IntImm) else extent
+
+
 def written_dtype(block: Any) -> str:
     """Element type of the buffer a schedulable block writes."""
     return str(block.writes[0].source.dtype)
