@@ -1,30 +1,35 @@
 """What a piece of code reaches, as a digest: other code gives another one.
 
-A function is its byte code, its defaults, what it closes over and the globals it names; a class its
-functions and attributes; a module, where names of it are read, these names; an instance its class
-and attributes; all of them as far as they lead. needle's own code, Python's library and the
-packages below are not followed: they are keyed by their versions elsewhere, or here.
+A function is its byte code, its defaults, what it closes over, its attributes and the globals it
+names; a class its functions, attributes, bases and metaclass; an instance its class and what it
+holds; all of them as far as they lead. A module is what code reads of it by name; wherever it is
+used in another way (handed to `getattr`, kept in a list) all that stands in it. needle's own code,
+Python's library and installed packages are not followed: they are keyed by their versions, here or
+elsewhere. What those read beside their arguments (files, the time) no digest can hold: it is named.
 """
 
 from __future__ import annotations
 
-import dis
+import abc
 import functools
 import hashlib
 import importlib
+import importlib.machinery
+import inspect
+import io
 import pickle
+import re
 import sys
 import types
-from collections.abc import Iterable, Mapping
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-_NEEDLE = str(Path(__file__).parent) + "/"
-_BY_VERSION = ("numpy", "scipy", "torch", "tvm", "tvm_ffi", "ml_dtypes", "needle_tvm")
+from . import bytecode, outside
+
 _PLAIN = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes)
+_NOTHING = object()
 
 
 def digest(*things: Any) -> tuple[str, list[str]]:
@@ -32,7 +37,7 @@ def digest(*things: Any) -> tuple[str, list[str]]:
     follower = _Follower()
     for thing in things:
         follower.follow(thing, "")
-    return follower.hash.hexdigest(), follower.unknown
+    return follower.hash.hexdigest(), list(dict.fromkeys(follower.unknown))
 
 
 class _Follower:
@@ -55,9 +60,20 @@ class _Follower:
     def _next(self, things: Iterable[tuple[Any, str]]) -> None:
         self._steps += reversed(list(things))
 
+    def _name(self, what: str, where: str) -> None:
+        self.unknown.append(f"{where}: {what}" if where else what)
+
+    def _check(self, module: str, name: str, where: str) -> None:
+        """Name what does more than its arguments say."""
+        what = outside.reads(module, name)
+        if what is not None:
+            label = f"{module}.{name}".strip(".").removeprefix("builtins.")
+            self._name(f"{label} {what}", where)
+
     def _one(self, thing: Any, where: str) -> None:
-        if isinstance(thing, _PLAIN):
-            self._add(type(thing).__name__, repr(thing))
+        kind = type(thing)
+        if kind in _PLAIN:
+            self._add(kind.__name__, repr(thing))
             return
         number = self._seen.setdefault(id(thing), len(self._seen))
         if number < len(self._held):
@@ -66,186 +82,321 @@ class _Follower:
         self._held.append(thing)
         if isinstance(thing, types.CodeType):
             self._code(thing, where)
-        elif isinstance(thing, (list, tuple, set, frozenset)):
-            items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
-            self._add(type(thing).__name__, len(thing))
-            self._next((item, where) for item in items)
-        elif isinstance(thing, Mapping) and type(thing).__module__ == "builtins":
-            self._add("mapping", len(thing))
-            self._next((part, where) for pair in thing.items() for part in pair)
-        elif isinstance(thing, np.ndarray) and thing.dtype != object:
-            self._add(
-                "array", thing.dtype, thing.shape, hashlib.sha256(thing.tobytes()).hexdigest()
-            )
-        elif isinstance(thing, (np.generic, np.dtype)):
-            self._add(type(thing).__name__, repr(thing))
-        else:
-            self._object(thing, where)
-
-    def _object(self, thing: Any, where: str) -> None:
-        wrapped = getattr(thing, "__wrapped__", None)
-        if isinstance(thing, (staticmethod, classmethod)):
-            self._next([(thing.__func__, where)])
-        elif isinstance(thing, property):
-            self._add("property")
-            self._next((part, where) for part in (thing.fget, thing.fset))
+        elif kind is dict and ("__builtins__" in thing or "__spec__" in thing):
+            self._namespace(thing, where)
+        elif kind.__module__ in ("builtins", "functools") and (parts := _parts(thing)) is not None:
+            self._add(kind.__name__, len(parts))
+            self._next((part, where) for part in parts)
+        elif (
+            isinstance(thing, np.ndarray)
+            and not thing.dtype.hasobject
+            and outside.is_known(kind.__module__)
+        ):
+            content = hashlib.sha256(thing.tobytes()).hexdigest()
+            self._add("array", thing.dtype, thing.shape, content)
+        elif isinstance(thing, (np.generic, np.dtype)) and outside.is_known(kind.__module__):
+            self._add(kind.__name__, repr(thing))
         elif isinstance(thing, types.MethodType):
             self._next([(thing.__func__, where), (thing.__self__, where)])
         elif isinstance(thing, types.FunctionType):
             self._function(thing)
         elif isinstance(thing, types.ModuleType):
-            self._add("module", thing.__name__, _version(thing.__name__))
+            self._module(thing, where)
         elif isinstance(thing, type):
-            self._class(thing)
-        elif callable(wrapped):  # functools.cache and its like
-            self._next([(wrapped, where)])
-        elif isinstance(thing, functools.partial):
-            self._next((part, where) for part in (thing.func, thing.args, thing.keywords))
-        elif _is_known(type(thing).__module__) or not _has_parts(type(thing)):
+            self._class(thing, where)
+        elif outside.is_known(kind.__module__) or not _has_parts(kind):
             self._native(thing, where)
         else:
             self._instance(thing, where)
 
     def _native(self, thing: Any, where: str) -> None:
         """What is not written in Python: by its name, or by what a pickle of it holds."""
-        name = getattr(thing, "__qualname__", None)
-        if name is not None:
-            home = getattr(thing, "__module__", None) or getattr(thing, "__objclass__", "")
-            self._add("native", home, name, _version(str(home)))
+        module, name = outside.home(thing)
+        self._check(module, name, where)
+        if hasattr(thing, "__qualname__") and not isinstance(thing, _MORE_THAN_A_NAME):
+            self._add("native", module, name, outside.version(module))
+            if getattr(thing, "__module__", None) is None:  # a method of what it is bound to
+                owner = getattr(thing, "__self__", None)
+                self._next([] if type(owner).__name__ == "PyCapsule" else [(owner, where)])
             return
+        pickler = _Pickler(thing)
         try:
-            self._add("value", hashlib.sha256(pickle.dumps(thing, 5)).hexdigest())
+            pickler.dump(thing)
+            self._add("value", hashlib.sha256(pickler.file.getvalue()).hexdigest())
         except Exception:  # a file, a lock, a generator: each type refuses in its own way
             self._add("unknown", type(thing).__qualname__)
-            what = f"a {type(thing).__qualname__}"
-            self.unknown.append(f"{where}: {what}" if where else what)
+            self._name(f"a {type(thing).__qualname__}", where)
+        self._next((part, where) for part in pickler.found)
+
+    def _module(self, module: types.ModuleType, where: str) -> None:
+        self._add("module", module.__name__, outside.version(module.__name__))
+        if outside.is_known(module.__name__) or outside.is_ours(module.__name__):
+            self._check(module.__name__, "", where)
+            return
+        self._next([(type(module), where), (vars(module), module.__name__)])
+
+    def _namespace(self, values: dict[str, Any], where: str) -> None:
+        """All that stands in a module. What it merely imports is read where it is used."""
+        self._add("namespace")
+        parts = []
+        for name, value in sorted(values.items()):
+            if name.startswith("__") and name.endswith("__") and name != "__getattr__":
+                continue
+            self._add(name)
+            if outside.is_import(value):
+                self._add(*outside.home(value))
+            else:
+                parts.append((value, f"{where}.{name}"))
+        self._next(parts)
 
     def _function(self, function: types.FunctionType) -> None:
         name, code = function.__qualname__, function.__code__
-        if code.co_filename.startswith(_NEEDLE) or _is_known(function.__module__):
-            self._add("function", function.__module__, name, _version(function.__module__))
+        home = str(function.__globals__.get("__name__"))  # __module__ is what wraps() made it
+        cells = _cells(function)
+        if outside.is_known(home) or outside.is_ours(home):
+            self._add("function", home, code.co_name, name, outside.version(home))
+            self._check(home, code.co_name, name)
+            registered = vars(function).get("registry")  # functools.singledispatch
+            handed = [value for value in cells.values() if callable(value)]  # what it wraps
+            self._next([(part, name) for part in (*handed, registered)])
             return
         self._add("function", name)
         values: list[tuple[Any, str]] = [
             (code, name),
             (function.__defaults__, name),
             (function.__kwdefaults__, name),
+            (getattr(function, "__annotate__", None) or function.__annotations__, name),
+            *((vars(function)[key], f"{name}.{key}") for key in sorted(vars(function))),
         ]
-        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                values.append((cell.cell_contents, f"{variable} in {name}"))
-            except ValueError:  # a name that is not bound yet
-                self._add("unbound", variable)
-        names = list(_names(code))
-        for variable in names:
-            if variable not in function.__globals__:
-                continue  # an attribute, or one of Python's own names
-            value = function.__globals__[variable]
-            self._add("global", variable)
-            values.append((value, f"{variable} in {name}"))
-            values += _read_of(value, names, name)
-        for module in self._imports(code, function):
-            values += [(module, name), *_read_of(module, names, name)]
-        self._next(values)
+        for variable, value in cells.items():
+            self._add("cell", variable)
+            if not isinstance(value, types.ModuleType):  # of which some names are read
+                values.append((value, f"{variable} in {name}"))
+        self._next([*values, *self._reads(function, cells)])
 
-    def _imports(self, code: types.CodeType, function: types.FunctionType) -> list[Any]:
-        """The modules that a function imports itself; it would do so anyway."""
-        found, constants = [], list[Any]()
-        for instruction in dis.get_instructions(code):
-            if instruction.opname == "LOAD_CONST":
-                constants.append(instruction.argval)
-            if instruction.opname != "IMPORT_NAME":
-                continue
-            level = constants[-2] if len(constants) > 1 else 0  # then the names that are imported
-            name = "." * (level if isinstance(level, int) else 0) + instruction.argval
-            if _is_known(name):
-                continue
-            try:
-                found.append(importlib.import_module(name, function.__globals__.get("__package__")))
-            except ImportError:
-                self.unknown.append(f"{function.__qualname__}: the module {name!r}")
+    def _reads(self, function: types.FunctionType, cells: dict[str, Any]) -> list[tuple[Any, str]]:
+        """What the names in a function stand for: globals, imports, and attributes of modules."""
+        name, found, bound = function.__qualname__, list[tuple[Any, str]](), dict(cells)
+        imported = _NOTHING
+        for code in bytecode.codes(function.__code__):
+            owner, before = _NOTHING, ""  # a module or class that an attribute may be read of next
+            for step, item in bytecode.steps(code):
+                if step == "attribute":
+                    owner = self._attribute(owner, item, name, found)
+                elif step == "from":
+                    self._submodule(function, imported, item)
+                    owner = self._attribute(imported, item, name, found)
+                elif step == "swap" and before == "from":  # import a.b.c as d
+                    imported, owner = owner, _NOTHING
+                elif step == "store" and before in ("import", "from"):
+                    bound[item], owner = owner, _NOTHING
+                else:
+                    if isinstance(owner, types.ModuleType):  # used as it is
+                        found.append((owner, name))
+                    owner = _NOTHING
+                    if step == "import":
+                        imported = owner = self._import(function, *item)
+                    elif step in ("global", "local", "name"):
+                        owner = self._variable(function, item, bound, step, found)
+                before = step
         return found
+
+    def _variable(
+        self,
+        function: types.FunctionType,
+        variable: str,
+        bound: dict[str, Any],
+        step: str,
+        found: list[tuple[Any, str]],
+    ) -> Any:
+        """Add what a variable stands for; modules and classes are also what it gives."""
+        name, world = function.__qualname__, function.__globals__
+        if step != "global" and variable in bound:  # added where it was bound
+            value = bound[variable]
+        elif step != "local" and variable in world:
+            value = world[variable]
+            self._add("global", variable)
+            if not isinstance(value, types.ModuleType):  # of which some names are read
+                found.append((value, f"{variable} in {name}"))
+        else:
+            if step != "local" and variable == "globals":
+                found.append((world, str(world.get("__name__"))))
+            elif step != "local":
+                self._check("builtins", variable, name)
+            return _NOTHING
+        return value if isinstance(value, (types.ModuleType, type)) else _NOTHING
+
+    def _attribute(
+        self, owner: Any, attribute: str, where: str, found: list[tuple[Any, str]]
+    ) -> Any:
+        """Add what is read of a module or class; a module or class there is also what it gives."""
+        if outside.leads_away(attribute):
+            self._name(f"{attribute} leads to code that is not named", where)
+        if not isinstance(owner, (types.ModuleType, type)):
+            return _NOTHING
+        value = inspect.getattr_static(owner, attribute, _NOTHING)
+        is_module = isinstance(owner, types.ModuleType)
+        home = owner.__name__ if is_module else owner.__module__
+        if outside.is_known(home) or outside.is_ours(home):
+            label = attribute if is_module else f"{owner.__qualname__}.{attribute}"
+            self._check(home, label, where)
+        elif is_module:
+            if attribute not in vars(owner):  # __dict__, or what its __getattr__ makes
+                found.append((owner, where))
+                return _NOTHING
+            self._add("attribute", home, attribute)
+            if not isinstance(value, types.ModuleType):
+                found.append((value, f"{home}.{attribute} in {where}"))
+        return value if isinstance(value, (types.ModuleType, type)) else _NOTHING
+
+    def _import(self, function: types.FunctionType, name: str, level: int, some: bool) -> Any:
+        """The module that a function imports itself; it would do so anyway.
+
+        That of a.b.c is a unless `some` names are taken from it.
+        """
+        top = name.partition(".")[0]
+        if not level and top in outside.BY_VERSION and name not in sys.modules:
+            return types.ModuleType(name if some else top)  # slow to import; its names are enough
+        package = function.__globals__.get("__package__")
+        try:
+            module = importlib.import_module("." * level + name, package)
+        except ModuleNotFoundError as error:
+            self._add("absent", error.name)
+            return _NOTHING
+        except Exception as error:  # whatever a module raises as it runs
+            self._name(f"the module {name!r} ({type(error).__name__})", function.__qualname__)
+            return _NOTHING
+        return module if some or level else sys.modules[top]
+
+    def _submodule(self, function: types.FunctionType, package: Any, name: str) -> None:
+        """`from package import name` imports a module of this name, unless there is another."""
+        inside = vars(package) if isinstance(package, types.ModuleType) else {}
+        if "__path__" in inside and name not in inside and "__getattr__" not in inside:
+            self._import(function, f"{package.__name__}.{name}", 0, True)
 
     def _code(self, code: types.CodeType, where: str) -> None:
         constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
         # Docstrings are constants of the code; line numbers are not in it.
         self._add("code", code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars)
+        self._add(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        self._add(code.co_cellvars, getattr(code, "co_exceptiontable", b"").hex())
         inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
         self._next((part, where) for part in (*constants, *inner))
 
-    def _class(self, cls: type) -> None:
+    def _class(self, cls: type, where: str) -> None:
         self._add("class", cls.__module__, cls.__qualname__)
-        if _is_known(cls.__module__) or _is_ours(cls.__module__):
-            self._add(_version(cls.__module__))
+        if outside.is_known(cls.__module__) or outside.is_ours(cls.__module__):
+            self._add(outside.version(cls.__module__))
+            self._check(cls.__module__, cls.__qualname__, where)
             return
-        self._next((base, cls.__qualname__) for base in cls.__mro__[1:])
+        self._next((base, cls.__qualname__) for base in (type(cls), *cls.__mro__[1:]))
+        if "_abc_impl" in vars(cls):
+            registered, *_ = abc._get_dump(cls)  # type: ignore[attr-defined]
+            self._add(*sorted(str(outside.home(other())) for other in registered))
+        not_read = _NOT_READ | (_SAMPLES if any(_is_op(base) for base in cls.__mro__) else set())
         for name, value in sorted(vars(cls).items()):
-            if name not in _NOT_READ:
+            if name not in not_read:
                 self._add(name)
                 self._steps.append((value, f"{cls.__qualname__}.{name}"))
 
     def _instance(self, thing: Any, where: str) -> None:
         cls = type(thing)
-        if hasattr(thing, "numpy") and hasattr(thing, "dtype"):  # a Tensor or NDArray
+        if outside.is_ours(cls.__module__) and hasattr(cls, "numpy"):  # a Tensor or NDArray
             self._next([(np.asarray(thing.numpy()), where)])
             return
         self._add("instance")
-        slots = [name for base in cls.__mro__ for name in getattr(base, "__slots__", ())]
-        values = dict(getattr(thing, "__dict__", {}))
-        values |= {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-        parts = [(cls, where)]
+        values = dict(_got(object.__getattribute__, thing, "__dict__") or {})
+        for base in cls.__mro__:
+            for slot in vars(base).values():
+                if isinstance(slot, types.MemberDescriptorType) and slot.__objclass__ is base:
+                    values[slot.__name__] = _got(slot.__get__, thing)
+        parts = [(cls, where), *((part, where) for part in _parts(thing) or ())]
         for name, value in sorted(values.items()):
             parts += [(name, where), (value, f"{where}.{name}" if where else name)]
         self._next(parts)
 
 
-# Of a class: what says nothing of what its code does.
+class _Pickler(pickle.Pickler):
+    """Pickles what is not written in Python, and gives out what in it is: that is followed."""
+
+    def __init__(self, top: Any) -> None:
+        self.file, self.found, self._top = io.BytesIO(), list[Any](), top
+        super().__init__(self.file, 5)
+
+    def persistent_id(self, thing: Any) -> int | None:
+        cls = type(thing)
+        is_data = outside.is_known(cls.__module__) and not isinstance(thing, (*_NAMED, _PROXY))
+        if thing is self._top or is_data:
+            return None
+        self.found.append(thing)
+        return len(self.found)
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MORE_THAN_A_NAME = (types.GenericAlias, types.GeneratorType, types.CoroutineType)
+_PROXY = types.MappingProxyType
+_CACHED = type(functools.cache(lambda: None))
+# What a pickle names instead of telling what it is, or refuses.
+_NAMED = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type),
+    *(property, staticmethod, classmethod, functools.partial, functools.cached_property, _CACHED),
+)
+# Of a class: what says nothing of what its code does, or is only there once it was asked for.
 _NOT_READ = {
-    *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__"),
-    *("__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__"),
-    *("__match_args__", "__abstractmethods__", "_abc_impl", "samples", "error_samples"),
+    *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
+    *("__firstlineno__", "__static_attributes__", "__dataclass_params__", "__slotnames__"),
+    *("__match_args__", "__abstractmethods__", "_abc_impl", "__annotations_cache__"),
 }
+_SAMPLES = {"samples", "error_samples"}  # of an op
 
 
-def _names(code: types.CodeType) -> Iterable[str]:
-    """Every name that a piece of code and those inside it read: globals and attributes."""
-    pending, found = [code], dict[str, None]()
-    while pending:
-        item = pending.pop()
-        found |= dict.fromkeys(item.co_names)
-        pending += [c for c in item.co_consts if isinstance(c, types.CodeType)]
+def _is_op(cls: type) -> bool:
+    return outside.is_ours(cls.__module__) and "error_samples" in vars(cls)
+
+
+def _parts(thing: Any) -> list[Any] | None:
+    """What the built-in part of a thing holds; None where that has no parts."""
+    if isinstance(thing, (set, frozenset)):
+        return sorted(thing, key=lambda item: _ADDRESS.sub("", repr(item)))
+    if isinstance(thing, (dict, _PROXY)):
+        return [part for pair in thing.items() for part in pair]
+    if isinstance(thing, (list, tuple)):
+        return list(thing)
+    if isinstance(thing, (staticmethod, classmethod)):
+        return [thing.__func__]
+    if isinstance(thing, property):
+        return [thing.fget, thing.fset, thing.fdel]
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, functools.cached_property):
+        return [thing.func]
+    if isinstance(thing, _CACHED):
+        return [thing.__wrapped__, dict(vars(thing))]
+    if isinstance(thing, BaseException):
+        return [*thing.args]
+    for kind in _PLAIN[2:]:
+        if isinstance(thing, kind):
+            return [kind.__repr__(thing)]
+    return None
+
+
+def _got(get: Any, *args: Any) -> Any:
+    try:
+        return get(*args)
+    except AttributeError:  # a slot that is not set, an object without attributes
+        return None
+
+
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
     return found
-
-
-def _read_of(module: Any, names: Iterable[str], where: str) -> list[tuple[Any, str]]:
-    """What may be read of a module by code with these names; nothing of any other object."""
-    if not isinstance(module, types.ModuleType) or _is_known(module.__name__):
-        return []
-    inside = vars(module)
-    return [(inside[n], f"{module.__name__}.{n} in {where}") for n in names if n in inside]
 
 
 def _has_parts(cls: type) -> bool:
     """Whether what its instances hold can be seen from Python."""
     return any("__dict__" in vars(base) or "__slots__" in vars(base) for base in cls.__mro__)
-
-
-def _is_known(module: str | None) -> bool:
-    """Whether a module's code is told by its name and a version."""
-    top = (module or "").partition(".")[0]
-    return top in sys.stdlib_module_names or top in _BY_VERSION or top == "builtins"
-
-
-def _is_ours(module: str | None) -> bool:
-    return (module or "").partition(".")[0] == "needle"
-
-
-def _version(module: str | None) -> str:
-    """The version of the package that a module is of; Python's for its own library."""
-    top = (module or "").partition(".")[0]
-    if top in sys.stdlib_module_names or top == "builtins":
-        return sys.version
-    try:
-        return str(getattr(sys.modules.get(top), "__version__", "")) or metadata.version(top)
-    except metadata.PackageNotFoundError:
-        return ""
