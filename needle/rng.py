@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ._state import state
+from .backend_ndarray.arguments import count
 from .backend_ndarray.locks import fork_safe_lock
 
 _lock = fork_safe_lock()
@@ -29,8 +30,12 @@ _own = _Own()
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds needle's own generator, which is used from now on (by all threads)."""
+    """Seeds needle's own generator, which is used from now on (by all threads).
+
+    TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1.
+    """
     global _generator
+    seed = count("manual_seed", "seed", seed, 0)
     with _lock:
         _generator = np.random.Generator(np.random.PCG64(seed))
 

@@ -45,9 +45,12 @@ def save(
     """Writes a module's state, or Tensors (or arrays) by name, to `path`.
 
     `metadata` are strings to keep with them. The file appears whole or not at all: it is written
-    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor and
-    for a masked array.
+    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor or
+    no path and for a masked array.
     """
+    path = _as_path("save", path)
+    if not isinstance(values, (Module, Mapping)):
+        raise TypeError(f"save: a {type(values).__name__} is no Module and no dict of tensors")
     tensors = values.state_dict() if isinstance(values, Module) else values
     header: dict[str, Any] = {}
     if metadata:
@@ -80,16 +83,16 @@ def save(
             little = array.dtype.newbyteorder("<")
             file.write(np.ascontiguousarray(array, dtype=little).tobytes())
 
-    _write_atomically(Path(path), write)
+    _write_atomically(path, write)
 
 
 def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str, Tensor]:
     """Tensors by name, without gradients, from a safetensors file.
 
     OSError when it cannot be read; ValueError that says what is wrong when it is truncated, damaged
-    or holds a dtype that needle does not store.
+    or holds a dtype that needle does not store, TypeError for what is no path.
     """
-    path = Path(path)
+    path = _as_path("load", path)
     header, values = _read(path)
     out = {}
     for name, entry in header.items():
@@ -106,10 +109,18 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The strings that were saved with the tensors. Errors as for `load`."""
-    path = Path(path)
+    path = _as_path("load_metadata", path)
     with open(path, "rb") as file:
         header = _header(path, file)
     return dict(header.get("__metadata__") or {})
+
+
+def _as_path(name: str, path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"{name}: path {path!r} is a {type(path).__name__}, not a str or a Path")
+    if "\0" in os.fspath(path):
+        raise ValueError(f"{name}: path {os.fspath(path)!r} has a NUL in it")
+    return Path(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], memoryview]:

@@ -44,6 +44,8 @@ def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
         raise TypeError(f"{name}: shape {shape!r} must be made of integers") from None
     if any(n < 0 and not (open_extent and n == -1) for n in out):
         raise ShapeError(f"{name}: shape {out} has a negative extent")
+    if any(n >= 2**63 for n in out):
+        raise ShapeError(f"{name}: shape {out} has an extent beyond 2**63 - 1")
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index as as_int
 from typing import Any
 
-from .device import Device, cuda, default_device
+from .device import Device, as_device, cuda, default_device
 from .dtypes import dtype_name
 from .masked import refuse_masked
 from .ndarray import NDArray, wrap
@@ -20,7 +20,7 @@ def _extents(shape: Any) -> tuple[int, ...]:
 
 def empty(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
     """Uninitialised array. ValueError for a bad shape, MemoryError when it does not fit."""
-    device = device or default_device()
+    device = as_device(device)
     return wrap(device, device.kernels.empty(_extents(shape), dtype_name(dtype)))
 
 
@@ -57,7 +57,7 @@ def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
     if kind not in _CPU_MEMORY and kind not in _CUDA_MEMORY:
         raise BufferError(f"from_dlpack: DLPack device type {kind} is not CPU or CUDA memory")
     here = cuda(index) if kind in _CUDA_MEMORY else default_device()
-    device = device or here
+    device = as_device(device, here)
     if (device.name == "cuda") != (here.name == "cuda") or device.index != here.index:
         raise BufferError(f"from_dlpack: the memory is on {here}, not on {device}")
     if not device.enabled():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import cuda_device
+from .arguments import count
 from .masked import as_numpy
 
 if TYPE_CHECKING:
@@ -197,13 +198,23 @@ def cpu_numpy() -> Device:
 
 def cuda(index: int = 0) -> Device:
     """The CUDA GPU of that index; `enabled()` is False where there is none, and using it raises
-    RuntimeError."""
-    return _device("cuda", index)
+    RuntimeError. TypeError or ValueError for what is no index."""
+    return _device("cuda", count("cuda", "index", index, 0))
 
 
 def default_device() -> Device:
     """Where arrays go when no device is named: the native CPU."""
     return _CPU
+
+
+def as_device(device: Device | None, default: Device | None = None) -> Device:
+    """`device`; None is `default`, or where that is None the default device. TypeError for what is
+    no Device."""
+    if device is None:
+        return default or _CPU
+    if not isinstance(device, Device):
+        raise TypeError(f"device {device!r} is a {type(device).__name__}, not one as needle.cpu()")
+    return device
 
 
 def all_devices() -> list[Device]:

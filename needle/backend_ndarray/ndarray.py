@@ -12,7 +12,7 @@ import numpy as np
 
 from . import indexing
 from .cuda_device import consumer_stream
-from .device import Device, default_device
+from .device import Device, as_device
 from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
 from .elementwise import Elementwise
 from .masked import as_numpy
@@ -138,7 +138,7 @@ class NDArray(Elementwise):
 
     def to(self, device: Device) -> NDArray:
         """Self when already there, else a copy on `device`."""
-        if device is self.device:
+        if as_device(device) is self.device:
             return self
         if device.name == self.device.name == "cuda":
             return wrap(device, device.kernels.transfer(self.view, device.index))
@@ -401,7 +401,7 @@ def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArr
     Without `dtype` NumPy arrays keep theirs, and Python floats become float32.
     TypeError for dtypes that needle does not store, and for masked arrays.
     """
-    device = device or (values.device if isinstance(values, NDArray) else default_device())
+    device = as_device(device, values.device if isinstance(values, NDArray) else None)
     if isinstance(values, NDArray):
         moved = values.to(device)
         return moved.astype(dtype or moved.dtype, copy=moved.view is values.view)

@@ -1,20 +1,22 @@
 """The number of threads that the native CPU kernels use."""
 
-from operator import index as as_int
+from numbers import Integral
 
 from .device import cpu
 
 
 def set_num_threads(count: int) -> None:
-    """Threads for one kernel call, the caller included (256 at most). ValueError below 1.
+    """Threads for one kernel call, the caller included; 256 are used at most, whatever `count` is.
+    ValueError below 1, TypeError for what is no integer.
 
     The default is the number of cores this process may use (affinity and cgroup quota), or
     NEEDLE_NUM_THREADS.
     """
-    count = as_int(count)
+    if not isinstance(count, Integral) or isinstance(count, bool):
+        raise TypeError(f"set_num_threads: count {count!r} is no integer")
     if count < 1:
-        raise ValueError(f"set_num_threads: {count} is below 1")
-    cpu().kernels.set_num_threads(min(count, 2**31 - 1))  # a C int
+        raise ValueError(f"set_num_threads: count {count} is below 1")
+    cpu().kernels.set_num_threads(min(int(count), 2**31 - 1))  # a C int
 
 
 def get_num_threads() -> int:

@@ -50,6 +50,9 @@ class NDArrayDataset(Dataset):
     def __init__(self, *arrays: Any) -> None:
         super().__init__()
         self.arrays = tuple(as_numpy(a, "NDArrayDataset") for a in arrays)
+        for a in self.arrays:
+            if not a.ndim:
+                raise ValueError(f"NDArrayDataset: {a!r} has no rows")
         lengths = [len(a) for a in self.arrays]
         if len(set(lengths)) != 1:
             raise ValueError(f"NDArrayDataset: arrays of lengths {lengths}; they must be equal")

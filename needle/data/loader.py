@@ -15,6 +15,8 @@ import numpy as np
 from .. import rng
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import count
+from ..backend_ndarray.device import as_device
 from .dataset import Dataset
 
 _SEEDS = 2**63
@@ -38,7 +40,7 @@ class DataLoader:
     every run, and so is what transforms draw. The last batch may be smaller unless `drop_last`.
     `workers` threads prepare batches ahead; batches and their order are the same for any number.
     `state_dict` and `load_state_dict` carry the position over to another run. ValueError for a
-    batch size below 1 or a negative number of workers.
+    batch size below 1, a negative seed or number of workers; TypeError for what is no integer.
     """
 
     def __init__(
@@ -52,18 +54,15 @@ class DataLoader:
         workers: int = 0,
         device: Device | None = None,
     ) -> None:
-        batch_size = 1 if batch_size is None else as_int(batch_size)
-        if batch_size < 1:
-            raise ValueError(f"DataLoader: batch_size {batch_size} is below 1")
-        if as_int(workers) < 0:
-            raise ValueError(f"DataLoader: workers {workers} is negative")
+        if not hasattr(dataset, "batch"):
+            raise TypeError(f"DataLoader: dataset is a {type(dataset).__name__}, not a Dataset")
         self.dataset = dataset
-        self.batch_size = batch_size
+        self.batch_size = count("DataLoader", "batch_size", 1 if batch_size is None else batch_size)
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = None if seed is None else count("DataLoader", "seed", seed, 0)
         self.drop_last = drop_last
-        self.workers = as_int(workers)
-        self.device = device
+        self.workers = count("DataLoader", "workers", workers, 0)
+        self.device = None if device is None else as_device(device)
         self.epoch = 0  # passes begun; with the seed it decides the order of the next
         self._pass: _Pass | None = None  # the last one begun
         self._resumes = False  # whether the next pass goes on with that one

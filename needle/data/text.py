@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from operator import index as as_int
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +48,8 @@ class Corpus:
 
     def __init__(self, base_dir: str | os.PathLike[str], max_lines: int | None = None) -> None:
         base = Path(base_dir)
+        if max_lines is not None:
+            count("Corpus", "max_lines", max_lines, 0)
         self.dictionary = Dictionary()
         self.train = self.tokenize(_find(base, "train.txt"), max_lines)
         self.test = self.tokenize(_find(base, "test.txt"), max_lines)
@@ -87,7 +89,7 @@ def batchify(
     What is left over is dropped. An array of `dtype` (None: int32); `device` is the course's and
     unused. ValueError when the batch size is below 1 or above the length of the data.
     """
-    size = as_int(batch_size)
+    size = count("batchify", "batch_size", batch_size)
     if not 1 <= size <= len(data):
         raise ValueError(f"batchify: batch_size {size} is not in 1..{len(data)}, the data's length")
     rows = len(data) // size
@@ -103,9 +105,10 @@ def get_batch(
     (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or what there
     is. Tensors without gradient, of `dtype` (None: the array's). IndexError when row i has no next.
     """
-    count = min(as_int(bptt), len(batches) - 1 - i)
-    if i < 0 or count < 1:
+    i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
+    rows = min(wanted, len(batches) - 1 - i)
+    if i < 0 or rows < 1:
         raise IndexError(f"get_batch: row {i} and {bptt} of {len(batches)} rows leave no target")
-    data, target = batches[i : i + count], batches[i + 1 : i + 1 + count].reshape(-1)
+    data, target = batches[i : i + rows], batches[i + 1 : i + 1 + rows].reshape(-1)
     make: Any = {"device": device, "dtype": dtype, "requires_grad": False}
     return Tensor(data, **make), Tensor(target, **make)

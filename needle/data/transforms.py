@@ -6,12 +6,12 @@ a DataLoader gives every batch one of its own, so they do not depend on the numb
 
 from __future__ import annotations
 
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from .. import rng
+from ..backend_ndarray.arguments import count, share
 
 Array = np.ndarray[Any, Any]
 
@@ -27,9 +27,7 @@ class RandomFlipHorizontal(Transform):
     """Left and right exchanged with probability `p`. ValueError unless p is in [0, 1]."""
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"RandomFlipHorizontal: p {p} is not in [0, 1]")
-        self.p = p
+        self.p = share("RandomFlipHorizontal", "p", p)
 
     def __call__(self, img: Array) -> Array:
         flip = float(rng.uniform((), 0.0, 1.0)) < self.p
@@ -43,9 +41,7 @@ class RandomCrop(Transform):
     """
 
     def __init__(self, padding: int = 3) -> None:
-        if as_int(padding) < 0:
-            raise ValueError(f"RandomCrop: padding {padding} is negative")
-        self.padding = as_int(padding)
+        self.padding = count("RandomCrop", "padding", padding, 0)
 
     def __call__(self, img: Array) -> Array:
         p = self.padding

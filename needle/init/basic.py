@@ -1,7 +1,8 @@
 """Tensors filled with one value or with random numbers.
 
 Everywhere: `shape` as separate ints (or one tuple), `device` None for the default device, and
-`requires_grad` False by default.
+`requires_grad` False by default. What is no shape or no number is a TypeError or ValueError that
+names it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
-from ..autograd import Tensor
+from ..autograd import Tensor, Value
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..spec import as_shape
 
 
@@ -40,12 +42,14 @@ def zeros(*shape: Any, **options: Any) -> Tensor:
 
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
-    """Ones in the shape, dtype and device of `array`."""
+    """Ones in the shape, dtype and device of `array`. TypeError for what is no Tensor."""
+    _check_tensor("ones_like", array)
     return ones(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
-    """Zeros in the shape, dtype and device of `array`."""
+    """Zeros in the shape, dtype and device of `array`. TypeError for what is no Tensor."""
+    _check_tensor("zeros_like", array)
     return zeros(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
@@ -58,6 +62,7 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:
     """Uniform on [low, high). TraceError while tracing."""
+    low, high = finite("rand", "low", low), finite("rand", "high", high)
     values = rng.uniform(as_shape("rand", shape), low, high)
     return _tensor(values, device, dtype, requires_grad)
 
@@ -71,6 +76,7 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed. TraceError while tracing."""
+    mean, std = finite("randn", "mean", mean), not_negative("randn", "std", std)
     values = rng.normal(as_shape("randn", shape), mean, std)
     return _tensor(values, device, dtype, requires_grad)
 
@@ -83,6 +89,7 @@ def randb(
     requires_grad: bool = False,
 ) -> Tensor:
     """True (1) with probability `p`. TraceError while tracing."""
+    p = share("randb", "p", p)
     values = rng.uniform(as_shape("randb", shape), 0.0, 1.0) < p
     return _tensor(values, device, dtype, requires_grad)
 
@@ -98,12 +105,18 @@ def one_hot(
 
     IndexError for a number outside 0..n - 1.
     """
+    n = count("one_hot", "n", n, 0)
     if not isinstance(i, Tensor):
         i = Tensor(i, device=device, requires_grad=False)
     out = ops.one_hot(i.detach(), n, dtype)
     if device is not None and device is not out.device:
         out = out.to(device)
     return Tensor(out, requires_grad=True) if requires_grad else out
+
+
+def _check_tensor(name: str, array: Any) -> None:
+    if not isinstance(array, Value):
+        raise TypeError(f"{name}: array is a {type(array).__name__}, not a Tensor")
 
 
 def _tensor(

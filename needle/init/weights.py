@@ -9,6 +9,8 @@ import math
 from typing import Any
 
 from ..autograd import Tensor
+from ..backend_ndarray.arguments import counts, finite, not_negative
+from ..spec import as_shape
 from .basic import rand, randn
 
 
@@ -16,16 +18,20 @@ def xavier_uniform(
     fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
 ) -> Tensor:
     """Uniform on +-gain * sqrt(6 / (fan_in + fan_out)); shape (fan_in, fan_out) unless given."""
-    bound = gain * math.sqrt(6 / (fan_in + fan_out))
-    return rand(*_shape(fan_in, fan_out, shape), low=-bound, high=bound, **options)
+    counts("xavier_uniform", fan_in=fan_in, fan_out=fan_out)
+    bound = finite("xavier_uniform", "gain", gain) * math.sqrt(6 / (fan_in + fan_out))
+    shape = _shape("xavier_uniform", fan_in, fan_out, shape)
+    return rand(*shape, low=-bound, high=bound, **options)
 
 
 def xavier_normal(
     fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
 ) -> Tensor:
     """Normal, std = gain * sqrt(2 / (fan_in + fan_out)); shape (fan_in, fan_out) unless given."""
-    std = gain * math.sqrt(2 / (fan_in + fan_out))
-    return randn(*_shape(fan_in, fan_out, shape), std=std, **options)
+    counts("xavier_normal", fan_in=fan_in, fan_out=fan_out)
+    std = not_negative("xavier_normal", "gain", gain) * math.sqrt(2 / (fan_in + fan_out))
+    shape = _shape("xavier_normal", fan_in, fan_out, shape)
+    return randn(*shape, std=std, **options)
 
 
 def kaiming_uniform(
@@ -35,8 +41,10 @@ def kaiming_uniform(
 
     ValueError for a nonlinearity other than "relu".
     """
+    counts("kaiming_uniform", fan_in=fan_in, fan_out=fan_out)
     bound = _gain("kaiming_uniform", nonlinearity) * math.sqrt(3 / fan_in)
-    return rand(*_shape(fan_in, fan_out, shape), low=-bound, high=bound, **options)
+    shape = _shape("kaiming_uniform", fan_in, fan_out, shape)
+    return rand(*shape, low=-bound, high=bound, **options)
 
 
 def kaiming_normal(
@@ -46,8 +54,10 @@ def kaiming_normal(
 
     ValueError for a nonlinearity other than "relu".
     """
+    counts("kaiming_normal", fan_in=fan_in, fan_out=fan_out)
     std = _gain("kaiming_normal", nonlinearity) / math.sqrt(fan_in)
-    return randn(*_shape(fan_in, fan_out, shape), std=std, **options)
+    shape = _shape("kaiming_normal", fan_in, fan_out, shape)
+    return randn(*shape, std=std, **options)
 
 
 def _gain(name: str, nonlinearity: str) -> float:
@@ -56,5 +66,5 @@ def _gain(name: str, nonlinearity: str) -> float:
     return math.sqrt(2.0)
 
 
-def _shape(fan_in: int, fan_out: int, shape: Any) -> tuple[int, ...]:
-    return (fan_in, fan_out) if shape is None else tuple(shape)
+def _shape(name: str, fan_in: int, fan_out: int, shape: Any) -> tuple[int, ...]:
+    return (fan_in, fan_out) if shape is None else as_shape(name, shape)

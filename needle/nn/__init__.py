@@ -1,4 +1,8 @@
-"""Modules: parameters and layers."""
+"""Modules: parameters and layers.
+
+Sizes and numbers of things are integers of at least 1. A constructor that is given anything else
+raises TypeError or ValueError, which names the module, the argument and its value.
+"""
 
 from .attention import AttentionLayer, MultiHeadAttention, Transformer, TransformerLayer
 from .basic import (

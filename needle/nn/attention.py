@@ -10,6 +10,7 @@ import numpy as np
 from .. import init, ops
 from ..autograd import Tensor, make_const
 from ..backend_ndarray import Device, NDArray
+from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import finfo, is_floating
 from ..errors import ShapeError
 from .basic import Dropout, Linear, ReLU, Sequential
@@ -88,6 +89,15 @@ class AttentionLayer(Module):
         k_features = q_features if k_features is None else k_features
         v_features = q_features if v_features is None else v_features
         out_features = q_features if out_features is None else out_features
+        counts(
+            "AttentionLayer",
+            q_features=q_features,
+            num_head=num_head,
+            dim_head=dim_head,
+            k_features=k_features,
+            v_features=v_features,
+            out_features=out_features,
+        )
         self.num_head = num_head
         self.dim_head = dim_head
         inner = num_head * dim_head
@@ -146,6 +156,13 @@ class TransformerLayer(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
+        counts(
+            "TransformerLayer",
+            q_features=q_features,
+            num_head=num_head,
+            dim_head=dim_head,
+            hidden_size=hidden_size,
+        )
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = AttentionLayer(
             q_features, num_head, dim_head, dropout=dropout, causal=causal, **where
@@ -189,6 +206,15 @@ class Transformer(Module):
         sequence_len: int = 2048,
     ) -> None:
         super().__init__()
+        counts(
+            "Transformer",
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            num_head=num_head,
+            dim_head=dim_head,
+            sequence_len=sequence_len,
+        )
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embedding_size = embedding_size
         self.batch_first = batch_first

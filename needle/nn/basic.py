@@ -8,6 +8,7 @@ from typing import Any
 from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import counts, fraction
 from .module import Module, Parameter
 
 
@@ -33,6 +34,7 @@ class Linear(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
+        counts("Linear", in_features=in_features, out_features=out_features)
         self.in_features = in_features
         self.out_features = out_features
         where: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -98,6 +100,8 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module) -> None:
         super().__init__()
+        for i, module in enumerate(modules):
+            _check_module("Sequential", f"modules[{i}]", module)
         self.modules = modules
 
     def forward(self, x: Any) -> Any:
@@ -106,11 +110,17 @@ class Sequential(Module):
         return x
 
 
+def _check_module(owner: str, what: str, module: Any) -> None:
+    if not callable(module):
+        raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
+
+
 class Residual(Module):
     """y = fn(x) + x."""
 
     def __init__(self, fn: Module) -> None:
         super().__init__()
+        _check_module("Residual", "fn", fn)
         self.fn = fn
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,9 +132,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"Dropout: p {p} is not in [0, 1)")
-        self.p = p
+        self.p = fraction("Dropout", "p", p)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

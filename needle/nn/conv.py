@@ -7,6 +7,8 @@ from typing import Any
 from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import counts
+from ..ops.window import as_window
 from .module import Module, Parameter
 
 
@@ -44,16 +46,18 @@ class Conv(Module):
         dilation: Any = 1,
     ) -> None:
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
+        counts("Conv", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"Conv: groups {groups} does not divide {in_channels} and {out_channels} channels"
             )
-        kernel = as_pair(kernel_size)
+        stay = padding is None  # then each extent is the same at stride 1
+        kernel = as_window("Conv", kernel_size, stride, 0 if stay else padding, dilation).kernel
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = kernel_size
         self.stride = stride
-        self.padding = tuple(k // 2 for k in kernel) if padding is None else padding
+        self.padding = tuple(k // 2 for k in kernel) if stay else padding
         self.groups = groups
         self.dilation = dilation
         where: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -84,12 +88,6 @@ class Conv(Module):
         )
 
 
-def as_pair(value: Any) -> tuple[int, int]:
-    """An int or a pair as a pair."""
-    rows, columns = value if isinstance(value, (tuple, list)) else (value, value)
-    return rows, columns
-
-
 class MaxPool2d(Module):
     """Largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
@@ -104,6 +102,7 @@ class MaxPool2d(Module):
         self.stride = kernel_size if stride is None else stride
         self.padding = padding
         self.dilation = dilation
+        as_window("MaxPool2d", kernel_size, self.stride, padding, dilation)
 
     def forward(self, x: Tensor) -> Tensor:
         pooled = ops.max_pool(
@@ -129,6 +128,7 @@ class AvgPool2d(Module):
         self.kernel_size = kernel_size
         self.stride = kernel_size if stride is None else stride
         self.padding = padding
+        as_window("AvgPool2d", kernel_size, self.stride, padding, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         pooled = ops.avg_pool(channels_last(x), self.kernel_size, self.stride, self.padding)

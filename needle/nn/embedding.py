@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import INTEGER
 from .module import Module, Parameter
 
@@ -24,6 +25,7 @@ class Embedding(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
+        counts("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.weight = Parameter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import ops
 from ..autograd import Tensor
+from ..backend_ndarray.arguments import share
 from ..errors import ShapeError
 from .module import Module
 
@@ -35,9 +36,7 @@ class CrossEntropyLoss(_Loss):
 
     def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"CrossEntropyLoss: label_smoothing {label_smoothing} not in [0, 1]")
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = share("CrossEntropyLoss", "label_smoothing", label_smoothing)
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if logits.ndim != 2 or y.shape != logits.shape[:1]:

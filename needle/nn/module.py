@@ -91,8 +91,10 @@ class Module:
 
         ValueError lists every missing and unexpected name (with strict), every wrong shape and
         dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
-        array. Then nothing has been changed.
+        array, and what is no array. Then nothing has been changed.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"load_state_dict: a {type(values).__name__} is no dict of tensors")
         own = dict(self.named_tensors())
         missing = [f"missing {n!r}" for n in own if n not in values] if strict else []
         extra = [f"unexpected {n!r}" for n in values if n not in own] if strict else []
@@ -101,6 +103,10 @@ class Module:
             if name in values:
                 value = values[name]
                 refuse_masked(value, f"load_state_dict: {name!r}")
+                if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                    raise TypeError(
+                        f"load_state_dict: {name!r} is a {type(value).__name__}, not a tensor"
+                    )
                 shape, dtype = tuple(value.shape), dtype_name(value.dtype)
                 if shape != tensor.shape:
                     wrong.append(f"{name!r} has shape {shape}, not {tensor.shape}")

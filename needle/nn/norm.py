@@ -8,6 +8,7 @@ from typing import Any
 from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import count, counts, not_negative, share
 from ..errors import ShapeError
 from .conv import channels_first, channels_last
 from .module import Module, Parameter
@@ -23,8 +24,8 @@ class LayerNorm1d(Module):
         self, dim: int, eps: float = 1e-5, device: Device | None = None, dtype: str = "float32"
     ) -> None:
         super().__init__()
-        self.dim = dim
-        self.eps = eps
+        self.dim = count("LayerNorm1d", "dim", dim)
+        self.eps = not_negative("LayerNorm1d", "eps", eps)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = Parameter(init.ones(dim, **where))
         self.bias = Parameter(init.zeros(dim, **where))
@@ -53,9 +54,10 @@ class BatchNorm1d(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
-        self.dim = dim
-        self.eps = eps
-        self.momentum = momentum
+        name = type(self).__name__
+        self.dim = count(name, "dim", dim)
+        self.eps = not_negative(name, "eps", eps)
+        self.momentum = share(name, "momentum", momentum)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = Parameter(init.ones(dim, **where))
         self.bias = Parameter(init.zeros(dim, **where))
@@ -117,11 +119,12 @@ class GroupNorm(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
-        if num_groups < 1 or num_channels % num_groups:
+        counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_groups} groups do not divide {num_channels}")
         self.num_groups = num_groups
         self.num_channels = num_channels
-        self.eps = eps
+        self.eps = not_negative("GroupNorm", "eps", eps)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = Parameter(init.ones(num_channels, **where))
         self.bias = Parameter(init.zeros(num_channels, **where))

@@ -12,6 +12,7 @@ from typing import Any
 from .. import init, ops
 from ..autograd import Tensor
 from ..backend_ndarray import Device
+from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
 from .module import Module, Parameter
 
@@ -32,6 +33,7 @@ class _Cell(Module):
         dtype: str = "float32",
     ) -> None:
         super().__init__()
+        counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
         bound = 1 / math.sqrt(hidden_size)
@@ -90,7 +92,7 @@ class RNNCell(_Cell):
         dtype: str = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
-        if nonlinearity not in _NONLINEARITIES:
+        if nonlinearity not in tuple(_NONLINEARITIES):  # of any type
             known = " or ".join(map(repr, _NONLINEARITIES))
             raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
         self.nonlinearity = nonlinearity
@@ -201,8 +203,7 @@ class LSTM(Module):
 
 
 def _input_sizes(name: str, input_size: int, hidden_size: int, num_layers: int) -> list[int]:
-    if num_layers < 1:
-        raise ValueError(f"{name}: num_layers {num_layers} is below 1")
+    counts(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
     return [input_size] + [hidden_size] * (num_layers - 1)
 
 

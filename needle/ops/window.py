@@ -7,7 +7,7 @@ gradient. Convolution and pooling use the same geometry.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from math import prod
 from operator import index as as_int
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..autograd import Tensor, apply
 from ..backend_ndarray import zeros
+from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
@@ -66,8 +67,9 @@ class Window(NamedTuple):
 
 def as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
     """Each an int or a pair. TypeError and ValueError otherwise."""
-    given = (kernel, stride, padding, dilation)
-    return _as_window(name, *(tuple(v) if isinstance(v, list) else v for v in given))
+    given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
+    # What cannot be a key of the cache is no int either: its text is refused in its place.
+    return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
@@ -88,6 +90,8 @@ def _pair(name: str, what: str, value: Any, least: int) -> Pair:
         raise TypeError(f"{name}: {what} {value!r} must be an int or two") from None
     if min(rows, columns) < least:
         raise ValueError(f"{name}: {what} {value} must be at least {least}")
+    if max(rows, columns) > LARGEST:
+        raise ValueError(f"{name}: {what} {value} must be below 2**63")
     return rows, columns
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ..autograd import Tensor
 from ..backend_ndarray import NDArray
-from .optimizer import Optimizer, fraction, not_negative, zeros_of
+from ..backend_ndarray.arguments import fraction, not_negative
+from .optimizer import Optimizer, zeros_of
 
 
 class Adam(Optimizer):

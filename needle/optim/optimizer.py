@@ -9,18 +9,21 @@ from typing import Any
 from .._state import state
 from ..autograd import Tensor
 from ..backend_ndarray import Device, NDArray, zeros
+from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 
 
 class Optimizer:
     """Base of all optimizers. `params` are the tensors to change; those without grad are skipped.
 
-    Raises ValueError for no parameters or a negative learning rate, TypeError for a parameter that
-    is no floating-point Tensor.
+    Raises ValueError for no parameters or a learning rate that is negative or not finite, TypeError
+    for one that is no number, and for a parameter that is no floating-point Tensor.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         name = type(self).__name__
+        if isinstance(params, Tensor) or not isinstance(params, Iterable):
+            raise TypeError(f"{name}: params is a {type(params).__name__}, not a list of Tensors")
         self.params = list(params)
         self.lr = not_negative(name, "lr", lr)
         if not self.params:
@@ -60,6 +63,7 @@ class Optimizer:
 
         Returns the norm before.
         """
+        not_negative("clip_grad_norm", "max_norm", max_norm)
         grads = [(p, p.grad.realize_cached_data()) for p in self.params if p.grad is not None]
         total = math.sqrt(sum(float((g * g).sum()) for _, g in grads))
         # As torch.nn.utils.clip_grad_norm_: a norm of zero must not divide by zero.
@@ -91,7 +95,9 @@ class Optimizer:
         ValueError lists everything that is missing, unexpected or does not fit; then nothing has
         been changed.
         """
-        state, numbers = values["state"], values["numbers"]
+        state, numbers = (values.get(k) for k in _PARTS) if isinstance(values, Mapping) else _PARTS
+        if not isinstance(state, Mapping) or not isinstance(numbers, Mapping):
+            raise ValueError(f"load_state_dict: {type(self).__name__}: not what state_dict gives")
         own, names = self._numbers(), self._arrays()
         wrong = [f"missing {name!r}" for name in own if name not in numbers]
         for name, number in numbers.items():
@@ -103,13 +109,19 @@ class Optimizer:
             if not (isinstance(i, int) and 0 <= i < len(self.params)):
                 wrong.append(f"there is no parameter {i!r}")
                 continue
+            if not isinstance(arrays, Mapping):
+                wrong.append(f"parameter {i} has a {type(arrays).__name__}, not tensors by name")
+                continue
             wrong += [f"parameter {i} lacks {name!r}" for name in names if name not in arrays]
             for name, array in arrays.items():
                 param = self.params[i]
                 if name not in names:
                     wrong.append(f"parameter {i} has an unexpected {name!r}")
                     continue
-                found = f"{array.dtype}{list(array.shape)}"
+                if not isinstance(array, Tensor):
+                    wrong.append(f"{name!r} of parameter {i} is a {type(array).__name__}")
+                    continue
+                found = str(array.spec)
                 needed = f"{compute_dtype(param.dtype)}{list(param.shape)}"
                 if found != needed:
                     wrong.append(f"{name!r} of parameter {i} is {found}, not {needed}")
@@ -129,25 +141,12 @@ class Optimizer:
 
 
 _NUMBERS = (bool, int, float)
+_PARTS = ("state", "numbers")  # of what state_dict gives
 
 
 def _copied(value: Tensor, device: Device) -> NDArray:
     data = value.realize_cached_data()
     return data.copy() if data.device is device else data.to(device)
-
-
-def not_negative(name: str, what: str, value: float) -> float:
-    """`value`, or ValueError when it is negative or no number."""
-    if not value >= 0:
-        raise ValueError(f"{name}: {what} {value} is not >= 0")
-    return value
-
-
-def fraction(name: str, what: str, value: float) -> float:
-    """`value`, or ValueError when it is not in [0, 1)."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name}: {what} {value} is not in [0, 1)")
-    return value
 
 
 def zeros_of(param: NDArray) -> NDArray:

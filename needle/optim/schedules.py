@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .optimizer import Optimizer, not_negative
+from ..backend_ndarray.arguments import count, not_negative
+from .optimizer import Optimizer
 
 
 class Schedule:
@@ -15,6 +16,9 @@ class Schedule:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            name = type(self).__name__
+            raise TypeError(f"{name}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
         self.optimizer = optimizer
         self.base_lr = optimizer.lr
         self.steps = 0
@@ -26,7 +30,7 @@ class Schedule:
 
     @steps.setter
     def steps(self, value: int) -> None:
-        self._steps = int(not_negative(type(self).__name__, "steps", value))
+        self._steps = count(type(self).__name__, "steps", value, 0)
         self.optimizer.lr = self.base_lr * self.factor(self._steps)
 
     def step(self) -> None:
@@ -42,6 +46,8 @@ class LambdaLR(Schedule):
     """factor = fn(steps)."""
 
     def __init__(self, optimizer: Optimizer, fn: Callable[[int], float]) -> None:
+        if not callable(fn):
+            raise TypeError(f"LambdaLR: fn is a {type(fn).__name__}, not a function")
         self.fn = fn
         super().__init__(optimizer)
 
@@ -53,7 +59,7 @@ class StepLR(Schedule):
     """factor = gamma ** (steps // step_size)."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        self.step_size = _at_least_one("StepLR", "step_size", step_size)
+        self.step_size = count("StepLR", "step_size", step_size)
         self.gamma = not_negative("StepLR", "gamma", gamma)
         super().__init__(optimizer)
 
@@ -80,7 +86,7 @@ class LinearLR(Schedule):
     ) -> None:
         self.start = not_negative("LinearLR", "start", start)
         self.end = not_negative("LinearLR", "end", end)
-        self.total = _at_least_one("LinearLR", "total", total)
+        self.total = count("LinearLR", "total", total)
         super().__init__(optimizer)
 
     def factor(self, steps: int) -> float:
@@ -93,9 +99,9 @@ class CosineLR(Schedule):
     cosine until step `total` from 1 to `end`, and stays there."""
 
     def __init__(self, optimizer: Optimizer, total: int, warmup: int = 0, end: float = 0.0) -> None:
-        self.total = _at_least_one("CosineLR", "total", total)
+        self.total = count("CosineLR", "total", total)
         self.end = not_negative("CosineLR", "end", end)
-        self.warmup = warmup
+        self.warmup = count("CosineLR", "warmup", warmup, 0)
         if not 0 <= warmup < total:
             raise ValueError(f"CosineLR: warmup {warmup} is not in [0, {total})")
         super().__init__(optimizer)
@@ -105,9 +111,3 @@ class CosineLR(Schedule):
             return (steps + 1) / (self.warmup + 1)
         done = min((steps - self.warmup) / (self.total - self.warmup), 1.0)
         return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
-
-
-def _at_least_one(name: str, what: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name}: {what} {value} is below 1")
-    return value

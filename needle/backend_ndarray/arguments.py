@@ -1,0 +1,63 @@
+"""What constructors ask of numbers: each error names who was called, the argument and its value."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+LARGEST = 2**63 - 1  # what an extent, and a C library's integer, can be
+
+
+def count(owner: str, what: str, value: Any, least: int = 1) -> int:
+    """`value` as an int. TypeError unless it is an integer, ValueError unless it is within
+    `least`..2**63 - 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not an integer")
+    number = int(value)
+    if not least <= number <= LARGEST:
+        raise ValueError(f"{owner}: {what} {value} is not in {least}..2**63 - 1")
+    return number
+
+
+def counts(owner: str, **values: Any) -> None:
+    """Each of `values` is an integer of at least 1, or an error as `count` raises."""
+    for what, value in values.items():
+        count(owner, what, value)
+
+
+def finite(owner: str, what: str, value: Any) -> float:
+    """`value` as a Python number. TypeError unless it is a number, ValueError unless finite."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{owner}: {what} {value} is not finite")
+    return value if isinstance(value, int) else number
+
+
+def not_negative(owner: str, what: str, value: Any) -> float:
+    """As `finite`; ValueError when it is negative, too."""
+    number = finite(owner, what, value)
+    if number < 0:
+        raise ValueError(f"{owner}: {what} {value} is not >= 0")
+    return number
+
+
+def fraction(owner: str, what: str, value: Any) -> float:
+    """As `finite`; ValueError when it is not in [0, 1), too."""
+    number = finite(owner, what, value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{owner}: {what} {value} is not in [0, 1)")
+    return number
+
+
+def share(owner: str, what: str, value: Any) -> float:
+    """As `finite`; ValueError when it is not in [0, 1], too."""
+    number = finite(owner, what, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{owner}: {what} {value} is not in [0, 1]")
+    return number
