@@ -180,15 +180,14 @@ def _clamp_between(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else torch.minimum(x, high)
 
 
-def _of_numbers(operation: str) -> Callable[..., Any]:
-    """Booleans as the numbers they stand for."""
-
-    def of(x: Any, *others: Any) -> Any:
-        return (
-            NotImplemented if "bool" not in str(x.dtype) else getattr(x.long(), operation)(*others)
-        )
-
-    return of
+def _power(x: Any, exponent: float) -> Any:
+    """Booleans as the numbers they stand for; small whole powers as products, as in PyTorch: TVM
+    warns of these on the terminal."""
+    if "bool" in str(x.dtype):
+        return x.long().pow(exponent)
+    if exponent not in (3, 4) or not x.is_floating_point():
+        return NotImplemented
+    return _in_float32(lambda x: x * x * (x if exponent == 3 else x * x))(x)
 
 
 def _never_of_integers(x: Any) -> Any:
@@ -323,6 +322,10 @@ def _vector_norm(
     x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """How many elements are not 0, and the square root of the sum of squares; no other norm."""
+    import torch
+
+    if x.ndim == 0:
+        return torch.linalg.vector_norm(x.reshape(1), ord, dtype=dtype).reshape(())
     if ord not in (0, 2):
         return NotImplemented
     x = x if dtype is None else x.to(dtype)
@@ -371,7 +374,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "clamp.Tensor": _clamp_between,
     "div.Tensor_mode": _divided,
     "div.Scalar_mode": _divided,
-    "pow.Tensor_Scalar": _of_numbers("pow"),
+    "pow.Tensor_Scalar": _power,
     "upsample_bilinear2d.vec": _resized("upsample_bilinear2d"),
     "upsample_bicubic2d.vec": _resized("upsample_bicubic2d"),
     "isfinite.default": lambda x: x.abs() < math.inf if x.is_floating_point() else x == x,

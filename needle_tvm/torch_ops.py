@@ -43,8 +43,12 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     q, k, v = (importer.env[given[name]] for name in ("query", "key", "value"))
     if given.get("enable_gqa"):
         k, v = (_repeated(emit, operand, shape_of(q)[-3]) for operand in (k, v))
-    (*lead, queries, features), keys = shape_of(q), shape_of(k)[-2]
+    leads = [shape_of(operand)[:-2] for operand in (q, k, v)]
+    lead, alike = np.broadcast_shapes(*leads), len(set(leads)) == 1
+    (queries, features), keys = shape_of(q)[-2:], shape_of(k)[-2]
     result, dtype = (*lead, queries, shape_of(v)[-1]), str(q.ty.dtype)
+    if keys == 0:
+        return emit(_op.zeros(result, dtype))
     mask, empty = None, None
     if given.get("is_causal"):  # the first key is seen in every row
         seen = np.tril(np.ones((queries, keys), bool))
@@ -53,11 +57,11 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
         value, mask = constant(given["attn_mask"]), importer.env[given["attn_mask"]]
         if value is not None:
             mask = relax.const(value if value.dtype == bool else value.astype(dtype))
-        if len(lead) > 2 and len(shape_of(mask)) > 3:
+        if alike and len(lead) > 2 and len(shape_of(mask)) > 3:
             mask = emit(_op.broadcast_to(mask, (*lead, *shape_of(mask)[-2:])))
             mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))
         mask, empty = _mask(emit, mask, value, dtype)
-    if all(list(shape_of(operand)[:-2]) == lead for operand in (q, k, v)):
+    if alike:
         # Heads of a batch: four axes, whatever there were.
         heads = lead[-1] if lead else 1
         q, k, v = (
@@ -75,7 +79,7 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     out = emit(_op.matmul(emit(_op.nn.softmax(scores, axis=-1)), v))
     if empty is not None:
         out = emit(_op.where(empty, relax.const(0.0, dtype), out))
-    return out if len(lead) == 2 else emit(_op.reshape(out, result))
+    return out if shape_of(out) == result else emit(_op.reshape(out, result))
 
 
 def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
@@ -194,6 +198,10 @@ def convolution(node: Any, importer: Any) -> Any:
         "out_dtype": str(x.ty.dtype),
     }
     if transposed:
+        if any(more >= step for more, step in zip(added, stride, strict=False)):
+            raise ValueError(
+                f"{node.target}: output_padding={added} with stride={stride}: TVM takes less alone"
+            )
         options["output_padding"] = added
     kind = getattr(_op.nn, f"conv{dims}d{'_transpose' if transposed else ''}")
     y = emit(kind(x, weight, **options))

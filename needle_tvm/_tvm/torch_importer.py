@@ -56,7 +56,7 @@ def from_exported_program(
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}
-            if given and all(map(_is_empty, given)):
+            if known is not None and given and all(map(_is_empty, given)):
                 return self.block_builder.emit(_of_nothing(node))
             computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
             for each, expr in given.items():

@@ -173,6 +173,27 @@ def test_a_constant_mask_without_empty_rows_costs_nothing(target):
     check(Function(causal), *inputs)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "mask"),
+    [
+        (((4, 3, 8), (4, 4, 6, 8), (4, 4, 6, 8)), None),
+        (((2, 4, 3, 8), (2, 1, 6, 8), (1, 4, 6, 5)), None),
+        (((3, 8), (4, 6, 8), (2, 1, 6, 8)), None),
+        (((2, 1, 4, 3, 8), (2, 3, 1, 6, 8), (6, 7)), (4, 3, 6)),
+        (((5, 1, 2, 3, 4), (5, 1, 2, 3, 4), (5, 1, 2, 3, 4)), (5, 1, 1, 1, 3)),
+        (((2, 3, 4), (2, 0, 4), (2, 0, 6)), None),
+    ],
+    ids=str,
+)
+def test_heads_and_batches_of_attention_broadcast(shapes, mask):
+    q, k, v = map(torch.randn, shapes)
+    seen = None if mask is None else torch.rand(mask) > 0.3
+    attend = torch.nn.functional.scaled_dot_product_attention
+    check(
+        Function(lambda q, k, v: attend(q, k, v, attn_mask=seen, is_causal=seen is None)), q, k, v
+    )
+
+
 def test_groups_of_heads_share_keys():
     model = attention(enable_gqa=True)
     check(model, torch.randn(2, 4, 9, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8))

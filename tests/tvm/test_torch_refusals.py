@@ -75,6 +75,11 @@ REFUSED = {
         [X + torch.eye(4)],
         r"^Applied: no translation of the operators aten\.linalg_inv_ex\.default, ",
     ),
+    "an option": (
+        nn.ConvTranspose3d(1, 1, 1, stride=2, dilation=3, output_padding=2).eval(),
+        [torch.ones(1, 1, 2, 2, 2)],
+        r"^ConvTranspose3d: aten\.convolution\.default: output_padding=\[2, 2, 2\] with stride",
+    ),
     "a converter": (
         Applied(
             lambda x: nn.functional.interpolate(x[None, None], 3, mode="bilinear", antialias=True)

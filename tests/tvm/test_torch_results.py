@@ -272,3 +272,24 @@ def test_functions_of_floats_take_integers(dtype):
         return (*found, torch.copysign(x, ~x), torch.exp2(x), torch.expm1(x), torch.sqrt(x))
 
     check(function, [x])
+
+
+def test_small_powers_are_exact_and_print_nothing(capfd):
+    x = torch.tensor([-3.0, -1e20, 0.0, 1.1, 40.0, float("nan"), float("inf")])
+    check(
+        lambda x: (x**3, x**4.0, x.half() ** 3, x.bfloat16().abs() ** 4, (x > 0) ** 3), [x], steps=2
+    )
+    assert capfd.readouterr().err == ""
+
+
+def test_axes_of_numbers_and_masks_of_nothing():
+    masked, infinity = torch.masked, float("inf")
+
+    def norms(x):
+        return *(torch.linalg.vector_norm(x, p, 0) for p in (infinity, -infinity, 0, 1, 2)), x * 2
+
+    check(lambda x: (*norms(x), masked.normalize(x, infinity, 0)), [torch.tensor(-2.5)])
+    check(
+        lambda x, m: (masked.cumsum(x, -1, mask=m), masked.softmin(x, -1, mask=m), ~m),
+        [torch.empty(5, 0, 2), torch.empty(5, 0, 1, dtype=torch.bool)],
+    )
