@@ -72,6 +72,7 @@ _READERS = {
     },
     "draws random numbers": {"random _random secrets uuid": _ANY},
 }
+_MADE_BY_CLASS = 1 << 9  # a bit of a type's flags: Py_TPFLAGS_HEAPTYPE
 _TABLE = [
     (module, re.compile(names), what)
     for what, readers in _READERS.items()
@@ -149,10 +150,24 @@ def is_ours(module: Any) -> bool:
     return _text(module).partition(".")[0] == "needle"
 
 
+def is_told(thing: Any) -> bool:
+    """Whether the code of a function, class or instance is told by its module's version."""
+    module, name = home(thing)
+    if not (is_known(module) or is_ours(module)):
+        return False
+    if not isinstance(thing, type) or not thing.__flags__ & _MADE_BY_CLASS:
+        return True
+    # A class that a library's function made for others has the library's module.
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
 def is_import(value: Any) -> bool:
     """Whether a value in a module is one of a package that is not followed, by its own name."""
     module, name = home(value)
-    if not (is_known(module) or is_ours(module)):
+    if not is_told(value):
         return False
     if isinstance(value, types.FunctionType):  # wraps() gives one the module of another
         return value.__globals__.get("__name__") == module

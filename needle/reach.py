@@ -11,14 +11,11 @@ elsewhere. What those read beside their arguments (files, the time) no digest ca
 from __future__ import annotations
 
 import abc
-import functools
+import builtins
 import hashlib
 import importlib
 import importlib.machinery
 import inspect
-import io
-import pickle
-import re
 import sys
 import types
 from collections.abc import Iterable
@@ -26,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from . import bytecode, outside
+from . import bytecode, contents, outside
 
-_PLAIN = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes)
 _NOTHING = object()
 
 
@@ -72,7 +68,7 @@ class _Follower:
 
     def _one(self, thing: Any, where: str) -> None:
         kind = type(thing)
-        if kind in _PLAIN:
+        if kind in contents.PLAIN:
             self._add(kind.__name__, repr(thing))
             return
         number = self._seen.setdefault(id(thing), len(self._seen))
@@ -84,7 +80,10 @@ class _Follower:
             self._code(thing, where)
         elif kind is dict and ("__builtins__" in thing or "__spec__" in thing):
             self._namespace(thing, where)
-        elif kind.__module__ in ("builtins", "functools") and (parts := _parts(thing)) is not None:
+        elif (
+            kind.__module__ in ("builtins", "functools")
+            and (parts := contents.parts(thing)) is not None
+        ):
             self._add(kind.__name__, len(parts))
             self._next((part, where) for part in parts)
         elif (
@@ -104,7 +103,7 @@ class _Follower:
             self._module(thing, where)
         elif isinstance(thing, type):
             self._class(thing, where)
-        elif outside.is_known(kind.__module__) or not _has_parts(kind):
+        elif outside.is_known(kind.__module__) or not contents.has_parts(kind):
             self._native(thing, where)
         else:
             self._instance(thing, where)
@@ -113,13 +112,14 @@ class _Follower:
         """What is not written in Python: by its name, or by what a pickle of it holds."""
         module, name = outside.home(thing)
         self._check(module, name, where)
-        if hasattr(thing, "__qualname__") and not isinstance(thing, _MORE_THAN_A_NAME):
+        is_named = inspect.getattr_static(thing, "__qualname__", None) is not None
+        if is_named and not isinstance(thing, (types.GeneratorType, types.CoroutineType)):
             self._add("native", module, name, outside.version(module))
             if getattr(thing, "__module__", None) is None:  # a method of what it is bound to
                 owner = getattr(thing, "__self__", None)
                 self._next([] if type(owner).__name__ == "PyCapsule" else [(owner, where)])
             return
-        pickler = _Pickler(thing)
+        pickler = contents.Pickler(thing)
         try:
             pickler.dump(thing)
             self._add("value", hashlib.sha256(pickler.file.getvalue()).hexdigest())
@@ -222,7 +222,7 @@ class _Follower:
             if step != "local" and variable == "globals":
                 found.append((world, str(world.get("__name__"))))
             elif step != "local":
-                self._check("builtins", variable, name)
+                self._attribute(builtins, variable, name, found)
             return _NOTHING
         return value if isinstance(value, (types.ModuleType, type)) else _NOTHING
 
@@ -240,6 +240,8 @@ class _Follower:
         if outside.is_known(home) or outside.is_ours(home):
             label = attribute if is_module else f"{owner.__qualname__}.{attribute}"
             self._check(home, label, where)
+            if value is not _NOTHING and not outside.is_told(value):  # put there by others
+                found.append((value, f"{label} in {where}"))
         elif is_module:
             if attribute not in vars(owner):  # __dict__, or what its __getattr__ makes
                 found.append((owner, where))
@@ -285,7 +287,7 @@ class _Follower:
 
     def _class(self, cls: type, where: str) -> None:
         self._add("class", cls.__module__, cls.__qualname__)
-        if outside.is_known(cls.__module__) or outside.is_ours(cls.__module__):
+        if outside.is_told(cls):
             self._add(outside.version(cls.__module__))
             self._check(cls.__module__, cls.__qualname__, where)
             return
@@ -305,42 +307,16 @@ class _Follower:
             self._next([(np.asarray(thing.numpy()), where)])
             return
         self._add("instance")
-        values = dict(_got(object.__getattribute__, thing, "__dict__") or {})
-        for base in cls.__mro__:
-            for slot in vars(base).values():
-                if isinstance(slot, types.MemberDescriptorType) and slot.__objclass__ is base:
-                    values[slot.__name__] = _got(slot.__get__, thing)
-        parts = [(cls, where), *((part, where) for part in _parts(thing) or ())]
-        for name, value in sorted(values.items()):
+        parts: list[tuple[Any, str]] = [(cls, where)]
+        try:
+            parts += [(part, where) for part in contents.of_base(thing)]
+        except Exception as error:  # each type refuses in its own way
+            self._name(f"a {cls.__qualname__} ({type(error).__name__}: {error})", where)
+        for name, value in sorted(contents.attributes(thing).items()):
             parts += [(name, where), (value, f"{where}.{name}" if where else name)]
         self._next(parts)
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles what is not written in Python, and gives out what in it is: that is followed."""
-
-    def __init__(self, top: Any) -> None:
-        self.file, self.found, self._top = io.BytesIO(), list[Any](), top
-        super().__init__(self.file, 5)
-
-    def persistent_id(self, thing: Any) -> int | None:
-        cls = type(thing)
-        is_data = outside.is_known(cls.__module__) and not isinstance(thing, (*_NAMED, _PROXY))
-        if thing is self._top or is_data:
-            return None
-        self.found.append(thing)
-        return len(self.found)
-
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_MORE_THAN_A_NAME = (types.GenericAlias, types.GeneratorType, types.CoroutineType)
-_PROXY = types.MappingProxyType
-_CACHED = type(functools.cache(lambda: None))
-# What a pickle names instead of telling what it is, or refuses.
-_NAMED = (
-    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type),
-    *(property, staticmethod, classmethod, functools.partial, functools.cached_property, _CACHED),
-)
 # Of a class: what says nothing of what its code does, or is only there once it was asked for.
 _NOT_READ = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
@@ -354,39 +330,6 @@ def _is_op(cls: type) -> bool:
     return outside.is_ours(cls.__module__) and "error_samples" in vars(cls)
 
 
-def _parts(thing: Any) -> list[Any] | None:
-    """What the built-in part of a thing holds; None where that has no parts."""
-    if isinstance(thing, (set, frozenset)):
-        return sorted(thing, key=lambda item: _ADDRESS.sub("", repr(item)))
-    if isinstance(thing, (dict, _PROXY)):
-        return [part for pair in thing.items() for part in pair]
-    if isinstance(thing, (list, tuple)):
-        return list(thing)
-    if isinstance(thing, (staticmethod, classmethod)):
-        return [thing.__func__]
-    if isinstance(thing, property):
-        return [thing.fget, thing.fset, thing.fdel]
-    if isinstance(thing, functools.partial):
-        return [thing.func, thing.args, thing.keywords]
-    if isinstance(thing, functools.cached_property):
-        return [thing.func]
-    if isinstance(thing, _CACHED):
-        return [thing.__wrapped__, dict(vars(thing))]
-    if isinstance(thing, BaseException):
-        return [*thing.args]
-    for kind in _PLAIN[2:]:
-        if isinstance(thing, kind):
-            return [kind.__repr__(thing)]
-    return None
-
-
-def _got(get: Any, *args: Any) -> Any:
-    try:
-        return get(*args)
-    except AttributeError:  # a slot that is not set, an object without attributes
-        return None
-
-
 def _cells(function: types.FunctionType) -> dict[str, Any]:
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -395,8 +338,3 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
         except ValueError:  # a name that is not bound yet
             continue
     return found
-
-
-def _has_parts(cls: type) -> bool:
-    """Whether what its instances hold can be seen from Python."""
-    return any("__dict__" in vars(base) or "__slots__" in vars(base) for base in cls.__mro__)

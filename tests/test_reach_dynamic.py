@@ -1,6 +1,7 @@
 """A digest is never stale in silence: code that is reached by a computed name changes it, or is
 named; and so is whatever reads files, the environment, the time. Ordinary code is followed."""
 
+import builtins
 import importlib
 import itertools
 import os
@@ -27,6 +28,8 @@ def versions(tmp_path, monkeypatch):
     """Digests of the function `rule` of the same files with other numbers in them."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    for module in (builtins, np):  # which cases add to: it is taken away again
+        monkeypatch.setattr(module, "reach_extra", None, raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     package = tmp_path / "pack"
     (package / "sub").mkdir(parents=True)
@@ -344,6 +347,37 @@ FOLLOWED = {
             class Own:
                 n = h.FACTOR
             return Own.n""",
+    "own deque": """
+        import collections
+        class D(collections.deque): pass
+        T = D([1000])
+        def rule(x): return T[0]""",
+    "own number of numpy's": """
+        import numpy as np
+        class N(np.float32): pass
+        T = N(1000)
+        def rule(x): return T""",
+    "a class that a library's function made": """
+        import dataclasses
+        C = dataclasses.make_dataclass("C", [], namespace={"n": 1000})
+        def rule(x): return C.n""",
+    "a class that a metaclass was called for": """
+        import abc
+        C = abc.ABCMeta("C", (), {"n": 1000})
+        def rule(x): return C.n""",
+    "added to Python's own names": """
+        import builtins
+        builtins.reach_extra = lambda: 1000
+        def rule(x): return reach_extra()""",
+    "added to a package": """
+        import numpy as np
+        np.reach_extra = lambda: 1000
+        def rule(x): return np.reach_extra()""",
+    "parts of a type": """
+        import typing
+        class A: n = 1000
+        T = typing.Optional[A]
+        def rule(x): return T.__args__[0].n""",
     "samples of a table": """
         class Table: samples = (1000,)
         def rule(x): return Table.samples""",
