@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ._examples import Array
 from ._state import no_grad
 from .autograd import Tensor, TensorTuple
 from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
-from .backend_ndarray.dtypes import finfo, is_floating, is_half
+from .backend_ndarray.dtypes import dtype_name, finfo, is_floating, is_half
 from .op import Op
 from .samples import Arg, ErrorSample
 from .spec import Spec
@@ -85,7 +85,7 @@ def assert_close(
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
             f"{what}: {np.count_nonzero(wrong)} of {wrong.size} elements differ; at {at} "
-            f"{actual[at]!r}, expected {expected[at]!r} (allowed {allowed:.3g})"
+            f"{actual[at].item()}, expected {expected[at].item()} (allowed {allowed:.3g})"
         )
 
 
@@ -106,9 +106,12 @@ def check_op(
     `compiled(op, inputs) -> output` (NumPy arrays, tuples of them where a value is a tuple), or
     several of them by name, must agree with the NumPy twin too; None from it: does not apply.
     Without it nothing is compiled. `devices` None: the CPU devices that are usable.
+
+    Raises OpCheckError that names the op, the sample and the rule; TypeError and ValueError for
+    arguments that are no op, devices or dtypes.
     """
+    devices, dtypes = checked_arguments(op_class, devices, dtypes)
     _check_declared(op_class)
-    devices = [d for d in (cpu(), cpu_numpy()) if d.enabled()] if devices is None else devices
     hooks = {"compiled": compiled} if callable(compiled) else dict(compiled or {})
     for number, sample in enumerate(op_class.samples):
         op = op_class(**sample.attributes)
@@ -130,6 +133,31 @@ def check_op(
     for number, bad in enumerate(op_class.error_samples):
         for device in devices:
             _check_error(op_class, bad, device, f"{op_class.name}: error sample {number}")
+
+
+def checked_arguments(
+    op_class: Any, devices: Any, dtypes: Any
+) -> tuple[Sequence[Device], Sequence[str]]:
+    """The devices and the names of the dtypes that arguments of `check_op` ask for.
+
+    Raises TypeError and ValueError where they do not, or `op_class` is no op.
+    """
+    if not (isinstance(op_class, type) and issubclass(op_class, Op) and hasattr(op_class, "name")):
+        raise TypeError(f"check_op: {op_class!r} is not a class of ops with @needle.op.register")
+    if devices is None:
+        devices = [d for d in (cpu(), cpu_numpy()) if d.enabled()]
+    for what, values in (("devices", devices), ("dtypes", dtypes)):
+        if isinstance(values, str) or not isinstance(values, Collection):
+            raise TypeError(f"check_op: {what}={values!r} is not a list")
+        if not values:
+            raise ValueError(f"check_op: {what}={values!r} is empty: nothing would be checked")
+    for device in devices:
+        if not isinstance(device, Device):
+            raise TypeError(f"check_op: device {device!r} is not one as needle.cpu()")
+    try:
+        return list(devices), [dtype_name(dtype) for dtype in dtypes]
+    except TypeError as error:
+        raise TypeError(f"check_op: {error}") from None
 
 
 def _check_declared(op_class: type[Op]) -> None:
@@ -187,12 +215,14 @@ class _Case:
             ):
                 raise OpCheckError(f"{self.where}: compute changed its inputs on {device}")
             results.append((str(device), examples.numpy(out)))
+        for name, out in results:
+            self._compare(out, expected, inferred, f"{self.where}: {kind}forward on {name}", arrays)
         for name, hook in self.hooks.items():
             out = hook(self.op, [examples.copied(a) for a in arrays])
             if out is not None:
-                results.append((name, tuple(out) if isinstance(out, list) else out))
-        for name, out in results:
-            self._compare(out, expected, inferred, f"{self.where}: {kind}forward on {name}", arrays)
+                out = tuple(out) if isinstance(out, list) else out
+                what = f"{self.where}: {kind}forward on {name}"
+                self._compare(out, expected, inferred, what, arrays)
 
     def _compare(
         self, out: Any, expected: Any, inferred: Any, what: str, arrays: list[Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from needle.testing import Compiled, OpCheckError
 from needle.trace import trace
 from needle_tvm import bfloat16, build
 from needle_tvm._tvm import relax, tvm
+from needle_tvm.errors import StageError, TranslationError, UsageError
 from needle_tvm.memory import aligned_copy
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
+from needle_tvm.tune.options import Options
 
 __all__ = ["OpCheckError", "check_op", "compiled"]
 
@@ -31,8 +33,15 @@ def check_op(
     """Checks every rule of an op against its samples, as `needle.testing.check_op` does, and that
     what it compiles to at each of the stages agrees with its NumPy twin in all of these dtypes.
 
-    Raises OpCheckError, and what compiling raises.
+    Raises OpCheckError, and what compiling raises; UsageError for arguments that are no op,
+    devices or dtypes, StageError for no stages.
     """
+    try:
+        testing.checked_arguments(op_class, devices, dtypes)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if isinstance(stages, str) or not isinstance(stages, Collection) or not stages:
+        raise StageError(f"stages={stages!r}: must be a list of {', '.join(STAGES)}")
     hooks = {stage: compiled(stage) for stage in stages}
     testing.check_op(op_class, devices=devices, dtypes=dtypes, compiled=hooks)
 
@@ -40,8 +49,10 @@ def check_op(
 def compiled(stage: str) -> Compiled:
     """What `needle.testing.check_op` takes as `compiled`: the op at a stage, for this processor.
 
-    It is compiled in memory: nothing is linked, cached or exported.
+    It is compiled in memory: nothing is linked, cached or exported. Raises StageError where there
+    is no such stage, and when it is called OpCheckError for an op that cannot be translated.
     """
+    Options().check(stage)
     target = resolve("cpu").to_tvm()
     kept: dict[tuple[str, str], Any] = {}
 
@@ -49,7 +60,10 @@ def compiled(stage: str) -> Compiled:
         key = repr(op), str([_described(value) for value in inputs])
         if key not in kept:
             graph = trace(lambda *values: op(*map(_grouped, values)), *inputs)
-            module = build.schedule(build.lower(graph, target, stage), target, stage)
+            try:
+                module = build.schedule(build.lower(graph, target, stage), target, stage)
+            except TranslationError as error:
+                raise OpCheckError(f"stage {stage!r}: {error}") from error
             machine = relax.VirtualMachine(relax.build(module, target=target), tvm.cpu())
             kept[key] = graph, machine["main"]
         graph, main = kept[key]

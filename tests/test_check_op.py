@@ -107,6 +107,33 @@ def test_a_lost_nan_is_found(planted):
         check_op(planted(compute=compute))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        ({"dtypes": ["float8"]}, TypeError, "dtype 'float8' is not supported"),
+        ({"dtypes": None}, TypeError, "dtypes=None is not a list"),
+        ({"dtypes": "float32"}, TypeError, "dtypes='float32' is not a list"),
+        ({"dtypes": []}, ValueError, r"dtypes=\[\] is empty"),
+        ({"devices": ["cpu"]}, TypeError, "device 'cpu' is not one as"),
+        ({"devices": 1}, TypeError, "devices=1 is not a list"),
+        ({"op_class": None}, TypeError, "None is not a class of ops"),
+        ({"op_class": Cube}, TypeError, "Cube.* is not a class of ops with"),
+    ],
+)
+def test_wrong_arguments_are_named(planted, arguments, error, complaint):
+    with pytest.raises(error, match=f"check_op: .*{complaint}"):
+        check_op(**{"op_class": planted(), **arguments})
+
+
+def test_a_wrong_rule_is_found_before_anything_is_compiled(planted):
+    def compiled(op, inputs):
+        raise AssertionError("compiled")
+
+    op = planted(infer=lambda self, x: Spec((*x.shape, 1), x.dtype, x.device))
+    with pytest.raises(OpCheckError, match=r"Planted\(\) on .*float32\[1\]"):
+        check_op(op, compiled=compiled)
+
+
 def test_compiled_results_are_compared(planted):
     def good(op, inputs):
         return inputs[0] ** 3

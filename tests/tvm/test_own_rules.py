@@ -6,10 +6,12 @@ import pytest
 import needle_tvm
 from needle import ops
 from needle.op import REGISTRY, Elementwise, Op, register
+from needle.samples import error, unary
 from needle.spec import Spec
 from needle_tvm import MismatchError
-from needle_tvm.errors import TranslationError
+from needle_tvm.errors import StageError, TranslationError, UsageError
 from needle_tvm.stages import STAGES
+from needle_tvm.testing import OpCheckError, check_op
 
 from .conftest import tensor
 
@@ -226,3 +228,31 @@ def test_a_wrong_reference_is_named(own, x, reference, complaint):
 def test_a_wrong_compute_is_named(own, x, compute, complaint):
     with pytest.raises(MismatchError, match=complaint):
         needle_tvm.compile(own(compute=compute), x)
+
+
+def test_check_op_says_at_which_stage_a_rule_gives_what(own):
+    op = own(
+        samples=unary(shapes=((3, 4),)),
+        error_samples=(error(TypeError, "takes 1 input", (2,), (2,)),),
+        emit_te=lambda self, k, x: k.topi.reshape(x, (12,)),
+    )
+    complaint = r"stage 'noopt': op own on float32\[3, 4\]: emit_te gives float32\[12\], infer says"
+    with pytest.raises(OpCheckError, match=complaint):
+        check_op(type(op))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "complaint"),
+    [
+        ({"stages": ["zz"]}, StageError, "stage 'zz': must be one of noopt, fused, tuned"),
+        ({"stages": [["noopt"]]}, StageError, r"stage \['noopt'\]: must be one of"),
+        ({"stages": None}, StageError, "stages=None: must be a list"),
+        ({"stages": "noopt"}, StageError, "stages='noopt': must be a list"),
+        ({"dtypes": ["float8"]}, UsageError, "dtype 'float8' is not supported"),
+        ({"devices": ["cpu"]}, UsageError, "device 'cpu' is not one"),
+        ({"op_class": None}, UsageError, "None is not a class of ops"),
+    ],
+)
+def test_wrong_arguments_of_check_op_are_named(own, arguments, wrong, complaint):
+    with pytest.raises(wrong, match=complaint):
+        check_op(**{"op_class": type(own()), **arguments})
