@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.spec import Spec
 from needle.trace import Graph, trace
 from needle_tvm import artifact, cache, golden, runtime
 from needle_tvm.check import first
-from needle_tvm.errors import ArtifactError, StageError
+from needle_tvm.errors import ArtifactError, StageError, UsageError
 from needle_tvm.executable import Executable
 from needle_tvm.precision import FLOAT32
 from needle_tvm.precision import check as check_precision
@@ -27,6 +29,8 @@ from needle_tvm.tune.options import Options
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
     from needle_tvm.tune.status import Status
+
+_MOST_ELEMENTS = 2**59  # of 8 bytes: what a signed 64-bit number of bytes can be, and some room
 
 Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
 
@@ -76,10 +80,14 @@ def compile(
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError when the code does not compute what the model does, and ArtifactError when the
-    cache folder cannot be written.
+    cache folder cannot be written; ValueError for a model in train mode unless `training` is true,
+    TypeError for inputs the model does not take, and whatever the model itself raises.
     """
+    if not callable(model):
+        raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
     options = Options(trials, minutes, seed, tracker, key)
     options.check(stage)
+    _check_options(disable, progress)
     if disable and options.searches:
         raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
@@ -89,6 +97,7 @@ def compile(
     check_products(products, spec, stage, options)
     by_library = choice(products, spec)
     graph = trace(model, *inputs, training=training)
+    _check_extents(graph)
     example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     source = Source(
         fingerprint=graph.fingerprint(),
@@ -104,6 +113,25 @@ def compile(
         by_library=by_library,
     )
     return compile_source(source, spec, stage, options, recompile, progress, disable, check)
+
+
+def _check_options(disable: Collection[str], progress: Progress | None) -> None:
+    """Raise UsageError for names that are none (a str would be taken for its letters)."""
+    if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) for name in disable
+    ):
+        raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress={progress!r}: must be a function, or None")
+
+
+def _check_extents(graph: Graph) -> None:
+    """Raise UsageError for a tensor whose elements the code could not count in 64 bits."""
+    for node in graph.nodes:
+        for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
+            if prod(spec.shape) > _MOST_ELEMENTS:
+                what = "an input" if node.op is None else node.op.name
+                raise UsageError(f"{what} is {spec}: more than 2**59 elements, of no memory's size")
 
 
 def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:
@@ -132,6 +160,7 @@ def compile_source(
     check: bool = True,
 ) -> Executable:
     """Compile a source into the cache, or reload what is there."""
+    _check_options(disable, progress)
     key = cache.key(
         graph=source.fingerprint,
         target=spec.key(),

@@ -66,10 +66,12 @@ class Executable:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use other weights (as a `state_dict`) from now on, and follow the model's no more; see
         `runtime.Program.set_params`."""
-        given = {
-            name: each.numpy() if isinstance(each, needle.Tensor) else each
-            for name, each in params.items()
-        }
+        given = params
+        if isinstance(params, Mapping):
+            given = {
+                name: each.numpy() if isinstance(each, needle.Tensor) else each
+                for name, each in params.items()
+            }
         arrays = self.program.in_order(given)
         if self.program.refusal is None:  # else it is for an export: there is nowhere to put them
             self.program.set_params(given)

@@ -133,6 +133,8 @@ def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 2
     Raises UsageError for fewer than one run, InputError for inputs that do not fit, ParameterError
     where the program has no weights.
     """
+    if type(runs) is not int:
+        raise UsageError(f"profile: runs {runs!r} is no integer")
     if runs < 1:
         raise UsageError(f"profile: runs {runs} is below 1")
     tensors = program.convert(program.random_inputs() if inputs is None else inputs)

@@ -49,10 +49,12 @@ def load(
 
     Raises ArtifactError when it is absent, damaged or built by another TVM, TargetError when this
     machine cannot run it, SignatureError when it is not signed by that key, KeyFileError when the
-    file holds no key, InstallError without the package `cryptography`; nothing of it is loaded in
-    any of these cases.
+    file holds no key, InstallError without the package `cryptography`, UsageError for what is no
+    path and no index; nothing of it is loaded in any of these cases.
     """
     folder = as_path(path, "path", ArtifactError)
+    if type(device) is not int or device < 0:
+        raise UsageError(f"device={device!r}: must be the index of a GPU")
 
     def read() -> Program:
         manifest, params = _verified(folder, require_signature)
@@ -222,7 +224,10 @@ class Program:
 
     def random_inputs(self, seed: int = 0) -> list[np.ndarray[Any, Any]]:
         """Arrays that fit the signature: standard normal, or zeros and ones for integers and
-        indices (zeros where one is no valid index)."""
+        indices (zeros where one is no valid index). UsageError for a seed that is no integer of at
+        least 0."""
+        if type(seed) is not int or seed < 0:
+            raise UsageError(f"seed={seed!r}: must be an integer of at least 0")
         rng = np.random.default_rng(seed)
         arrays = []
         for _, shape, dtype, valid in self._inputs:
@@ -256,6 +261,8 @@ class Program:
 
     def _checked(self, values: Sequence[Any]) -> list[Any]:
         """Arrays that fit the signature: of NumPy, or as tensors where they are on the GPU."""
+        if not isinstance(values, (list, tuple)):
+            raise InputError(f"takes a list of arrays, was given a {type(values).__name__}")
         if len(values) != len(self._inputs):
             raise InputError(f"takes {len(self._inputs)} arrays, was given {len(values)}")
         return [self._check(value, spec) for value, spec in zip(values, self._inputs, strict=True)]

@@ -14,10 +14,12 @@ from needle_tvm.errors import InputError, ParameterError
 def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
     """The arrays of `params` in the order of a manifest's function `main`.
 
-    Of a parameter with several names (`ties` lists them) any will do. Raises ParameterError that
-    lists every name that is missing, unexpected, masked or of another shape or dtype, and the names
-    of one parameter that are given different values.
+    Of a parameter with several names (`ties` lists them) any will do. Raises ParameterError for
+    what is no mapping, and one that lists every name that is missing, unexpected, masked or of
+    another shape or dtype, and the names of one parameter that are given different values.
     """
+    if not isinstance(params, Mapping):
+        raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
     specs = {spec["name"]: spec for spec in main["params"]}
     ties = main.get("ties") or ()
     tied = {name: group for group in ties for name in group}

@@ -35,7 +35,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets. Raises UsageError."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    digits = port.isascii() and port.isdigit()
+    digits = port.isascii() and port.isdigit() and len(port) < 10
     if not bare or (":" in bare and bare == host) or not digits or not 0 < int(port) < 1 << 16:
         raise UsageError(f"tracker {text!r}: must be HOST:PORT, such as 127.0.0.1:9190")
     return bare, int(port)

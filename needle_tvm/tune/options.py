@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm.errors import StageError
+from needle_tvm.rpc.protocol import parse_address
 from needle_tvm.stages import STAGES
 
 
@@ -37,7 +38,7 @@ class Options:
         return None if self.minutes is None else 60.0 * self.minutes
 
     def check(self, stage: str) -> None:
-        """Raise StageError unless `stage` is one and these options fit it and one another."""
+        """Raise UsageError unless `stage` is one and these options fit it and one another."""
         if stage not in STAGES:
             raise StageError(f"stage {stage!r}: must be one of {', '.join(STAGES)}")
         if not _is_integer(self.trials) or self.trials < 0:
@@ -47,6 +48,11 @@ class Options:
         minutes = self.minutes
         if minutes is not None and not (_is_number(minutes) and 0 < minutes < math.inf):
             raise StageError(f"minutes={minutes!r}: must be a number above 0")
+        for name, text in (("tracker", self.tracker), ("key", self.key)):
+            if text is not None and not (isinstance(text, str) and text):
+                raise StageError(f"{name}={text!r}: must be a str that is not empty, or None")
+        if self.tracker is not None:
+            parse_address(self.tracker)
         if (self.tracker is None) != (self.key is None):
             raise StageError(
                 f"tracker={self.tracker!r}, key={self.key!r}: one needs the other; the key names "
