@@ -84,10 +84,17 @@ _OF_PACKAGES = {
     "draws random numbers": re.compile(r"rand\w*|rng|default_rng"),
     "reads files": re.compile(
         r"(im)?(load|open|read|fetch)(_\w+|txt)?|fromfile|genfromtxt|fromregex|memmap"
+        r"|safe_open|File"
     ),
 }
-# Attributes that lead from any object to code that is not named.
-_LEADS = re.compile(r"__(globals|builtins|subclasses|loader)__|f_(globals|locals|back)")
+# Attributes that do it of whatever object: which one cannot be seen in the code.
+_OF_OBJECTS = {
+    "finds code only as it runs": re.compile(
+        r"__(globals|builtins|subclasses|loader)__|f_(globals|locals|back)"
+    ),
+    "reads files": re.compile("read_text|read_bytes"),
+    "tells the time": re.compile("now|utcnow|today"),
+}
 
 
 def reads(module: str, name: str = "") -> str | None:
@@ -107,9 +114,10 @@ def reads(module: str, name: str = "") -> str | None:
     return None
 
 
-def leads_away(attribute: str) -> bool:
-    """Whether an attribute of this name leads to code or values that are named nowhere."""
-    return _LEADS.fullmatch(attribute) is not None
+def attribute_reads(attribute: str) -> str | None:
+    """What an attribute of this name does, as `reads` says it, of whatever object it is."""
+    found = (what for what, names in _OF_OBJECTS.items() if names.fullmatch(attribute))
+    return next(found, None)
 
 
 def home(thing: Any) -> tuple[str, str]:

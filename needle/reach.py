@@ -93,7 +93,7 @@ class _Follower:
         ):
             content = hashlib.sha256(thing.tobytes()).hexdigest()
             self._add("array", thing.dtype, thing.shape, content)
-        elif isinstance(thing, (np.generic, np.dtype)) and outside.is_known(kind.__module__):
+        elif isinstance(thing, np.generic) and outside.is_known(kind.__module__):
             self._add(kind.__name__, repr(thing))
         elif isinstance(thing, types.MethodType):
             self._next([(thing.__func__, where), (thing.__self__, where)])
@@ -101,7 +101,7 @@ class _Follower:
             self._function(thing)
         elif isinstance(thing, types.ModuleType):
             self._module(thing, where)
-        elif isinstance(thing, type):
+        elif issubclass(kind, type):
             self._class(thing, where)
         elif outside.is_known(kind.__module__) or not contents.has_parts(kind):
             self._native(thing, where)
@@ -230,8 +230,8 @@ class _Follower:
         self, owner: Any, attribute: str, where: str, found: list[tuple[Any, str]]
     ) -> Any:
         """Add what is read of a module or class; a module or class there is also what it gives."""
-        if outside.leads_away(attribute):
-            self._name(f"{attribute} leads to code that is not named", where)
+        if what := outside.attribute_reads(attribute):
+            self._name(f"{attribute} {what}", where)
         if not isinstance(owner, (types.ModuleType, type)):
             return _NOTHING
         value = inspect.getattr_static(owner, attribute, _NOTHING)

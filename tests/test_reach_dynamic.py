@@ -3,16 +3,19 @@ named; and so is whatever reads files, the environment, the time. Ordinary code 
 
 import builtins
 import importlib
+import importlib.machinery
 import itertools
 import os
 import re
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
 
 import needle as ndl
+from needle import outside
 from needle.op import REGISTRY, Elementwise, register
 from needle.reach import digest
 from needle.trace import trace
@@ -66,6 +69,7 @@ def versions(tmp_path, monkeypatch):
 
 LAZY = """
 import importlib
+import importlib.machinery
 def __getattr__(name):
     return 1000
 """
@@ -373,6 +377,14 @@ FOLLOWED = {
         import numpy as np
         np.reach_extra = lambda: 1000
         def rule(x): return np.reach_extra()""",
+    "metadata of a dtype": """
+        import numpy as np
+        T = np.dtype("f4", metadata={"n": 1000})
+        def rule(x): return T.metadata["n"]""",
+    "parts of a generic class": """
+        class A: n = 1000
+        T = list[A]
+        def rule(x): return T.__args__[0].n""",
     "parts of a type": """
         import typing
         class A: n = 1000
@@ -443,7 +455,7 @@ NAMED = {
     ),
     "read_text": (
         'from pathlib import Path\ndef rule(x): return Path("table.txt").read_text()',
-        "pathlib.Path reads files",
+        r"pathlib\S*\.Path reads files",
     ),
     "read_text of a constant": (
         'import pathlib\nP = pathlib.Path("table.txt")\ndef rule(x): return P.read_text()',
@@ -472,6 +484,14 @@ NAMED = {
     "today by name": (
         "from datetime import date\ndef rule(x): return date.today()",
         "tells the time",
+    ),
+    "now of a class in a variable": (
+        "from datetime import datetime\ndef rule(x):\n    d = datetime\n    return d.now()",
+        "now tells the time",
+    ),
+    "read_text of a result": (
+        "def rule(x): return x.parent.read_text()",
+        "rule: read_text reads files",
     ),
     "random": ("import random\ndef rule(x): return random.random()", "random"),
     "np.random": (
@@ -688,3 +708,16 @@ def test_attributes_that_raise_are_not_asked_for():
             raise ValueError(name)
 
     assert digest([Raises(), {"a": Raises()}])[1] == []
+
+
+def test_what_is_installed_is_told_by_its_files_hashes_and_what_is_compiled_by_its_own(
+    tmp_path, monkeypatch
+):
+    assert outside.is_known("pytest") and len(outside.version("pytest")) == 64
+    library = tmp_path / ("own" + importlib.machinery.EXTENSION_SUFFIXES[0])
+    library.write_bytes(b"one build")
+    monkeypatch.setitem(sys.modules, "reach_own", types.ModuleType("reach_own"))
+    sys.modules["reach_own"].__file__ = str(library)
+    before = outside.version("reach_own")
+    library.write_bytes(b"another")
+    assert not outside.is_known("reach_own") and outside.version("reach_own") != before
