@@ -14,7 +14,6 @@ from .autograd import Node, TensorTuple
 from .backend_ndarray import NDArray
 from .engine import topological_order
 from .errors import TraceError
-from .op import Op
 
 if TYPE_CHECKING:
     from .weights import Weights
@@ -97,7 +96,9 @@ class Graph:
 
     @functools.cached_property
     def _rules(self) -> dict[Node, tuple[str, list[str]]]:
-        return {node: rules_digest(node.op) for node in self.nodes if node.op is not None}
+        nodes = [(node, node.op) for node in self.nodes if node.op is not None]
+        of_classes = {cls: _class_digest(cls) for cls in {type(op): None for _, op in nodes}}
+        return {node: _rules_digest(op, *of_classes[type(op)]) for node, op in nodes}
 
     def unfollowed(self) -> list[str]:
         """What the ops' rules reach that `fingerprint` cannot say anything of, in words."""
@@ -225,12 +226,16 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
         taken.add(leaf.name)
 
 
-def rules_digest(op: Op) -> tuple[str, list[str]]:
-    """SHA-256 of all that says what `op` compiles to, and what of it could not be followed.
+def _class_digest(cls: Any) -> tuple[str, list[str]]:
+    """SHA-256 of an op's rules, and what of them could not be followed.
 
     Of needle's own ops that is their name: its sources are keyed as a whole.
     """
-    cls: Any = type(op)
     rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit", "reduction_length")]
-    values = [getattr(op, field.name) for field in dataclasses.fields(cls)]
-    return reach.digest(cls, rules, values)
+    return reach.digest(cls, rules)
+
+
+def _rules_digest(op: Any, of_class: str, unknown: list[str]) -> tuple[str, list[str]]:
+    """The same of all that says what `op` compiles to, its attributes included."""
+    found, more = reach.digest(of_class, [getattr(op, f.name) for f in dataclasses.fields(op)])
+    return found, [*unknown, *more]
