@@ -32,7 +32,7 @@ _NAMES = sorted(REGISTRY)
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
 # Steps drawn, of which about two thirds are needed. The time of a program is LLVM's, which grows
 # with its size, so that small programs find more in an hour.
-_LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (22, 24, 22, 17, 9, 4, 2)
+_LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_ELEMENTS = 1 << 13
 _MOST_RANK = 5
 _REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError, RuntimeError)
