@@ -92,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--peers", action="store_true", help="time PyTorch and ONNX Runtime beside it")
     add(
         "--rounds",
-        type=cli.positive,
+        type=cli.repeats,
         default=10,
         metavar="N",
         help="timed blocks of each contestant (%(default)s)",
@@ -159,8 +159,10 @@ def run(options: argparse.Namespace) -> int:
     check_products(options)
     to_stdout = options.json == "-"
     files = [Path(options.json)] if options.json and not to_stdout else []
-    for path in (options.out / "result", *files, *([options.dump_ir] if options.dump_ir else [])):
+    for path in files:
         cli.check_writable(path)
+    for path in filter(None, (options.out, options.dump_ir)):
+        cli.check_writable(path, folder=True)
     if options.threads is not None:
         # Before anything that starts threads is imported.
         from needle_tvm.threads import thread_environment

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from needle_tvm.command_line import Parser, guarded
+from needle_tvm.versions import UNKNOWN, installed
 
 # Each has add_parser(subparsers), which adds commands whose default `command` is the function that
 # is called with the parsed options and returns the exit code.
@@ -22,6 +23,8 @@ MODULES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     parser = Parser(prog="python -m needle_tvm", description=__doc__, allow_abbrev=False)
+    version = f"needle-dl {installed('needle-dl') or UNKNOWN}, TVM {installed('apache-tvm')}"
+    parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in MODULES:
         importlib.import_module(name).add_parser(subparsers)

@@ -15,7 +15,7 @@ import numpy as np
 
 from needle_tvm import array_files, artifact, cublas, runtime
 from needle_tvm.arrays import describe
-from needle_tvm.command_line import OK, check_writable, natural, one_line, positive
+from needle_tvm.command_line import OK, Parser, check_writable, natural, one_line, repeats
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -54,13 +54,12 @@ def add_parser(subparsers: Any) -> None:
     run.add_argument(
         "--out", type=Path, metavar="FILE", help="write output.0, output.1, ...: same formats"
     )
-    run.add_argument("--repeat", type=positive, metavar="N", help="time N further calls")
+    run.add_argument("--repeat", type=repeats, metavar="N", help="time N further calls")
+    run.rest = "inputs"
 
 
-def _add(subparsers: Any, name: str, about: str, command: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=about, description=about, allow_abbrev=False
-    )
+def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
+    parser: Parser = subparsers.add_parser(name, help=about, description=about, allow_abbrev=False)
     parser.add_argument("path", type=Path, metavar="PATH", help="the artifact's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(

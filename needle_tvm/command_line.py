@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,8 +29,26 @@ Progress = Callable[[int, int, "str | Status"], None]
 _LINE_SECONDS = 2.0  # between lines of a search's progress where nothing has become faster
 
 
+_LARGEST = 2**63 - 1
+_MOST_REPEATS = 1_000_000  # the times of all are kept
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line.
+
+    `rest` is the list that positional arguments behind options go to: argparse, which has given
+    that list what stood before them, takes them for unknown.
+    """
+
+    rest: str | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = super().parse_known_args(args, namespace)
+        if self.rest is not None:
+            more = [text for text in left if not text.startswith("-")]
+            setattr(found, self.rest, [*getattr(found, self.rest), *more])
+            left = [text for text in left if text.startswith("-")]
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: error: {words.one_line(message)}\n")
@@ -45,13 +64,20 @@ def natural(text: str) -> int:
     return _whole(text, 0)
 
 
-def _whole(text: str, least: int) -> int:
+def repeats(text: str) -> int:
+    """A whole number of 1 to a million: how often something is timed."""
+    return _whole(text, 1, _MOST_REPEATS)
+
+
+def _whole(text: str, least: int, most: int = _LARGEST) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < least:
         raise argparse.ArgumentTypeError(f"{value} is below {least}")
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{value} is above {most}")
     return value
 
 
@@ -75,13 +101,22 @@ def _time(text: str, unit: str) -> float:
     return value
 
 
-def check_writable(path: Path) -> None:
-    """Raises UsageError, before any work is done, when `path` could not be written later."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if there != path and not there.is_dir():
-        raise UsageError(f"{path}: {there} is not a folder")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"{path}: {there} is not writable")
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Raises UsageError, before any work is done, when the file `path`, or with `folder` a file in
+    the folder `path`, could not be written later."""
+    try:
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if (folder or there != path) and not there.is_dir():
+            raise UsageError(f"{path}: {there} is not a folder")
+        if not folder and there == path and there.is_dir():
+            raise UsageError(f"{path}: is a folder, not a file")
+        if not os.access(there, os.W_OK):
+            raise UsageError(f"{path}: {there} is not writable")
+        # What may be written need not be possible: there is /proc, and a disk without room.
+        with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.command_line import OK, check_writable, positive
+from needle_tvm.command_line import OK, check_writable, repeats
 
 
 def add_parser(subparsers: Any) -> None:
@@ -17,7 +17,7 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the exported model")
     add("--require-signature", metavar="PUBLIC_KEY", type=Path, help="refuse it if not signed by")
-    add("--runs", type=positive, default=20, metavar="N", help="medians of so many (%(default)s)")
+    add("--runs", type=repeats, default=20, metavar="N", help="medians of so many (%(default)s)")
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--trace", metavar="FILE", type=Path, help="write a trace for chrome://tracing, Perfetto")
     parser.set_defaults(command=profile)

@@ -1,10 +1,13 @@
 """Exit codes and one-line errors for everything that can end an app."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from needle_tvm import command_line as cli
+from needle_tvm.__main__ import main
 from needle_tvm.errors import ArtifactError, EvaluationError, TargetError, UsageError
 
 
@@ -68,3 +71,51 @@ def test_progress_says_each_step_once_where_there_is_no_terminal(capsys):
     with cli.progress(quiet=True) as report:
         report(0, 1, "one")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "message"),
+    [
+        ("{}", False, "is a folder, not a file"),
+        ("{}/file", True, "is not a folder"),
+        ("{}/file/below", False, "is not a folder"),
+        ("/proc/x", False, "cannot be written"),
+        ("/proc/x", True, "cannot be written"),
+        ("{}/" + "x" * 300, False, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, path, folder, message):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=message):
+        cli.check_writable(Path(path.format(tmp_path)), folder=folder)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_can_be_written_is_left_as_it_is(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for name, folder in (("file", False), ("new/below", False), ("new", True), ("", True)):
+        cli.check_writable(tmp_path / name, folder=folder)
+    assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_positional_arguments_may_stand_behind_options(capsys):
+    parser = cli.Parser(prog="app")
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run")
+    run.add_argument("path")
+    run.add_argument("inputs", nargs="*")
+    run.add_argument("--random", action="store_true")
+    run.rest = "inputs"
+    for words in ("run p --random a b", "run p a --random b", "run p a b --random"):
+        found = parser.parse_args(words.split())
+        assert (found.path, found.inputs, found.random) == ("p", ["a", "b"], True)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["run", "p", "--other", "a"])
+    assert "unrecognized arguments: --other" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("needle-dl ")

@@ -26,6 +26,8 @@ def factory(name: str) -> str:
     """
     if name in FACTORIES:
         return FACTORIES[name]
+    if name.endswith(".py"):
+        raise ValueError(f"model {name!r}: which of its functions makes it? As in {name}:make")
     path, separator, function = name.rpartition(":")
     if separator and path.endswith(".py") and function:
         if not Path(path).is_file():

@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
 
     command("list", _list, "List the workloads and how many records there are of each.")
     add = command("show", _show, "Show one record or workload.")
-    add("name", help="of a record or workload, or its beginning")
+    add("name", metavar="NAME", help="of a record or workload, or its beginning")
     add = command("merge", _merge, "Take what other stores have and this one has not.")
     add("others", nargs="+", type=Path, metavar="DIR", help="another store")
     add = command("prune", _prune, "Forget records. What several options name is all forgotten.")
@@ -65,10 +65,15 @@ def add_parser(subparsers: Any) -> None:
     )
     add("--dry-run", action="store_true", help="only say how many")
     add = command("import", _import, "Take the records of a JSON database of TVM's.")
-    add("path", type=Path, help=f"the folder with {exchange.WORKLOADS}, or that file")
-    add("records", type=Path, nargs="?", help=f"{exchange.RECORDS}, where it is elsewhere")
+    add(
+        "path",
+        type=Path,
+        metavar="PATH",
+        help=f"the folder with {exchange.WORKLOADS}, or that file",
+    )
+    add("records", type=Path, nargs="?", metavar="RECORDS", help=f"{exchange.RECORDS}, elsewhere")
     add = command("export", _export, "Write records as a JSON database that TVM reads.")
-    add("folder", type=Path, help="where to")
+    add("folder", type=Path, metavar="FOLDER", help="where to")
     add("--key", metavar="NAME", help="which key's, where the store has several (see list)")
     add("--state", choices=STATES, action="append", help="which (measured and gated)")
 
@@ -339,7 +344,10 @@ def _import(options: argparse.Namespace) -> int:
         records = workloads.with_name(exchange.RECORDS)
     for path in (workloads, records):
         if not path.is_file():
-            raise UsageError(f"{path}: no such file")
+            raise UsageError(
+                f"{path}: no such file; a JSON database of TVM's is {exchange.WORKLOADS} and "
+                f"{exchange.RECORDS} in one folder, or both files by name"
+            )
     with _opened(options, create=True) as store:
         done = exchange.import_json(store, workloads, records)
         result = {

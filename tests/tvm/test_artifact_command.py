@@ -258,6 +258,8 @@ def test_what_does_not_fit_is_one_line(models, capsys, tmp_path):
         ([two, "--random", "--out", tmp_path / "y.npy"], "holds one array, the model gives 2"),
         ([two, "--random", "--out", x / "y.npz"], "is not a folder"),
         ([two, "--random", "--repeat", "0"], "0 is below 1"),
+        ([two, "--random", "--repeat", "9" * 20], "is above 1000000"),
+        ([two, "--random", "--out", "/proc/y.npz"], "/proc/y.npz: cannot be written"),
         ([two, "--random", "--nothing"], "unrecognized arguments: --nothing"),
     ]
     for arguments, message in usage:

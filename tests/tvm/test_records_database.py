@@ -483,7 +483,7 @@ def test_the_command_line(capsys, database_files, tmp_path):
         (["show", "00000000", "--store", "{store}"], 2, "no record or workload begins so"),
         (["prune", "--store", "{store}"], 2, "say what to forget"),
         (["merge", "{here}/none", "--store", "{store}"], 1, "there is no record store"),
-        (["import", "{here}/none", "--store", "{store}"], 2, "no such file"),
+        (["import", "{here}/none", "--store", "{store}"], 2, "no such file; a JSON database"),
         (["export", "{here}/out", "--store", "{store}"], 1, "there are no records in it"),
         (["export", "{here}/out", "--store", "{here}/none"], 1, "there is no record store"),
         (["list", "--store", "{here}/file"], 1, "not a record store"),
