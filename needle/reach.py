@@ -230,7 +230,8 @@ class _Follower:
         self, owner: Any, attribute: str, where: str, found: list[tuple[Any, str]]
     ) -> Any:
         """Add what is read of a module or class; a module or class there is also what it gives."""
-        if what := outside.attribute_reads(attribute):
+        is_own = isinstance(owner, types.ModuleType) and attribute in vars(owner)
+        if (what := outside.attribute_reads(attribute)) and (not is_own or attribute[0] == "_"):
             self._name(f"{attribute} {what}", where)
         if not isinstance(owner, (types.ModuleType, type)):
             return _NOTHING

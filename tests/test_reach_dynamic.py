@@ -555,6 +555,9 @@ ORDINARY = {
     "getattr of numpy": "import numpy as np\ndef rule(x): return getattr(np, 'exp')(x)",
     "names of a path": "import os\ndef rule(x): return os.path.join('a', x) + os.sep",
     "an attribute that is called open": "def rule(x): return x.open(), x.load(), x.time, x.environ",
+    "a module's own function of such a name": """
+        import h
+        def rule(x): return h.now(x)""",
     "own functions of such names": """
         import math
         def load(x): return x
@@ -614,7 +617,7 @@ ORDINARY = {
 @pytest.mark.parametrize("case", ORDINARY)
 def test_ordinary_code_is_followed_and_stays_the_same(versions, case):
     helper = "import os, time, pathlib\nfrom os.path import exists\n" + HELPER
-    helper += "HERE = pathlib.Path('.')\nfrom time import time as now\n"
+    helper += "HERE = pathlib.Path('.')\nfrom time import time as t\ndef now(x): return x\n"
     found = versions(ORDINARY[case], 1000, helper)
     assert found[1] == []
     assert versions(ORDINARY[case], 1000, helper) == found
