@@ -59,6 +59,8 @@ def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def cast(node: Any, importer: Any) -> Any:
     """To another dtype. A negative number becomes a uint8 by way of a signed one, as in PyTorch
     (`static_cast_with_inter_type` in c10/util/TypeCast.h): LLVM leaves open what it is else."""
+    if node.args[0] not in importer.env:  # a number
+        return number(node.args[0], result_dtype(node))
     if str(node.kwargs.get("dtype")) == "torch.uint8":
         x = importer.env[node.args[0]]
         if x.ty.dtype.dtype.startswith(("float", "bfloat")):

@@ -7,7 +7,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle_tvm import torch_graph
@@ -25,25 +25,21 @@ _DTYPES = frozenset(
 )
 
 
-def check(model: Any, inputs: tuple[Any, ...]) -> None:
-    """TranslationError for a tensor among the inputs and weights that no code can be made for, and
-    for a model that is a TorchScript program."""
+def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
+    """TranslationError for a tensor among the inputs, which are named, and the weights that no code
+    can be made for, and for a model that is a TorchScript program."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
         raise TranslationError(
             f"model is a {type(model).__name__}: give the module it was scripted or traced from"
         )
-    named = [
-        *((f"input {i}", value) for i, value in enumerate(inputs)),
-        *((f"parameter {name!r}", value) for name, value in model.named_parameters()),
-        *((f"buffer {name!r}", value) for name, value in model.named_buffers()),
-    ]
-    for name, value in named:
-        for tensor in torch.utils._pytree.tree_leaves(value):
-            reason = _unreadable(tensor)
-            if reason is not None:
-                raise TranslationError(f"{name} is {reason}")
+    parameters = [(f"parameter {name!r}", each) for name, each in model.named_parameters()]
+    buffers = [(f"buffer {name!r}", each) for name, each in model.named_buffers()]
+    for name, tensor in (*inputs, *parameters, *buffers):
+        reason = _unreadable(tensor)
+        if reason is not None:
+            raise TranslationError(f"{name} is {reason}")
 
 
 def _unreadable(tensor: Any) -> str | None:
@@ -92,7 +88,7 @@ def _run(model: Any, inputs: tuple[Any, ...]) -> None:
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    copies = torch.utils._pytree.tree_map(torch.clone, (state, inputs))
+    copies = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (state, inputs))
     try:
         with torch.random.fork_rng(devices=[]):
             torch.func.functional_call(model, *copies)
@@ -119,8 +115,9 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise _not_taken(
             model,
-            "what it does next depends on a tensor's values (an `if`, a loop or an extent), and "
-            "compiled code always does the same: choose among results by torch.where",
+            "what it does next depends on a tensor's values (an `if`, a loop, an extent or a "
+            "number of Python's), and compiled code always does the same: choose among results by "
+            "torch.where",
         ) from error
     except Exception as error:  # many types of its own for a model that it cannot take
         raise _not_taken(model, _named(error)) from error

@@ -121,11 +121,11 @@ def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
 
     arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
     tensors = [
-        tensor
+        (f"input {i}", tensor)
         for i, (value, tree) in enumerate(zip(inputs, arguments, strict=True))
         for tensor in trees.flatten(tree, value, f"input {i}")
     ]
-    torch_export.check(model, inputs)
+    torch_export.check(model, tensors)
     module, exported, functional = torch_export.translate(model, inputs)
     signature = _signature(model, module, exported, arguments)
     state = exported.state_dict
@@ -136,7 +136,7 @@ def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
         arguments,
         module,
         signature,
-        [torch_reference.array(tensor) for tensor in tensors],
+        [torch_reference.array(tensor) for _, tensor in tensors],
         {name: torch_reference.array(state[name]) for name in names},
     )
 
@@ -291,7 +291,10 @@ def _tree(value: Any, leaf: type, where: str) -> Any:
     if isinstance(value, torch_graph.Fixed) and isinstance(value.value, _PLAIN):
         return {"static": value.value}
     if isinstance(value, Mapping):
-        return {"dict": {str(name): _tree(part, leaf, where) for name, part in value.items()}}
+        for name in value:
+            if not isinstance(name, str):
+                raise TranslationError(f"{where} has the key {name!r}: only strings are taken")
+        return {"dict": {name: _tree(part, leaf, where) for name, part in value.items()}}
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_tree(part, leaf, where) for part in value]}

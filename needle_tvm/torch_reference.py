@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.testing import tolerance
-from needle_tvm import arrays, bfloat16, golden, torch_graph, trees
+from needle_tvm import arrays, bfloat16, golden, torch_graph
 from needle_tvm.check import bounds
 from needle_tvm.errors import TranslationError
 from needle_tvm.precision import FLOAT32
@@ -275,12 +274,12 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
 
 
 def _nested(taken: Taken, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The model's arguments, of these tensors."""
-    given: Iterator[Any] = iter(tensors)
-    return tuple(
-        trees.unflatten(tree, list(itertools.islice(given, trees.leaves(tree))))
-        for tree in taken.arguments
-    )
+    """The model's arguments, of these tensors, in the containers that it was exported with."""
+    import torch
+
+    spec = taken.exported.call_spec.in_spec  # of positional arguments and those by name
+    arguments: tuple[Any, ...] = torch.utils._pytree.tree_unflatten(tensors, spec)[0]
+    return arguments
 
 
 def array(value: Any) -> Array:

@@ -1,11 +1,15 @@
 """PyTorch models compiled by needle_tvm, against PyTorch's own results."""
 
+import collections
+
 import numpy as np
 import pytest
 
 import needle_tvm
 from needle_tvm import nvcc, runtime
 from needle_tvm.errors import InputError, ParameterError, StageError, TranslationError
+
+from .torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -155,6 +159,15 @@ def test_structures_are_kept():
     assert set(result) == {"sum", "list"}
     np.testing.assert_allclose(result["sum"].numpy(), expected["sum"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(result["list"][0].numpy(), expected["list"][0], rtol=1e-5, atol=1e-5)
+
+
+def test_containers_may_be_of_other_types():
+    named = collections.namedtuple("named", "x y")
+    batch = collections.OrderedDict(pair=named(torch.randn(3), torch.randn(3)), more={})
+    model = Applied(lambda batch: named(batch["pair"].x * 2, batch["pair"].y)).eval()
+    first, second = needle_tvm.compile_torch(model, batch, stage="noopt")(batch)
+    np.testing.assert_array_equal(first.numpy(), batch["pair"].x * 2)
+    np.testing.assert_array_equal(second.numpy(), batch["pair"].y)
 
 
 def test_equal_models_share_code_and_other_statistics_do_not():

@@ -293,3 +293,12 @@ def test_axes_of_numbers_and_masks_of_nothing():
         lambda x, m: (masked.cumsum(x, -1, mask=m), masked.softmin(x, -1, mask=m), ~m),
         [torch.empty(5, 0, 2), torch.empty(5, 0, 1, dtype=torch.bool)],
     )
+
+
+def test_functions_of_each_row_and_numbers_that_are_read():
+    def function(x):
+        rows = torch.vmap(lambda row: row * 2 + row.sum())(x)
+        return rows, x * x.sum().item(), x.clamp(max=x.mean().item())
+
+    # The number is that of each call, not that of the example.
+    check(function, [REAL], inputs=[REAL * 3 + 1])
