@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 HOST = "host"  # mcpu of a target that means this very machine
 KINDS = ("cpu", "cuda")
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
-_TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)*", re.ASCII)
-_FEATURE = re.compile(r"[+-][\w.-]+", re.ASCII)
+_TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 # What code for any processor of an architecture relies on: LLVM ends the process without the first,
 # and passes numbers in other registers than the C++ compiler's code without the others.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
-_NEVER = {"16bit-mode", "32bit-mode", "soft-float"}
 
 # What can be compiled for where no device can be asked: CUDA 13 knows nothing older. What a block
 # has of these without asking is the same for all: CUDA C++ Programming Guide, table "Technical
@@ -107,9 +105,10 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 
     "cuda" is this machine's first GPU, "cuda:1" its second; "cuda:sm_90" is any GPU of that
     architecture, whether there is one here or not. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (a list of features as in "+avx2"), "mtriple" (of
-    x86_64 or aarch64) and "num-cores". `threads` is how many threads code for a CPU is scheduled
-    for, which "num-cores" says as well: by default as many cores as this process may use.
+    "mcpu" (LLVM's name of a processor), "mattr" (features to add or take away, as in "+avx2", of
+    `host.CPUINFO_NAMES`), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how
+    many threads code for a CPU is scheduled for, which "num-cores" says as well: by default as many
+    cores as this process may use.
 
     Raises TargetError on an unknown target, on "cuda" where there is no such GPU, on a number of
     threads that is not within 1..4096, and where `threads` and "num-cores" differ.
@@ -152,14 +151,19 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
             raise TargetError(f"target field {name}={fields[name]!r}: must be a str")
     if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
         raise TargetError(
-            f"target field mtriple={fields['mtriple']!r}: must be that of a processor of "
+            f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "
             f"{' or '.join(_BASE)}, as in 'x86_64-linux-gnu'"
         )
     features = fields.get("mattr", [])
-    if not isinstance(features, (list, tuple)) or not all(
-        isinstance(each, str) and _FEATURE.fullmatch(each) for each in features
-    ):
+    if not isinstance(features, (list, tuple)):
         raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
+    for each in features:
+        # Others cannot be looked for where the code is loaded, and some LLVM has no code for.
+        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.CPUINFO_NAMES:
+            raise TargetError(
+                f"target field mattr: {each!r} must be + or - and one of "
+                f"{', '.join(host.CPUINFO_NAMES)}"
+            )
     return _spec(fields)
 
 
@@ -178,10 +182,10 @@ def _check_with_llvm(fields: dict[str, Any]) -> None:
         raise TargetError(f"target: LLVM knows no feature named {unknown[0][1:]!r} {_of(triple)}")
     has = set(_tvm.cpu_features(_tvm.make_target(fields)))
     base = _BASE.get((triple or platform.machine()).partition("-")[0], set())
-    wrong = sorted({f"lacks {name}" for name in base - has} | {f"has {n}" for n in _NEVER & has})
-    if wrong:
+    lacking = sorted(base - has)
+    if lacking:
         given = f"{mcpu!r} with {', '.join(features)}" if features else repr(mcpu)
-        raise TargetError(f"target: {given} {wrong[0]}, for which there is no code")
+        raise TargetError(f"target: {given} lacks {lacking[0]}, without which there is no code")
 
 
 def _of(triple: str | None) -> str:
