@@ -111,6 +111,8 @@ def check_op(
     arguments that are no op, devices or dtypes.
     """
     devices, dtypes = checked_arguments(op_class, devices, dtypes)
+    if not devices and not compiled:
+        raise ValueError("check_op: devices=[] is empty: nothing would be checked")
     _check_declared(op_class)
     hooks = {"compiled": compiled} if callable(compiled) else dict(compiled or {})
     for number, sample in enumerate(op_class.samples):
@@ -149,8 +151,8 @@ def checked_arguments(
     for what, values in (("devices", devices), ("dtypes", dtypes)):
         if isinstance(values, str) or not isinstance(values, Collection):
             raise TypeError(f"check_op: {what}={values!r} is not a list")
-        if not values:
-            raise ValueError(f"check_op: {what}={values!r} is empty: nothing would be checked")
+    if not dtypes:
+        raise ValueError(f"check_op: dtypes={dtypes!r} is empty: nothing would be checked")
     for device in devices:
         if not isinstance(device, Device):
             raise TypeError(f"check_op: device {device!r} is not one as needle.cpu()")

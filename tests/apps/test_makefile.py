@@ -133,7 +133,7 @@ def test_ci_fails_when_a_test_fails_and_when_none_passed(tmp_path, prints, exits
         f"peers:\n\t@true\ntest:\n\t@echo '{prints}'\n\t@exit {exits}\n"
     )
     done = subprocess.run(
-        [str(tmp_path / ".ci" / "run")], capture_output=True, text=True, timeout=60, cwd="/"
+        [str(tmp_path / ".ci" / "run")], capture_output=True, text=True, timeout=300, cwd="/"
     )
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
