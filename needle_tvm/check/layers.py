@@ -108,7 +108,10 @@ def convolutions(d: Drawer) -> None:
         geometry = f"stride=({step}, {step}), dilation=({spread}, {spread}), groups={groups}"
         padding = spread * (kernel // 2)
         x = d.one(conv.format(f"{geometry}, padding=({padding}, {padding})"), x, w)
-        if rng.random() < 0.7:
+        if not turned and rng.random() < 0.3:
+            numbers = [d.leaf([outputs], x.dtype, 0.5, 1.5, "parameter") for _ in "wbmv"]
+            x = d.one("ops.batch_norm({0}, {1}, {2}, {3}, {4})", x, *numbers)
+        elif rng.random() < 0.7:
             shape = [1, outputs, 1, 1] if turned else rng.choice([[outputs], [1, 1, 1, outputs]])
             scale, shift = (d.leaf(shape, x.dtype, 0.5, 1.5, "parameter") for _ in "sb")
             x = d.one(
@@ -127,6 +130,58 @@ def convolutions(d: Drawer) -> None:
     elif after != "none":
         text = f"ops.mean({{0}}, {rest})" if after == "mean" else f"{{0}}.reshape({x.shape[0]}, -1)"
         _linear(d, d.one(text, x), rng.choice([1, 3, 10]))
+
+
+def wide_convolution(d: Drawer) -> None:
+    """3x3, of enough channels that Winograd's filtering pays."""
+    rng, dtype = d.rng, d.rng.choice([d.float_dtype(), "float32"])
+    batch, h, w, channels = (
+        rng.choice(c) for c in ([1, 1, 2], [4, 7, 8, 12], [4, 5, 8, 12], [32, 48, 48, 64])
+    )
+    x = d.leaf([batch, h, w, channels], dtype, -1, 1, "input")
+    weight = d.leaf([3, 3, channels, rng.choice([32, 48])], dtype, -0.2, 0.2, "parameter")
+    padding = (rng.choice([0, 1, 1]), rng.choice([0, 1, 1]))
+    x = d.one(f"ops.Conv(stride=(1, 1), padding={padding}, groups=1)({{0}}, {{1}})", x, weight)
+    shift = d.leaf(x.shape[-1:], dtype, -1, 1, "parameter")
+    d.one(rng.choice(ACTIVATIONS), d.one("{0} + {1}", x, shift))
+
+
+def upsampling(d: Drawer) -> None:
+    """A transposed convolution of a small image, and its bias."""
+    rng, dtype = d.rng, d.float_dtype()
+    sides, kernel = ([rng.choice([1, 1, 2, 3, 5]) for _ in "hw"] for _ in "sk")
+    stride, padding = (
+        [rng.choice([1, 2, 2, 3]) for _ in "hw"],
+        [rng.randint(0, k // 2) for k in kernel],
+    )
+    # Of sizes whose convolution has as many positions as the image: as many as there are strides.
+    size = tuple(
+        max(1, (n - 1) * s + k - 2 * p + rng.randrange(s))
+        for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
+    )
+    channels, outputs = rng.choice([1, 4, 16]), rng.choice([1, 3, 8, 16])
+    x = d.leaf([rng.choice([1, 2]), *sides, channels], dtype, kind="input")
+    w = d.leaf([*kernel, outputs, channels], dtype, -0.5, 0.5, "parameter")
+    geometry = f"size={size}, stride={tuple(stride)}, padding={tuple(padding)}, groups=1"
+    x = d.one(f"ops.ConvInput({geometry})({{0}}, {{1}})", x, w)
+    x = d.one("{0} + {1}", x, d.leaf([outputs], dtype, -1, 1, "parameter"))
+    d.one(rng.choice(ACTIVATIONS), x)
+
+
+def products(d: Drawer) -> None:
+    """By weights of any rank, whose leading axes broadcast against those of the rows."""
+    rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
+    lead, terms = (
+        [rng.choice([1, 2, 3]) for _ in range(rng.randint(0, 2))],
+        rng.choice([1, 4, 5, 16]),
+    )
+    x = d.leaf([*lead, rng.choice([1, 4, 7]), terms], dtype, -1, 1, "input")
+    batch = [1 if rng.random() < 0.4 else n for n in lead]
+    batch = rng.choice([batch, batch[1:], [rng.choice([1, 2]), *batch], [1] * len(lead)])
+    w = d.leaf([*batch, terms, rng.choice([1, 3, 16, 17])], dtype, -1, 1, "parameter")
+    x = d.one("{0} @ {1}", x, w)
+    shift = d.leaf(x.shape[-1:], dtype, -1, 1, "parameter")
+    d.one(rng.choice(ACTIVATIONS), d.one("{0} + {1}", x, shift))
 
 
 def recurrence(d: Drawer) -> None:
@@ -385,5 +440,6 @@ def step(d: Drawer) -> None:
 
 LAYERS: tuple[Callable[[Drawer], Any], ...] = (
     mlp, attention, recurrence, cells, loss, standardised, weighed, similarity, gated, experts,
-    looked_up, step, *(convolutions, patches, pairs, shifted, views) * 2, views,
+    looked_up, step, wide_convolution, upsampling, products,
+    *(convolutions, patches, pairs, shifted, views) * 2, views,
 )  # fmt: skip
