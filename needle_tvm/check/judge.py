@@ -19,6 +19,7 @@ from needle.trace import trace
 from needle_tvm.cache import CACHE_VARIABLE
 from needle_tvm.check.bounds import Evaluation
 from needle_tvm.check.draw import draw
+from needle_tvm.check.fenced import fenced
 from needle_tvm.check.program import Program
 from needle_tvm.check.verdicts import REFUSED, RIGHT, VARIANTS, WRONG, Failure, place, raised
 from needle_tvm.errors import ScheduleWarning
@@ -137,15 +138,16 @@ def _own_cache() -> Iterator[None]:
 def _compiled(
     model: Any, tensors: list[Any], variants: Sequence[Variant]
 ) -> Iterator[tuple[str, int, list[list[Any]]]]:
-    """Stage, threads, and the results of two calls; the second is with views, and finds memory
-    used."""
-    views = [_strided(tensor) for tensor in tensors]
+    """Stage, threads, and the results of four calls. All but the first find memory used; the second
+    is with views, the others are with inputs that end or begin beside a page of no access."""
+    calls = [tensors, [_strided(tensor) for tensor in tensors]]
+    calls += [[_fenced(tensor, at_end) for tensor in tensors] for at_end in (True, False)]
     for stage, threads in variants:
         try:
             compiled = needle_tvm.compile(
                 model, *tensors, stage=stage, threads=threads, recompile=True
             )
-            yield stage, threads, [_flat(compiled(*given)) for given in (tensors, views)]
+            yield stage, threads, [_flat(compiled(*given)) for given in calls]
         except Exception as error:
             raise Failure(place(stage, threads), error) from error
 
@@ -154,6 +156,12 @@ def _strided(tensor: Any) -> Any:
     """The same values, not side by side in memory."""
     with ndl.no_grad():
         return ndl.ops.stack([tensor, tensor], -1)[..., 0]
+
+
+def _fenced(tensor: Any, at_end: bool) -> Any:
+    if tensor.dtype == "bfloat16":  # which NumPy's DLPack does not have
+        return tensor
+    return ndl.from_dlpack(fenced(tensor.numpy(), at_end))
 
 
 def _dtypes_differ(

@@ -12,6 +12,7 @@ from typing import Any
 
 from needle_tvm import torch_models, torch_reference
 from needle_tvm.check import verdicts
+from needle_tvm.check.fenced import fenced
 from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.torch_recipes import draw
 from needle_tvm.errors import ScheduleWarning
@@ -96,12 +97,24 @@ def _difference(
 def _compiled(
     taken: torch_models.Taken, inputs: tuple[Any, ...]
 ) -> Iterator[tuple[str, int, list[Any]]]:
-    """Stage, threads, and the results of two calls, of which the second finds memory used."""
+    """Stage, threads, and the results of three calls. The last two find memory used, and inputs
+    that end or begin beside a page of no access."""
+    calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in verdicts.VARIANTS:
         try:
             compiled = torch_models.compile_taken(
                 taken, resolve("cpu", threads), stage, Options(), recompile=True, check=False
             )
-            yield stage, threads, [compiled(*inputs) for _ in range(2)]
+            yield stage, threads, [compiled(*given) for given in calls]
         except Exception as error:
             raise verdicts.Failure(verdicts.place(stage, threads), error) from error
+
+
+def _fenced(x: Any, at_end: bool) -> Any:
+    import torch
+
+    narrow = x.dtype == torch.bfloat16  # which NumPy does not have
+    array = x.detach().contiguous()
+    array = (array.view(torch.int16) if narrow else array).numpy()
+    found = torch.from_numpy(fenced(array, at_end))
+    return found.view(x.dtype) if narrow else found

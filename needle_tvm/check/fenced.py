@@ -1,0 +1,34 @@
+"""Arrays beside pages that nobody may touch.
+
+A kernel that reads past an array and drops what it read computes the right numbers, until the array
+ends where its process's memory does. Beside such a page the process dies at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+_ALIGNMENT = 64  # bytes: what compiled code takes as it is, and does not copy first
+
+
+def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
+    """The same values in memory that ends at such a page, but for what alignment leaves between
+    them, or that begins behind one."""
+    page = mmap.PAGESIZE
+    inside = max(1, -(-array.nbytes // page)) * page
+    region = mmap.mmap(-1, page + inside + page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fence in (begin, begin + page + inside):
+        if libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(page), 0):
+            code = ctypes.get_errno()
+            raise OSError(code, f"mprotect: {os.strerror(code)}")
+    place = page + (inside - array.nbytes) // _ALIGNMENT * _ALIGNMENT * at_end
+    found: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, region, place)
+    found[...] = array
+    return found
