@@ -19,10 +19,12 @@ import numpy as np
 
 import needle as ndl
 from needle import nn, ops
+from needle.autograd import topological_order
 from needle.backend_ndarray.dtypes import DTYPES, is_floating, is_half
 from needle.op import REGISTRY, Op
 from needle.ops.slicing import Range
 from needle.samples import Arg
+from needle.trace import Graph, trace
 from needle_tvm.check.bounds import widened
 from needle_tvm.check.layers import LAYERS
 from needle_tvm.check.program import CONSTANT, INPUT, PARAMETER, Leaf, Program, Step
@@ -34,6 +36,9 @@ _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48
 # with its size, so that small programs find more in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_ELEMENTS = 1 << 13
+# Of the few programs whose rows and sums are too long for what rules do with most.
+_LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
+_MOST_OF_LARGE = 1 << 18
 _MOST_RANK = 5
 _REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError, RuntimeError)
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
@@ -76,6 +81,9 @@ class Drawer:
         self._dtypes = DTYPES if dtype == "mixed" else (dtype,)
         self._special = not gradient and rng.random() < 0.05
         self._empty = rng.random() < 0.05
+        self._is_large = rng.random() < 0.06
+        self._extents = _LARGE_EXTENTS if self._is_large else _EXTENTS
+        self._most = _MOST_OF_LARGE if self._is_large else _MOST_ELEMENTS
         self._used: set[int] = set()
 
     # The whole program
@@ -139,8 +147,8 @@ class Drawer:
         rank = self.rng.choices(range(_MOST_RANK), [4, 20, 34, 26, 16])[0] if rank is None else rank
         shape: list[int] = []
         for _ in range(rank):
-            room = _MOST_ELEMENTS // max(1, math.prod(shape))
-            fitting = [n for n in _EXTENTS if n <= room]
+            room = self._most // max(1, math.prod(shape))
+            fitting = [n for n in self._extents if n <= room]
             shape.append(self.rng.choice(fitting or [1]))
         if self._empty and shape and self.rng.random() < 0.2:
             shape[self.rng.randrange(rank)] = 0
@@ -173,11 +181,17 @@ class Drawer:
 
     def add(self, text: str, *operands: Made, results: int = 1) -> list[Made] | None:
         """A step, if it can be computed and its results stay within range; what it makes."""
+        code = text.format(*(f"v[{i}]" for i in range(len(operands))))
+        tensors = [operand.tensor for operand in operands]
+
+        def line(*v: Any) -> Any:
+            return eval(code, {**_NAMESPACE, "v": v})
+
         try:
+            if self._is_large and not self._fits(trace(line, *tensors)):
+                return None
             with ndl.no_grad(), np.errstate(all="ignore"):
-                names = [f"v[{i}]" for i in range(len(operands))]
-                v = [operand.tensor for operand in operands]
-                out = eval(text.format(*names), {**_NAMESPACE, "v": v})
+                out = line(*tensors)
         except _REFUSALS:
             return None
         if isinstance(out, ndl.Tensor) is not (results == 1):
@@ -198,8 +212,13 @@ class Drawer:
             raise Unfit
         return made[0]
 
+    def _fits(self, graph: Graph) -> bool:
+        """Whether nothing in it is too large: products of two large ones can be."""
+        specs = [spec for node in topological_order(graph.outputs) for spec in node.specs]
+        return all(math.prod(spec.shape) <= 4 * self._most for spec in specs)
+
     def _is_in_range(self, tensor: Any) -> bool:
-        if tensor.size > 4 * _MOST_ELEMENTS or len(tensor.shape) > 6:
+        if tensor.size > 4 * self._most or len(tensor.shape) > 6:
             return False
         values = widened(tensor.numpy())
         if values.dtype == bool or not values.size:

@@ -143,6 +143,8 @@ class Made:
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 31, 32, 48, 64)
 _MOST_ELEMENTS = 1 << 12
+_LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 257, 512, 1000, 4099, 20000)  # of few programs
+_MOST_OF_LARGE = 1 << 17
 
 
 class Drawer:
@@ -157,6 +159,9 @@ class Drawer:
         dtypes = ["float32", "float64", "float16", "bfloat16"]
         self.dtype = "torch." + self.rng.choices(dtypes, [70, 12, 9, 9])[0]
         self.special, self.empty = self.rng.random() < 0.08, self.rng.random() < 0.03
+        large = self.rng.random() < 0.06
+        self._extents = _LARGE_EXTENTS if large else _EXTENTS
+        self._most = _MOST_OF_LARGE if large else _MOST_ELEMENTS
         self._numbers = 0
         self._namespace: dict[str, Any] = {"__name__": "draw"}
         exec(_HEAD + "class Self(nn.Module): pass\nself = Self()\n", self._namespace)
@@ -211,12 +216,12 @@ class Drawer:
     def extent(self) -> int:
         if self.empty and self.rng.random() < 0.15:
             return 0
-        return self.rng.choice(_EXTENTS)
+        return self.rng.choice(self._extents)
 
     def shape(self, rank: int | None = None) -> list[int]:
         rank = self.rng.choice([0, 1, 2, 2, 3, 3, 4]) if rank is None else rank
         shape = [self.extent() for _ in range(rank)]
-        while rank and size_of(shape) > _MOST_ELEMENTS:
+        while rank and size_of(shape) > self._most:
             axis = shape.index(max(shape))
             shape[axis] = max(1, shape[axis] // 2)
         return shape
@@ -315,7 +320,7 @@ class Drawer:
     def _taken(self, tensor: Any) -> bool:
         if not isinstance(tensor, self._torch.Tensor) or tensor.is_complex():
             return False
-        if tensor.numel() > _MOST_ELEMENTS or (tensor.numel() == 0 and not self.empty):
+        if tensor.numel() > self._most or (tensor.numel() == 0 and not self.empty):
             return False
         if not tensor.is_floating_point() or tensor.numel() == 0:
             return True
