@@ -81,10 +81,13 @@ class Drawer:
         self._dtypes = DTYPES if dtype == "mixed" else (dtype,)
         self._special = not gradient and rng.random() < 0.05
         self._empty = rng.random() < 0.05
-        self._is_large = rng.random() < 0.06
-        self._extents = _LARGE_EXTENTS if self._is_large else _EXTENTS
-        self._most = _MOST_OF_LARGE if self._is_large else _MOST_ELEMENTS
+        self.set_size(is_large=rng.random() < 0.06)
         self._used: set[int] = set()
+
+    def set_size(self, is_large: bool) -> None:
+        self._is_large = is_large
+        self._extents = _LARGE_EXTENTS if is_large else _EXTENTS
+        self._most = _MOST_OF_LARGE if is_large else _MOST_ELEMENTS
 
     # The whole program
 

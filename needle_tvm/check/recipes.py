@@ -127,12 +127,11 @@ def _several(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _split(d: Drawer, cls: type[Op]) -> bool:
-    found = d.pick(lambda v: any(0 < n <= 5 for n in v.shape))
-    if found is None:
-        return False
+    found = d.pick(lambda v: any(0 < n <= 5 for n in v.shape)) or d.leaf([d.rng.randint(1, 5), 3])
     axis = d.rng.choice([i for i, n in enumerate(found.shape) if 0 < n <= 5])
-    made = d.add(f"ops.split({{0}}, {axis})", found, results=found.shape[axis])
-    return made is not None
+    parts = found.shape[axis]
+    text = f"ops.split({{0}}, {axis})" + ("[0]" if parts == 1 else "")
+    return d.add(text, found, results=parts) is not None
 
 
 def _tuple(d: Drawer, cls: type[Op]) -> bool:
@@ -300,10 +299,11 @@ def _one_hot(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _normalized(d: Drawer, cls: type[Op]) -> bool:
-    x = d.floating(1)
-    axis = 1 if len(x.shape) > 1 and cls.name == "batch_norm_train" and d.rng.random() < 0.7 else -1
+    batch = cls.name == "batch_norm_train"
+    x = d.floating(2 if batch else 1)
+    axis = 1 if batch and d.rng.random() < 0.7 else -1
     w, b = (d.leaf([x.shape[axis]], x.dtype) for _ in "wb")
-    if cls.name == "layer_norm":
+    if not batch:
         return d.apply(cls, f"eps={d.rng.choice([1e-5, 1e-3])}", x, w, b)
     return d.apply(cls, f"axis={axis}, eps={d.rng.choice([1e-5, 1e-3])}", x, w, b, results=3)
 

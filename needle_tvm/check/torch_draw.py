@@ -159,13 +159,15 @@ class Drawer:
         dtypes = ["float32", "float64", "float16", "bfloat16"]
         self.dtype = "torch." + self.rng.choices(dtypes, [70, 12, 9, 9])[0]
         self.special, self.empty = self.rng.random() < 0.08, self.rng.random() < 0.03
-        large = self.rng.random() < 0.06
-        self._extents = _LARGE_EXTENTS if large else _EXTENTS
-        self._most = _MOST_OF_LARGE if large else _MOST_ELEMENTS
+        self.set_size(is_large=self.rng.random() < 0.06)
         self._numbers = 0
         self._namespace: dict[str, Any] = {"__name__": "draw"}
         exec(_HEAD + "class Self(nn.Module): pass\nself = Self()\n", self._namespace)
         self._torch = self._namespace["torch"]
+
+    def set_size(self, is_large: bool) -> None:
+        self._extents = _LARGE_EXTENTS if is_large else _EXTENTS
+        self._most = _MOST_OF_LARGE if is_large else _MOST_ELEMENTS
 
     def program(self, recipes: Recipes) -> TorchProgram:
         rng = self.rng

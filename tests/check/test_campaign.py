@@ -43,6 +43,7 @@ def test_everything_of_pytorch_is_drawn_in_most_tries():
         for seed in range(20):
             drawer = torch_draw.Drawer(seed)
             drawer.dtype, drawer.special, drawer.empty = "torch.float32", False, False
+            drawer.set_size(is_large=False)
             with torch.no_grad():
                 drawer.input([3, 4]), drawer.input(drawer.shape())
                 recipe(drawer)
@@ -71,6 +72,7 @@ def drawers(name, count=40):
     for seed in range(count):
         drawer = Drawer(random.Random(f"{name} {seed}"), gradient=False)
         drawer._dtypes, drawer._special, drawer._empty = ("float32",), False, False
+        drawer.set_size(is_large=False)
         for _ in range(3):
             drawer.leaf(drawer.shape(), kind="input")
         yield drawer
