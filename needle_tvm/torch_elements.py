@@ -47,7 +47,7 @@ def number(value: float, dtype: str) -> relax.Constant:
     """A number beside a tensor of a dtype. An integer outside an integer's range wraps around, as
     PyTorch's does."""
     if isinstance(value, int) and not is_floating(dtype):
-        return relax.const(np.array(value, np.int64).astype(dtype))
+        return relax.const(np.array(value, np.int64).astype(dtype), dtype)
     return relax.const(value, dtype)
 
 

@@ -56,7 +56,7 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     elif given.get("attn_mask") is not None:
         value, mask = constant(given["attn_mask"]), importer.env[given["attn_mask"]]
         if value is not None:
-            mask = relax.const(value if value.dtype == bool else value.astype(dtype))
+            mask = relax.const(value, "bool" if value.dtype == bool else dtype)
         if alike and len(lead) > 2 and len(shape_of(mask)) > 3:
             mask = emit(_op.broadcast_to(mask, (*lead, *shape_of(mask)[-2:])))
             mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))

@@ -1,16 +1,16 @@
 """TVM's own pipeline for functions, with what it needs before and after.
 
-Before, divisions are written so that TVM simplifies them rightly (`divisions`), arithmetic of
-booleans so that LLVM has it (`booleans`), and repeated numbers of bfloat16 so that TVM has them
-(`repeats`); after, the functions that `vector_math` calls are defined, and loops marked that LLVM
-is to leave as they are (`llvm`).
+Before, divisions are written so that TVM simplifies them rightly (`divisions`) and none ends the
+process (`trapless`), arithmetic of booleans so that LLVM has it (`booleans`), and repeated numbers
+of bfloat16 so that TVM has them (`repeats`); after, the functions that `vector_math` and `trapless`
+call are defined, and loops marked that LLVM is to leave as they are (`llvm`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from needle_tvm._tvm import llvm, opaque, vector_math
+from needle_tvm._tvm import llvm, opaque, trapless, vector_math
 from needle_tvm._tvm.booleans import logical_arithmetic
 from needle_tvm._tvm.divisions import upward_divisions
 from needle_tvm._tvm.names import module_pass, sequential, tvm
@@ -26,12 +26,20 @@ def register() -> None:
 
     def pipeline(**options: Any) -> Any:
         passes, host, device = before(**options)
-        rewrites = (upward_divisions, logical_arithmetic, plain_repeats)
-        first = [module_pass(each) for each in rewrites]
+        first = [
+            module_pass(each)
+            for each in (
+                upward_divisions,
+                trapless.trapless_divisions,
+                logical_arithmetic,
+                plain_repeats,
+            )
+        ]
         return sequential([*first, passes]), finalised(host), device
 
     def finalised(host: Any) -> Any:
-        last = [module_pass(each) for each in (vector_math.with_definitions, llvm.masked_loops)]
+        definitions = (vector_math.with_definitions, trapless.with_definitions)
+        last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
         return lambda: sequential([host(), *last])
 
     pipelines.register_tir_pipeline("s_tir", pipeline)

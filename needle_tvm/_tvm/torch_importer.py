@@ -153,7 +153,7 @@ def _of_nothing(node: Any) -> Any:
 def _constant(tensor: Any) -> Any:
     dtype = str(tensor.dtype).partition(".")[2]
     if dtype == "bfloat16":  # which NumPy has not
-        return relax.op.astype(relax.const(tensor.float().numpy()), dtype)
+        return relax.op.astype(relax.const(tensor.float().numpy(), "float32"), dtype)
     return relax.const(tensor.numpy(), dtype)
 
 

@@ -58,7 +58,7 @@ class _Sharer(Rewriter):
     def _normalised(self, x: Any, norm: Any) -> Any:
         key = x, float(norm.attrs.epsilon)
         if key not in self._shared:
-            unused = relax.const(np.ones((static_shape(x) or ())[-1:], str(x.ty.dtype)))
+            unused = relax.const(np.ones((static_shape(x) or ())[-1:]), str(x.ty.dtype))
             plain = relax.op.nn.layer_norm(
                 x, unused, unused, axes=[-1], epsilon=key[1], center=False, scale=False
             )

@@ -61,3 +61,18 @@ def test_the_largest_of_near_equals_may_be_any_of_them():
     assert evaluation.difference([np.array([0, 1])]) is None
     assert evaluation.difference([np.array([1, 1])]) is None
     assert evaluation.difference([np.array([0, 0])]) is not None
+
+
+def test_rows_of_equal_numbers_may_be_summed_up_in_any_order():
+    """Added one by one, seven thirds are no whole number of thirds, which a small variance shows."""
+    x = np.full((4, 7), 1 / 3, np.float32)
+    one, zero = np.ones(7, np.float32), np.zeros(7, np.float32)
+    mean = np.zeros(4, np.float32)
+    for column in x.T:
+        mean = mean + column
+    centred = x - (mean / np.float32(7))[:, None]
+    scaled = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(1e-5))
+    assert np.abs(scaled).max() > 1e-6
+    norm = evaluated(lambda x, w, b: ops.layer_norm(x, w, b), x, one, zero)
+    assert norm.difference([scaled]) is None
+    assert norm.difference([scaled + np.float32(1e-2)]) is not None

@@ -80,6 +80,17 @@ def test_norms_of_one_tensor_become_one(target):
     check(fn, x)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_norms_of_other_dtypes(dtype):
+    norms, layers = ([made(12, dtype=dtype) for _ in "ab"] for made in (nn.LayerNorm1d, square))
+    fn = lambda x: tuple(layer(one(x)) for layer, one in zip(layers, norms, strict=True))  # noqa: E731
+    needle_tvm.compile(fn, values(2, 5, 12).astype(dtype), stage="tuned")  # which compares
+
+
+def square(size, dtype):
+    return nn.Linear(size, size, bias=False, dtype=dtype)
+
+
 def test_a_norm_that_is_alone_keeps_its_scale(target):
     fn, x = branches(1), values(2, 5, 12)
     assert "add" not in names(fn, x, passes=[share_norms], target=target)

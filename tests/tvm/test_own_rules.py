@@ -5,7 +5,7 @@ import pytest
 
 import needle_tvm
 from needle import ops
-from needle.op import REGISTRY, Elementwise, Op, register
+from needle.op import REGISTRY, Binary, Elementwise, Op, register
 from needle.samples import error, unary
 from needle.spec import Spec
 from needle_tvm import MismatchError
@@ -256,3 +256,56 @@ def test_check_op_says_at_which_stage_a_rule_gives_what(own):
 def test_wrong_arguments_of_check_op_are_named(own, arguments, wrong, complaint):
     with pytest.raises(wrong, match=complaint):
         check_op(**{"op_class": type(own()), **arguments})
+
+
+def toward_zero(x, y):
+    return np.sign(x) * np.sign(y) * (abs(x) // np.where(y == 0, 1, abs(y)))
+
+
+DIVISIONS = {
+    "floordiv": np.floor_divide,
+    "floormod": np.remainder,
+    "truncdiv": toward_zero,
+    "truncmod": np.fmod,
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_division_of_integers_ends_no_process(own, name, dtype, stage):
+    """By 0 it gives 0, and the least integer by -1 itself: what NumPy has."""
+
+    def emit_te(self, k, x, y):
+        return k.te.compute(x.shape, lambda i: getattr(k.tirx, name)(x[i], y[i]))
+
+    op = own(Binary, compute=lambda self, x, y: x * y, emit_te=emit_te)
+    x, y = (a.ravel() for a in np.mgrid[-9:10, -4:5].astype(dtype))
+    x[0], y[0] = np.iinfo(dtype).min, -1
+    found = needle_tvm.compile(op, tensor(x), tensor(y), stage=stage, check=False)
+    with np.errstate(divide="ignore", over="ignore"):
+        expected = DIVISIONS[name](x, y)
+    if name == "truncdiv":
+        expected[0] = x[0]
+    np.testing.assert_array_equal(found(x, y).numpy(), expected)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_divisions_of_divisions_stay_small(own, stage):
+    def emit_te(self, k, x, y):
+        def element(i):
+            value = y[i]
+            for _ in range(12):
+                value = k.tirx.floordiv(x[i], k.tirx.floormod(x[i], value) + 1)
+            return value
+
+        return k.te.compute(x.shape, element)
+
+    op = own(Binary, compute=lambda self, x, y: x * y, emit_te=emit_te)
+    x, y = np.arange(-20, 20), np.arange(40) - 7
+    found = needle_tvm.compile(op, tensor(x), tensor(y), stage=stage, check=False)
+    expected = y
+    with np.errstate(divide="ignore"):
+        for _ in range(12):
+            expected = x // (x % expected + 1)
+    np.testing.assert_array_equal(found(x, y).numpy(), expected)

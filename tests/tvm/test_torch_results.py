@@ -8,7 +8,7 @@ from needle_tvm import torch_decompositions, torch_ops
 from needle_tvm._tvm import relax
 from needle_tvm.errors import CompilationError, MismatchError, TranslationError
 
-from .torch_checks import Applied, check
+from .torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")
 WHOLE = torch.tensor([3, -2, 5], dtype=torch.int32)
@@ -110,6 +110,31 @@ def test_the_mask_of_bfloat16_attention_may_be_known():
     mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
     x = torch.randn(4, 2, 8).bfloat16()
     needle_tvm.compile_torch(Applied(lambda x: layer(x, x, x, attn_mask=mask)[0]).eval(), x)
+
+
+def test_constants_keep_their_dtype():
+    """Which TVM makes narrower unless it is told it."""
+    x, large = torch.tensor([1, 2**41, -5, 2**50]), 2**33
+    check(lambda x: (x // large, x % large, torch.fmod(x, large), x.clamp(min=large)), [x])
+    mask = torch.full((4, 4), 1 / 3, dtype=torch.float64).tril()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    q = torch.randn(2, 2, 4, 8, dtype=torch.float64)
+    check(lambda q: attend(q, q, q, attn_mask=mask), [q], atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_a_division_by_zero_gives_zero_and_ends_no_process(dtype):
+    """Where PyTorch raises a RuntimeError."""
+    x, y = torch.tensor([7, 9, 100, 5]).to(dtype), torch.tensor([2, 3, 7, 0]).to(dtype)
+
+    def fn(x, y):
+        return x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc")
+
+    for stage in STAGES:
+        model = Applied(fn).eval()
+        compiled = needle_tvm.compile_torch(model, x, torch.ones_like(y), stage=stage)
+        for found, expected in zip(compiled(x, y), fn(x[:3], y[:3]), strict=True):
+            assert found.numpy().tolist() == [*expected.tolist(), 0]
 
 
 def test_a_fault_of_the_translation_is_no_refusal(monkeypatch):
