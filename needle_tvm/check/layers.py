@@ -61,11 +61,12 @@ def attention(d: Drawer) -> None:
         rng.choice(c) for c in ([1, 2, 3], [1, 2, 4], [1, 3, 10, 17], [4, 8, 16])
     )
     x = d.leaf([batch, length, heads * width], d.float_dtype(), kind="input")
-    if rng.random() < 0.5:
-        w, b = (d.leaf([heads * width], x.dtype) for _ in "wb")
-        x = d.one("ops.layer_norm({0}, {1}, {2})", x, w, b)
+    norms = rng.choice([0, 1, 3])
+    if norms == 1:
+        x = _normed(d, x)
     split = f"ops.permute(ops.reshape({{0}}, ({batch}, {length}, {heads}, {width})), (0, 2, 1, 3))"
-    q, k, v = (d.one(split, _linear(d, x, heads * width)) for _ in "qkv")
+    seen = [_normed(d, x) if norms == 3 else x for _ in "qkv"]
+    q, k, v = (d.one(split, _linear(d, each, heads * width)) for each in seen)
     if rng.random() < 0.2:
         q, k = (_rotated(d, each) for each in (q, k))
     scores = d.one(f"({{0}} @ ops.transpose({{1}})) * {1 / math.sqrt(width):.6g}", q, k)
@@ -77,6 +78,11 @@ def attention(d: Drawer) -> None:
     out = d.one(joined, out)
     if rng.random() < 0.7:
         d.one("{0} + {1}", _linear(d, out, heads * width), x)
+
+
+def _normed(d: Drawer, x: Made) -> Made:
+    w, b = (d.leaf(x.shape[-1:], x.dtype) for _ in "wb")
+    return d.one("ops.layer_norm({0}, {1}, {2})", x, w, b)
 
 
 def _rotated(d: Drawer, x: Made) -> Made:
