@@ -228,6 +228,25 @@ def patches(d: Drawer) -> None:
     d.step(text)
 
 
+def decoded(d: Drawer) -> None:
+    """A small image made larger by transposed convolutions, with their norms and activations."""
+    rng, channels = d.rng, d.rng.choice([1, 3, 8, 16])
+    x: Made | str = d.input([rng.choice([1, 2]), channels, *rng.choice([(1, 1), (2, 1), (3, 4)])])
+    for _ in range(rng.choice([1, 1, 2])):
+        kernel, outputs = rng.choice([(2, 2), (3, 3), (4, 4), (3, 2)]), rng.choice([1, 4, 8])
+        stride, padding = rng.choice([1, 2, 2, 3]), rng.choice([0, 0, 1])
+        m = f"nn.ConvTranspose2d({channels}, {outputs}, {kernel}, {stride}, {padding}, {rng.randrange(stride)})"
+        made = d.step(f"{d.module(m)}({x})")
+        if not made:
+            return
+        x, channels = made[0], outputs
+        if rng.random() < 0.5:
+            x = f"{d.module(f'nn.BatchNorm2d({channels})')}({x})"
+        made = d.step(rng.choice([f"F.relu({x})", f"torch.tanh({x})", f"F.silu({x})"]))
+        if made:
+            x = made[0]
+
+
 def looked_up(d: Drawer) -> None:
     """Rows of a table with positions beside them, the mean of those that count; a loss of classes."""
     rng = d.rng
@@ -260,5 +279,6 @@ IDIOMS: Sequence[Recipe] = (
     cells,
     heads,
     patches,
+    decoded,
     looked_up,
 )
