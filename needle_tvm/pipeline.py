@@ -48,6 +48,7 @@ from needle_tvm.passes.sink_views import reshape_permutes, sink_permutes, sink_r
 from needle_tvm.passes.trim_taps import trim_taps
 from needle_tvm.passes.view_reshapes import view_reshapes
 from needle_tvm.passes.winograd import winograd
+from needle_tvm.passes.wrap_integers import wrap_integers
 from needle_tvm.precision import FLOAT32
 from needle_tvm.schedule import cpu, gpu
 
@@ -136,12 +137,12 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
-            schedule=(keep_arithmetic, round_bfloat16),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
         ),
         "fused": Pipeline(
             prefer_emit=True,
             graph=(*_FUSE, own_outputs, empty_constants),
-            schedule=(keep_arithmetic, round_bfloat16),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -164,7 +165,13 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 pack_recurrence,
                 *_LOWER,
             ),
-            schedule=(cpu.schedule, keep_arithmetic, round_bfloat16, merge_kernels),
+            schedule=(
+                cpu.schedule,
+                wrap_integers,
+                keep_arithmetic,
+                round_bfloat16,
+                merge_kernels,
+            ),
         ),
     },
     "cuda": {

@@ -4,7 +4,7 @@ Importing this package imports TVM's compiler (0.5 to 2 s): nothing on the path 
 runs a compiled artifact may do it.
 """
 
-from needle_tvm._tvm import bf16, lowering, nests, reads, regions, vector_math
+from needle_tvm._tvm import bf16, integers, lowering, nests, reads, regions, vector_math
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -135,6 +135,7 @@ __all__ = [
     "generated_source",
     "host_cpu",
     "in_float64",
+    "integers",
     "inverse_of",
     "is_known_cpu",
     "ldmatrix",

@@ -1,16 +1,17 @@
 """TVM's own pipeline for functions, with what it needs before and after.
 
-Before, divisions are written so that TVM simplifies them rightly (`divisions`) and none ends the
-process (`trapless`), arithmetic of booleans so that LLVM has it (`booleans`), and repeated numbers
-of bfloat16 so that TVM has them (`repeats`); after, the functions that `vector_math` and `trapless`
-call are defined, and loops marked that LLVM is to leave as they are (`llvm`).
+Before, divisions of indices are written so that TVM simplifies them rightly (`divisions`), integers
+that are data so that they wrap around and end no process (`integers`), arithmetic of booleans so
+that LLVM has it (`booleans`), and repeated numbers of bfloat16 so that TVM has them (`repeats`);
+after, the functions that `vector_math` and `integers` call are defined, and loops marked that LLVM
+is to leave as they are (`llvm`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from needle_tvm._tvm import llvm, opaque, trapless, vector_math
+from needle_tvm._tvm import integers, llvm, opaque, vector_math
 from needle_tvm._tvm.booleans import logical_arithmetic
 from needle_tvm._tvm.divisions import upward_divisions
 from needle_tvm._tvm.names import module_pass, sequential, tvm
@@ -21,6 +22,7 @@ def register() -> None:
     """Make this what every module of this process is built by. To be called once."""
     vector_math.register()
     opaque.register()
+    integers.register()
     pipelines = tvm.tirx.compilation_pipeline
     before = pipelines.PIPELINE_MAP["s_tir"]
 
@@ -30,7 +32,7 @@ def register() -> None:
             module_pass(each)
             for each in (
                 upward_divisions,
-                trapless.trapless_divisions,
+                integers.of_data,
                 logical_arithmetic,
                 plain_repeats,
             )
@@ -38,7 +40,7 @@ def register() -> None:
         return sequential([*first, passes]), finalised(host), device
 
     def finalised(host: Any) -> Any:
-        definitions = (vector_math.with_definitions, trapless.with_definitions)
+        definitions = (vector_math.with_definitions, integers.with_definitions)
         last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
         return lambda: sequential([host(), *last])
 

@@ -228,3 +228,35 @@ def test_a_view_and_a_tensor_of_more_axes(shape, rng):
     x, y = (rng.standard_normal(s).astype("float32") for s in ((3, 5), shape))
     wide = x.astype("float64").reshape(3, 1, 5)
     check(lambda x, y: ops.relu(x.reshape((3, 1, 5)) + y), [x, y], [np.maximum(wide + y, 0)])
+
+
+OVERFLOWING = {
+    "above": lambda a, b: (a + 1) > a,
+    "below": lambda a, b: (a - 1) < a,
+    "at least": lambda a, b: (a + b) >= a,
+    "difference": lambda a, b: (a - b) < 0,
+    "square": lambda a, b: (a * a) >= 0,
+    "product": lambda a, b: a * b + a - b,
+    "negative": lambda a, b: (-a, -a > 0),
+    "sum": lambda a, b: ((a * b).sum(), (a + b).reshape(2, 40).sum(0)),
+    "matrices": lambda a, b: a.reshape(8, 10) @ b.reshape(10, 8),
+    "cast": lambda a, b: ((a * b).astype("float64"), (a + b).astype("int64")),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_integers_wrap_around(name, dtype, stage):
+    """TVM takes integers for numbers without an end, and tells LLVM so."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = np.resize(np.array([most, least, most - 1, least + 1, 0, 1, -1, 2, 12345], dtype), 80)
+    b = np.resize(np.array([1, -1, most, least, 5, -7, 2**30], dtype), 80)
+    with np.errstate(over="ignore"):
+        expected = OVERFLOWING[name](a, b)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    compiled = needle_tvm.compile(OVERFLOWING[name], tensor(a), tensor(b), stage=stage, check=False)
+    results = compiled(a, b)
+    results = results if isinstance(results, tuple) else (results,)
+    for found, value in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(found.numpy(), value)

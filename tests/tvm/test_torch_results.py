@@ -327,3 +327,15 @@ def test_functions_of_each_row_and_numbers_that_are_read():
 
     # The number is that of each call, not that of the example.
     check(function, [REAL], inputs=[REAL * 3 + 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_integers_wrap_around(dtype):
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([most, least, most - 1, least + 1, 1, 2, 3, 100], dtype=dtype)
+
+    def fn(x):
+        hashed = (x * 103 + 71) % 97
+        return hashed, x + 1 > x, x * x, x - x.flip(0), (x + 100).long(), (x * x).sum(), -x // 3
+
+    check(fn, [x])
