@@ -79,7 +79,7 @@ class Drawer:
             ["float32", "float64", "float16", "bfloat16", "mixed"], [50, 15, 8, 8, 19]
         )[0]
         self._dtypes = DTYPES if dtype == "mixed" else (dtype,)
-        self._special = not gradient and rng.random() < 0.05
+        self._special = not gradient and rng.random() < 0.07
         self._empty = rng.random() < 0.05
         self.set_size(is_large=rng.random() < 0.06)
         self._used: set[int] = set()
@@ -176,6 +176,7 @@ class Drawer:
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
         dtype = dtype or self.dtype()
         special = self._special and self.rng.random() < 0.5
+        special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # no index
         leaf = Leaf(kind, tuple(shape), dtype, self.rng.randrange(1000), low, high, special)
         array = eval(leaf.expression(), {"np": np})
         made = Made(ndl.Tensor(array, device=ndl.cpu_numpy(), requires_grad=False), leaf)
@@ -224,7 +225,7 @@ class Drawer:
         if tensor.size > 4 * self._most or len(tensor.shape) > 6:
             return False
         values = widened(tensor.numpy())
-        if values.dtype == bool or not values.size:
+        if values.dtype == bool or not values.size or (values.dtype.kind == "i" and self._special):
             return True
         largest = 200 if is_half(tensor.dtype) else 1e4
         finite = np.isfinite(values)

@@ -25,8 +25,8 @@ from needle.ops.slicing import Range
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array the program begins with, drawn by `seed`: floats uniformly from [low, high), and
-    `special` ones among them; integers from the same range, booleans evenly."""
+    """An array the program begins with, drawn by `seed`: numbers uniformly from [low, high), with
+    `special` ones among them; booleans evenly."""
 
     kind: str
     shape: tuple[int, ...]
@@ -43,13 +43,18 @@ class Leaf:
             return f"({rng}.random({self.shape}) < 0.5)"
         if self.dtype.startswith("int"):
             drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self.shape})"
+            if self.special:
+                least = f'np.iinfo("{self.dtype}").min'
+                drawn = self._with_some(f"[{least}, -1 - {least}, {least} + 1, -1, 0]", drawn)
             return f'{drawn}.astype("{self.dtype}")'
         drawn = f"{rng}.uniform({self.low:g}, {self.high:g}, {self.shape})"
         if self.special:
-            numbers = "[np.nan, np.inf, -np.inf, -0.0, 0.0]"
-            some = f"{rng}.random({self.shape}) < 0.2"
-            drawn = f"np.where({some}, np.resize({numbers}, {self.shape}), {drawn})"
+            drawn = self._with_some("[np.nan, np.inf, -np.inf, -0.0, 0.0]", drawn)
         return f'{drawn}.astype("{self.dtype}")'
+
+    def _with_some(self, numbers: str, drawn: str) -> str:
+        some = f"np.random.default_rng({self.seed}).random({self.shape}) < 0.2"
+        return f"np.where({some}, np.resize({numbers}, {self.shape}), {drawn})"
 
 
 @dataclass(frozen=True)
