@@ -187,7 +187,8 @@ def image(d: Drawer) -> Made:
         return found
     side = [rng.choice([1, 3, 5, 6, 8, 13, 17, 28]) for _ in "hw"]
     batch, channels = rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16])
-    return d.leaf([batch, *side, channels], d.float_dtype())
+    dtype = d.dtype() if rng.random() < 0.4 else d.float_dtype()
+    return d.leaf([batch, *side, channels], dtype)
 
 
 def _window(d: Drawer, value: Made) -> tuple[str, tuple[int, int], tuple[int, int]]:
