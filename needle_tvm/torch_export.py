@@ -104,6 +104,11 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
 
     from needle_tvm import _tvm, torch_decompositions, torch_ops
 
+    # An export tells inputs apart by what they are: one tensor in two places would be one input,
+    # and a parameter that is also an input a parameter.
+    inputs = torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
+    )
     try:
         with _quiet():
             exported = torch.export.export(model, inputs)

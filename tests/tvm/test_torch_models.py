@@ -245,3 +245,29 @@ def test_what_a_call_cannot_read_is_refused_by_name(name):
     if name != "complex":
         with pytest.raises(ParameterError, match=f"'weight' {said.removesuffix('$')}"):
             executable.set_params({"weight": make(x), "bias": model.bias})
+
+
+class Holding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 4))
+        self.register_buffer("seen", torch.randn(3, 4))
+
+    def forward(self, x, y):
+        return x - 2 * y + self.weight + self.seen
+
+
+@pytest.mark.parametrize("stage", ["noopt", "tuned"])
+@pytest.mark.parametrize("name", ["twice", "views", "parameter", "buffer"])
+def test_an_example_that_is_in_two_places_is_two_inputs(name, stage):
+    model = Holding().eval().requires_grad_(False)
+    x = torch.randn(3, 4)
+    examples = {
+        "twice": (x, x),
+        "views": (x, x.view(3, 4)),
+        "parameter": (model.weight, x),
+        "buffer": (x, model.seen),
+    }
+    compiled = needle_tvm.compile_torch(model, *examples[name], stage=stage)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    np.testing.assert_allclose(compiled(x, y).numpy(), model(x, y).numpy(), rtol=1e-5, atol=1e-5)
