@@ -71,7 +71,8 @@ def lower_module(
     chosen = pipeline.without(target, stage, disable)
     chosen = pipeline.in_precision(pipeline.by_library(chosen, by_library, precision), precision)
     module = pipeline.run(chosen.graph, module, target)
-    check_well_formed(module)
+    with blamed_on("what the passes made"):
+        check_well_formed(module)
     return module
 
 

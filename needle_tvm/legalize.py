@@ -15,6 +15,7 @@ from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
 from needle.ops.index import Argmax
 from needle.ops.norm import Normalize
 from needle.ops.reduce import Max, Min
+from needle.ops.scalar import MulScalar
 from needle_tvm._tvm import TE_NAMESPACE, Constant, relax, static_shape, te, tirx, topi
 
 
@@ -294,6 +295,17 @@ def full(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, primfunc_name_hint="full")
 
 
+def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
+    """By 0 as well, of which TVM takes 0 for the product whatever the other factor is."""
+    zeros = [arg for arg in call.args if _is_number(arg) and arg.value.numpy().item() == 0]
+    if not zeros or not is_floating(str(call.ty.dtype)):
+        return call.op.get_attr("FLegalize")(builder, call)
+    (x,) = [arg for arg in call.args if not arg.same_as(zeros[0])] or zeros[:1]
+    return builder.call_te(
+        lambda x: MulScalar(0).emit_te(TE_NAMESPACE, x), x, primfunc_name_hint="multiply"
+    )
+
+
 def divide(builder: relax.BlockBuilder, call: Any) -> Any:
     """By 0 as well, which TVM refuses where it knows that it is."""
     if not _is_number(call.args[1]) or call.args[1].value.numpy().item() != 0:
@@ -321,6 +333,7 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.scatter_elements": scatter_elements,
     "relax.maximum": _extremum(Maximum(), topi.maximum),
     "relax.minimum": _extremum(Minimum(), topi.minimum),
+    "relax.multiply": multiply,
     "relax.divide": divide,
     "relax.not_equal": _of_two(Compare("not_equal")),
     "relax.argmax": _place(1),

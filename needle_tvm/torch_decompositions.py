@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
@@ -180,14 +181,34 @@ def _clamp_between(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else torch.minimum(x, high)
 
 
+_ROOTED = ("torch.float32", "torch.float64", "torch.bfloat16")  # by which PyTorch takes powers
+
+
 def _power(x: Any, exponent: float) -> Any:
     """Booleans as the numbers they stand for; small whole powers as products, as in PyTorch: TVM
     warns of these on the terminal."""
     if "bool" in str(x.dtype):
         return x.long().pow(exponent)
+    if exponent in (0.5, -0.5) and str(x.dtype) in _ROOTED:
+        return x.sqrt() if exponent > 0 else x.rsqrt()  # of -inf no number
     if exponent not in (3, 4) or not x.is_floating_point():
         return NotImplemented
     return _in_float32(lambda x: x * x * (x if exponent == 3 else x * x))(x)
+
+
+def _joined(name: str) -> Callable[..., Any]:
+    """Tensors of several dtypes in the one that holds them all."""
+
+    def join(tensors: Any, dim: int = 0) -> Any:
+        import torch
+
+        dtypes = [tensor.dtype for tensor in tensors]
+        common = reduce(torch.promote_types, dtypes)
+        if len(set(dtypes)) == 1:
+            return NotImplemented
+        return getattr(torch, name)([tensor.to(common) for tensor in tensors], dim)
+
+    return join
 
 
 def _never_of_integers(x: Any) -> Any:
@@ -294,9 +315,11 @@ def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
 
 
 def _padded(x: Any, pad: Any, value: float = 0) -> Any:
-    """Padding that is negative cuts off, which may leave nothing of x."""
+    """Padding that is negative cuts off, which may leave nothing of x; what is not 0 is true."""
     import torch
 
+    if "bool" in str(x.dtype) and value not in (0, 1):
+        return torch.nn.functional.pad(x, pad, value=1)
     if all(each >= 0 for each in pad):
         return NotImplemented
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
@@ -385,6 +408,8 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "avg_pool2d.default": _avg_pool,
     "avg_pool3d.default": _avg_pool,
     "inner.default": _inner,
+    "cat.default": _joined("cat"),
+    "stack.default": _joined("stack"),
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,

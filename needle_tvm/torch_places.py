@@ -56,7 +56,8 @@ def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | 
 
 
 def _sort_keys(x: te.Tensor) -> te.Tensor:
-    """Integers in the order of x: the bits of floats, turned round where they are below 0."""
+    """Integers in the order of x: the bits of floats, turned round where they are below 0, so that
+    -0 is 0."""
     dtype = str(x.dtype)
     if not is_floating(dtype):
         return _te.cast(TE_NAMESPACE, x, "int32")
@@ -65,8 +66,9 @@ def _sort_keys(x: te.Tensor) -> te.Tensor:
     most = tirx.max_value(integer)
 
     def key(value: Any) -> Any:
-        bits = tirx.reinterpret(integer, value + tirx.const(0, wide))  # no -0
-        return tirx.Select(tirx.isnan(value), most, tirx.Select(bits < 0, bits ^ most, bits))
+        bits = tirx.reinterpret(integer, value)
+        turned = (bits ^ most) + tirx.const(1, integer)
+        return tirx.Select(tirx.isnan(value), most, tirx.Select(bits < 0, turned, bits))
 
     return _te.elementwise(TE_NAMESPACE, key, _te.cast(TE_NAMESPACE, x, wide))
 

@@ -61,7 +61,7 @@ def from_exported_program(
             computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
             for each, expr in given.items():
                 if computed_in and _dtype(expr) not in ("", computed_in):
-                    if _dtype(expr) != "bool" or not _chooses(node, each):
+                    if _dtype(expr) != "bool" or len(given) == 1 or _is_number(node, each):
                         cast = relax.op.astype(expr, computed_in)
                         self.env[each] = self.block_builder.emit(cast)
             args, node.args = node.args, _in_range(node, dtype)
@@ -224,10 +224,10 @@ def _operator(node: Any) -> str:
     return str(node.target).removeprefix("aten.").partition(".")[0]
 
 
-def _chooses(node: Any, operand: Any) -> bool:
-    """Whether an operand says which of the others to take, or where."""
+def _is_number(node: Any, operand: Any) -> bool:
+    """Whether a tensor of booleans, beside others, stands for numbers: elsewhere it is a mask."""
     name = _operator(node)
-    return name in ("where", "index_put", "scatter_add") and operand is node.args[0]
+    return name in _ARITHMETIC and not (name == "where" and operand is node.args[0])
 
 
 def _whole(dtype: str) -> bool:

@@ -3,7 +3,10 @@
 Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a product and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
-- `s` and `b` vary along the last axis only, which is that of the output channels,
+- `s` and `b` vary along the last axis only, which is that of the output channels, and give the
+  product no more axes,
+- where `s` is a constant, no number of it is so large or small that weights may overflow or vanish
+  which results do not,
 - nothing else reads `y` or the product.
 
 After: the same product with `multiply(w, s)` for its weights, plus `multiply(b, s)`. What is left
@@ -16,7 +19,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from needle_tvm._tvm import IRModule, Target, expr_functor, relax, static_shape
+import numpy as np
+
+from needle_tvm._tvm import Constant, IRModule, Target, expr_functor, relax, static_shape
 from needle_tvm.passes.convolutions import is_conv
 from needle_tvm.passes.dependence import is_op
 from needle_tvm.passes.rewrite import Rewriter, rewrite
@@ -34,7 +39,7 @@ class _Folder(Rewriter):
         if not is_op(call, "relax.multiply"):
             return call
         for y, scale in (call.args, reversed(call.args)):
-            if self._is_channelwise(scale):
+            if self._is_channelwise(scale) and _is_moderate(scale):
                 folded = self._fold(y, scale)
                 if folded is not None:
                     return folded
@@ -49,7 +54,11 @@ class _Folder(Rewriter):
                 if self._is_channelwise(other) and self._is_product(value):
                     product, bias = value, other
                     break
-        if not self._is_product(product):
+        if not self._is_product(product) or any(
+            len(static_shape(each) or ()) > len(static_shape(product) or ())
+            for each in (scale, bias)
+            if each is not None
+        ):
             return None
         x, weights = product.args
         shape, scale_shape = static_shape(weights), static_shape(scale)
@@ -74,3 +83,11 @@ class _Folder(Rewriter):
         """Whether `expr` depends on no input and varies along its last axis only."""
         shape = static_shape(expr)
         return shape is not None and math.prod(shape[:-1]) == 1 and self.is_known(expr)
+
+
+def _is_moderate(scale: Any) -> bool:
+    """Whether it is a parameter's, or within a factor of a million of 1."""
+    if not isinstance(scale, Constant):
+        return True
+    sizes = np.abs(scale.value.numpy().astype("float64"))
+    return bool(((sizes >= 1e-6) & (sizes <= 1e6)).all())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_half
-from needle_tvm._tvm import IRModule, Target, expr_functor, relax, transform
+from needle_tvm._tvm import IRModule, Target, expr_functor, relax, structural_equal, transform
 from needle_tvm.passes.dependence import (
     arguments_behind,
     is_op,
@@ -65,6 +66,22 @@ def rebind(
     return transform.Normalize()(module)
 
 
+def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """What is computed otherwise has the type it had: readers may mean other axes by a number, and
+    say nothing."""
+
+    @wraps(visit)
+    def visit_call_(self: Any, call: Any) -> Any:
+        found = visit(self, call)
+        if not found.same_as(call):
+            found = self.builder_.normalize(found)
+            if not structural_equal(found.ty, call.ty):
+                raise ValueError(f"{call.op} of {call.ty} would become one of {found.ty}")
+        return found
+
+    return visit_call_
+
+
 class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
     """The base of mutators of one function; what is derived is decorated with `mutator`.
 
@@ -76,6 +93,11 @@ class Rewriter(expr_functor.PyExprMutator):  # type: ignore[name-defined]
         self.target = target
         self.readers = readers_of(function)
         self._parameters = parameters_of(function)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "visit_call_" in vars(cls):
+            cls.visit_call_ = _of_the_same_type(cls.visit_call_)
 
     def is_parameter_work(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters alone."""

@@ -2,6 +2,7 @@
 
 Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
 epsilon, where
+- `x` has two axes or more: a bias is a row,
 - `g` and `b` depend on parameters of the function alone,
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.
@@ -76,7 +77,9 @@ def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
 
     def fits(variable: Any, norm: Any) -> bool:
         shape = static_shape(norm)
-        if shape is None or 0 in shape or not all(map(of_parameters, norm.args[1:])):
+        if shape is None or len(shape) < 2 or 0 in shape:
+            return False
+        if not all(map(of_parameters, norm.args[1:])):
             return False
         if [int(axis) % len(shape) for axis in norm.attrs.axes] != [len(shape) - 1]:
             return False
