@@ -196,19 +196,22 @@ def _power(x: Any, exponent: float) -> Any:
     return _in_float32(lambda x: x * x * (x if exponent == 3 else x * x))(x)
 
 
-def _joined(name: str) -> Callable[..., Any]:
+def _joined(tensors: Any, dim: int = 0) -> Any:
     """Tensors of several dtypes in the one that holds them all."""
+    import torch
 
-    def join(tensors: Any, dim: int = 0) -> Any:
-        import torch
+    dtypes = [tensor.dtype for tensor in tensors]
+    if len(set(dtypes)) == 1:
+        return NotImplemented
+    common = reduce(torch.promote_types, dtypes)
+    return torch.cat([tensor.to(common) for tensor in tensors], dim)
 
-        dtypes = [tensor.dtype for tensor in tensors]
-        common = reduce(torch.promote_types, dtypes)
-        if len(set(dtypes)) == 1:
-            return NotImplemented
-        return getattr(torch, name)([tensor.to(common) for tensor in tensors], dim)
 
-    return join
+def _stacked(tensors: Any, dim: int = 0) -> Any:
+    if len({tensor.dtype for tensor in tensors}) == 1:
+        return NotImplemented
+    dim %= tensors[0].dim() + 1
+    return _joined([tensor.unsqueeze(dim) for tensor in tensors], dim)
 
 
 def _never_of_integers(x: Any) -> Any:
@@ -407,9 +410,12 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "softplus.default": _in_float32(_softplus),
     "avg_pool2d.default": _avg_pool,
     "avg_pool3d.default": _avg_pool,
+    "leaky_relu.default": lambda x, slope=0.01: (
+        _where(x > 0, x, x * 0) if slope == 0 else NotImplemented
+    ),
     "inner.default": _inner,
-    "cat.default": _joined("cat"),
-    "stack.default": _joined("stack"),
+    "cat.default": _joined,
+    "stack.default": _stacked,
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,

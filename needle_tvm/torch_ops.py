@@ -136,8 +136,11 @@ def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
         else:
             order = None
     *lead, k = shape_of(x)
-    rows = x if rank == 2 else emit(_op.reshape(x, (math.prod(lead), k)))
     dtype = str(x.ty.dtype)
+    if k == 0:  # which a reshape takes for an extent of x
+        rows = emit(_op.zeros((math.prod(lead), k), dtype))
+    else:
+        rows = x if rank == 2 else emit(_op.reshape(x, (math.prod(lead), k)))
     if dtype in HALVES:  # summed in float32, and rounded once
         y = emit(_op.matmul(rows, weights, out_dtype="float32"))
         bias = None if bias is None else emit(_op.astype(bias, "float32"))

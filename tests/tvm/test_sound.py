@@ -260,3 +260,52 @@ def test_integers_wrap_around(name, dtype, stage):
     results = results if isinstance(results, tuple) else (results,)
     for found, value in zip(results, expected, strict=True):
         np.testing.assert_array_equal(found.numpy(), value)
+
+
+HIGHER = {  # what a scale or a norm gives more axes, or of what it has fewer than the rule took
+    "scaled rows": lambda p, x: (x @ p["w"]) * p["s"],
+    "a scaled row": lambda p, x: (x[0] @ p["w"]) * p["s"][0],
+    "softmax": lambda p, x: ops.reshape(ops.softmax((x @ p["w"]) * p["s"], 1), (3, 4)),
+    "sum": lambda p, x: ops.summation((x @ p["w"]) * p["s"], 0),
+    "shifted": lambda p, x: (x @ p["w"] + p["s"]) * p["v"],
+    "norms of a row": lambda p, x: ops.concat(
+        [
+            ops.layer_norm(x[0], p["g"], p["h"]) @ p["w"],
+            ops.layer_norm(x[0], p["h"], p["g"]) @ p["w"],
+        ],
+        0,
+    ),
+    "convolution": lambda p, x: ops.conv(ops.reshape(x, (1, 3, 5, 1)), p["k"], 1, 1) * p["t"],
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", HIGHER)
+def test_a_scale_may_have_more_axes(name, stage, rng):
+    shapes = {"w": (5, 4), "s": (1, 1, 4), "v": (4,), "g": (5,), "h": (5,)}
+    shapes |= {"k": (3, 3, 1, 8), "t": (1, 1, 1, 1, 8)}
+    parameters = {
+        name: nn.Parameter(tensor(rng.standard_normal(shape).astype("float32")))
+        for name, shape in shapes.items()
+    }
+    x = tensor(rng.standard_normal((3, 5)).astype("float32"))
+
+    def function(x):
+        return HIGHER[name](parameters, x)
+
+    expected = function(x).numpy()
+    found = needle_tvm.compile(function, x, stage=stage, check=False)(x).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("weights", "rows", "scale"), [(1e20, 1e-10, 1e20), (1e-25, 1e30, 1e-20), (1, 1, np.inf)]
+)
+def test_weights_overflow_no_sooner_than_results(weights, rows, scale, stage, rng):
+    w = nn.Parameter(tensor((rng.standard_normal((8, 16)) * weights).astype("float32")))
+    x = tensor((rng.standard_normal((4, 8)) * rows).astype("float32"))
+    expected = ((x @ w) * scale).numpy()
+    found = needle_tvm.compile(lambda x: (x @ w) * scale, x, stage=stage, check=False)(x).numpy()
+    atol = 1e-6 * np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)

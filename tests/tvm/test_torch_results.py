@@ -339,3 +339,56 @@ def test_integers_wrap_around(dtype):
         return hashed, x + 1 > x, x * x, x - x.flip(0), (x + 100).long(), (x * x).sum(), -x // 3
 
     check(fn, [x])
+
+
+HALF_MASKS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", HALF_MASKS.values(), ids=HALF_MASKS)
+def test_a_mask_that_is_an_input_stays_a_mask(dtype):
+    q, k, v = (torch.randn(1, 2, n, 4).to(dtype) for n in (3, 5, 5))
+    mask = torch.tensor([[True, False, True, True, False]])
+    attend = torch.nn.functional.scaled_dot_product_attention
+    steps = 8 if dtype == torch.float32 else 4
+    check(lambda *given: attend(*given), [q, k, v, mask], steps=steps, atol=1e-6)
+
+
+def test_zeros_of_both_signs_are_equal_in_order():
+    x = torch.tensor([0.0, -0.0, 0.0, -0.0, -1.0, 1.0, torch.inf, -torch.inf, -1e-45, 1e-45])
+    check(
+        lambda x: (*x.sort(stable=True), *torch.sort(-x, descending=True, stable=True)),
+        [torch.randn(10)],
+        [x],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_what_is_no_number_stays_none(dtype):
+    """TVM takes 0 for a product with 0."""
+    functional = torch.nn.functional
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 1.0, -1.0, 0.0]).to(dtype)
+
+    def fn(x):
+        products = x * 0, 0 * x, x * -0.0, 0 / x, x / 0, (x * 0).sum()
+        return *products, functional.leaky_relu(x, 0.0), functional.softshrink(x), x**0.5, x**-0.5
+
+    check(fn, [torch.ones(6, dtype=dtype)], [x])
+
+
+def test_tensors_of_several_dtypes_are_joined():
+    ints, floats = torch.ones(2, 3, dtype=torch.int32), torch.randn(2, 3)
+    check(lambda a, b, c: torch.cat([a, b, c], -1), [ints, floats.half(), ints.bool()])
+    check(lambda a, b: (torch.cat([a, b]), torch.stack([a, b], -1)), [floats, floats.double()])
+    check(lambda a, b: torch.cat([a, b]), [ints.to(torch.uint8), -ints.to(torch.int8)])
+
+
+@pytest.mark.parametrize("value", [0, 1, 5, 0.5])
+def test_booleans_are_padded_with_what_a_number_is(value):
+    x = torch.tensor([[True, False, True]])
+    check(lambda x: torch.nn.functional.pad(x, (1, 2), value=value), [x])
+
+
+def test_a_layer_of_no_features_gives_its_bias():
+    linear = torch.nn.functional.linear
+    check(lambda x: linear(x, torch.ones(4, 0), torch.ones(4)), [torch.zeros(0)])
+    check(lambda x: linear(x, torch.ones(4, 0)), [torch.zeros(2, 3, 0)])
