@@ -14,7 +14,7 @@ from needle.ops.arithmetic import Compare, Maximum, Minimum
 from needle.ops.elementwise import Exp, Log, Rsqrt, Sigmoid, Sqrt, Tanh
 from needle.ops.index import Argmax
 from needle.ops.norm import Normalize
-from needle.ops.reduce import Max, Min
+from needle.ops.reduce import Max, Mean, Min, Summation
 from needle.ops.scalar import MulScalar
 from needle_tvm._tvm import TE_NAMESPACE, Constant, relax, static_shape, te, tirx, topi
 
@@ -117,6 +117,18 @@ def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], A
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        return _as_emit_te(op(axes, bool(call.attrs.keepdims)))(builder, call)
+
+    return rule
+
+
+def _summed(op: type[Summation] | type[Mean]) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """Long sums of float32 in float64."""
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        if not is_floating(str(call.ty.dtype)):
+            return call.op.get_attr("FLegalize")(builder, call)
         return _as_emit_te(op(axes, bool(call.attrs.keepdims)))(builder, call)
 
     return rule
@@ -338,6 +350,8 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.not_equal": _of_two(Compare("not_equal")),
     "relax.argmax": _place(1),
     "relax.argmin": _place(-1),
+    "relax.sum": _summed(Summation),
+    "relax.mean": _summed(Mean),
     "relax.max": _extreme(Max),
     "relax.min": _extreme(Min),
     **{f"relax.{op.relax}": _as_emit_te(op) for op in _ELEMENTWISE},

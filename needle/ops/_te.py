@@ -12,6 +12,8 @@ from typing import Any
 
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 
+_MOST_TERMS = 1 << 12  # of a sum in float32
+
 _FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
@@ -112,12 +114,22 @@ def _reducer(k: Any, name: str, pick: Any, start: Any, dtype: str) -> Any:
 
 
 def reduce_over(
-    k: Any, reducer: Any, x: Any, axes: Sequence[int], keepdims: bool, identity: Any = None
+    k: Any,
+    reducer: Any,
+    x: Any,
+    axes: Sequence[int],
+    keepdims: bool,
+    identity: Any = None,
+    wide: bool = True,
 ) -> Any:
     """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized).
 
-    `identity` (None: zero) is the result over no elements.
+    `identity` (None: zero) is the result over no elements. A long sum of float32 is one of float64,
+    if it may be `wide`: its code adds terms one after the other.
     """
+    if wide and reducer is k.te.sum and dtype_of(x) == "float32" and _is_long(x, axes):
+        total = reduce_over(k, reducer, cast(k, x, "float64"), axes, keepdims)
+        return cast(k, total, "float32")
     over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
     if not over:
         return k.topi.identity(x)
@@ -140,6 +152,11 @@ def reduce_over(
         return reducer(x[tuple(index)], axis=list(over.values()))
 
     return k.te.compute(kept, body)
+
+
+def _is_long(x: Any, axes: Sequence[int]) -> bool:
+    extents = [getattr(x.shape[a], "value", 0) for a in axes]
+    return math.prod(extents) > _MOST_TERMS
 
 
 def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:

@@ -156,7 +156,9 @@ class Softmax(_AlongAxis):
     def emit_te(self, k: Any, x: Any) -> Any:
         shifted, axes = self.shifted(k, x)
         e = k.topi.exp(shifted)
-        return k.topi.divide(e, _te.reduce_over(k, k.te.sum, e, axes, True))
+        # Terms of at most 1, in one pass with their exponentials: wide ones halve its vectors.
+        total = _te.reduce_over(k, k.te.sum, e, axes, True, wide=False)
+        return k.topi.divide(e, total)
 
     def emit(self, r: Any, x: Any) -> Any:
         return r.op.nn.softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
@@ -194,7 +196,7 @@ class LogSoftmax(_AlongAxis):
 
     def emit_te(self, k: Any, x: Any) -> Any:
         shifted, axes = self.shifted(k, x)
-        total = _te.reduce_over(k, k.te.sum, k.topi.exp(shifted), axes, True)
+        total = _te.reduce_over(k, k.te.sum, k.topi.exp(shifted), axes, True, wide=False)
         return k.topi.subtract(shifted, k.topi.log(total))
 
     def emit(self, r: Any, x: Any) -> Any:

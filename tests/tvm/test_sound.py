@@ -309,3 +309,34 @@ def test_weights_overflow_no_sooner_than_results(weights, rows, scale, stage, rn
     found = needle_tvm.compile(lambda x: (x @ w) * scale, x, stage=stage, check=False)(x).numpy()
     atol = 1e-6 * np.abs(expected[np.isfinite(expected)]).max(initial=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
+
+
+LONG = {
+    "mean": (lambda x: ops.mean(x), lambda x: x.mean()),
+    "sum of rows": (lambda x: x.sum(1), lambda x: x.sum(1)),
+    "sum of columns": (lambda x: x.sum(0), lambda x: x.sum(0)),
+    "variance": (lambda x: ops.var(x), lambda x: x.var()),
+    "error": (lambda x: ((x - 1) ** 2).mean(), lambda x: ((x - 1) ** 2).mean()),
+    "logsumexp": (lambda x: ops.logsumexp(x, (0, 1)), lambda x: np.log(np.exp(x).sum())),
+    "normalize": (
+        lambda x: ops.normalize(x, (0, 1))[:2],
+        lambda x: ((x - x.mean()) / np.sqrt(x.var() + 1e-5))[:2],
+    ),
+    "softmax": (
+        lambda x: ops.softmax(ops.reshape(x, (1, -1))),
+        lambda x: (np.exp(x) / np.exp(x).sum()).reshape(1, -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_sum_is_as_exact_as_a_short_one(name, stage, rng):
+    """One after the other, positive terms lose a bit each time their number doubles."""
+    function, reference = LONG[name]
+    x = rng.uniform(0.5, 1.5, (509, 1021)).astype("float32")
+    found = needle_tvm.compile(function, tensor(x), stage=stage, check=False)(tensor(x)).numpy()
+    # Exponentials are summed up in float32, by which each of n terms may be a rounding off.
+    rtol = 1e-4 if name == "softmax" else 2e-6
+    expected = reference(x.astype("float64"))
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
