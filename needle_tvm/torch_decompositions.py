@@ -207,13 +207,6 @@ def _joined(tensors: Any, dim: int = 0) -> Any:
     return torch.cat([tensor.to(common) for tensor in tensors], dim)
 
 
-def _stacked(tensors: Any, dim: int = 0) -> Any:
-    if len({tensor.dtype for tensor in tensors}) == 1:
-        return NotImplemented
-    dim %= tensors[0].dim() + 1
-    return _joined([tensor.unsqueeze(dim) for tensor in tensors], dim)
-
-
 def _never_of_integers(x: Any) -> Any:
     return NotImplemented if x.is_floating_point() else x != x
 
@@ -415,7 +408,6 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     ),
     "inner.default": _inner,
     "cat.default": _joined,
-    "stack.default": _stacked,
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,

@@ -175,7 +175,7 @@ class Drawer:
         """A new input, parameter or constant."""
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
         dtype = dtype or self.dtype()
-        if not is_floating(dtype) and high - low < 2:  # a weight's
+        if not is_floating(dtype) and round(low) == round(high):  # a weight's
             low, high = -2.0, 3.0
         special = self._special and self.rng.random() < 0.5
         special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # no index

@@ -186,6 +186,12 @@ def products(d: Drawer) -> None:
     batch = rng.choice([batch, batch[1:], [rng.choice([1, 2]), *batch], [1] * len(lead)])
     w = d.leaf([*batch, terms, rng.choice([1, 3, 16, 17])], dtype, -1, 1, "parameter")
     x = d.one("{0} @ {1}", x, w)
+    if rng.random() < 0.4:  # of more axes than the product, too
+        shape = [1] * rng.randint(0, len(x.shape) + 1) + [rng.choice([1, x.shape[-1]])]
+        scale = d.leaf(shape, dtype, 0.5, 1.5, "parameter")
+        x = d.one(
+            rng.choice(["{0} * {1}", "{1} * {0}", "({0} + 1) * {1}", "{0} * {1} - 1"]), x, scale
+        )
     shift = d.leaf(x.shape[-1:], dtype, -1, 1, "parameter")
     d.one(rng.choice(ACTIVATIONS), d.one("{0} + {1}", x, shift))
 
