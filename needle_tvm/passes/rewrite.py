@@ -7,7 +7,15 @@ from functools import wraps
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_half
-from needle_tvm._tvm import IRModule, Target, expr_functor, relax, structural_equal, transform
+from needle_tvm._tvm import (
+    IRModule,
+    Target,
+    expr_functor,
+    relax,
+    structural_equal,
+    transform,
+    tvm,
+)
 from needle_tvm.passes.dependence import (
     arguments_behind,
     is_op,
@@ -68,14 +76,16 @@ def rebind(
 
 def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """What is computed otherwise has the type it had: readers may mean other axes by a number, and
-    say nothing."""
+    say nothing. The last of several results may be gone: a reader of these says so."""
 
     @wraps(visit)
     def visit_call_(self: Any, call: Any) -> Any:
         found = visit(self, call)
         if not found.same_as(call):
-            found = self.builder_.normalize(found)
-            if not structural_equal(found.ty, call.ty):
+            if type(found.ty) is tvm.ir.Type:  # none yet
+                found = self.builder_.normalize(found)
+            types, had = (getattr(each.ty, "fields", [each.ty]) for each in (found, call))
+            if not all(map(structural_equal, types, had)) or len(types) > len(had):
                 raise ValueError(f"{call.op} of {call.ty} would become one of {found.ty}")
         return found
 
