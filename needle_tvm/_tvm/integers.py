@@ -89,19 +89,7 @@ def _reads(root: Any) -> bool:
 
 def with_definitions(module: IRModule) -> IRModule:
     """The module whose functions bring along the IR of those they call."""
-    for variable, function in list(module.functions_items()):
-        if not isinstance(function, PrimFunc):
-            continue
-        called = {
-            match[0]: match
-            for call in nodes_in(function.body, NODES.call)
-            if getattr(call.op, "name", "") == "tirx.call_pure_extern"
-            if (match := _FUNCTION.fullmatch(str(call.args[0].value)))
-        }
-        if called:
-            text = "".join(_definition(called[name]) for name in sorted(called))
-            module.update_func(variable, function.with_body(llvm.importing(text, function.body)))
-    return module
+    return llvm.defining(module, _FUNCTION, lambda called, _: "".join(map(_definition, called)))
 
 
 def _definition(function: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from needle_tvm._tvm.functions import NODES, nodes_in, variables_of
@@ -22,6 +24,27 @@ def importing(text: str, body: Any) -> Any:
     """A statement that may call the functions that `text`, LLVM IR, defines."""
     source = tvm.ir.StringImm(text)
     return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
+
+
+def defining(
+    module: IRModule,
+    pattern: re.Pattern[str],
+    definitions: Callable[[list[re.Match[str]], PrimFunc], str],
+) -> IRModule:
+    """The module whose functions bring along the IR of what they call by names of a pattern."""
+    for variable, function in list(module.functions_items()):
+        if not isinstance(function, PrimFunc):
+            continue
+        called = {
+            match[0]: match
+            for call in nodes_in(function.body, NODES.call)
+            if getattr(call.op, "name", "") == "tirx.call_pure_extern"
+            if (match := pattern.fullmatch(str(call.args[0].value)))
+        }
+        if called:
+            text = definitions([called[name] for name in sorted(called)], function)
+            module.update_func(variable, function.with_body(importing(text, function.body)))
+    return module
 
 
 def masked_loops(module: IRModule) -> IRModule:

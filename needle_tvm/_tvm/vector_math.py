@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle_tvm._tvm import llvm
-from needle_tvm._tvm.functions import NODES, nodes_in
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
@@ -352,20 +351,12 @@ def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[An
 
 def with_definitions(module: IRModule) -> IRModule:
     """The module whose functions bring along the IR of what they call here."""
-    for variable, function in list(module.functions_items()):
-        if not isinstance(function, PrimFunc):
-            continue
-        called = {
-            (match[1], match[2])
-            for call in nodes_in(function.body, NODES.call)
-            if getattr(call.op, "name", "") == "tirx.call_pure_extern"
-            if (match := _FUNCTION.fullmatch(str(call.args[0].value)))
-        }
-        if called:
-            features = frozenset(cpu_features(function.attrs["target"]))
-            text = _definitions(sorted(called), features)
-            module.update_func(variable, function.with_body(llvm.importing(text, function.body)))
-    return module
+
+    def text(called: list[re.Match[str]], function: PrimFunc) -> str:
+        features = frozenset(cpu_features(function.attrs["target"]))
+        return _definitions([(match[1], match[2]) for match in called], features)
+
+    return llvm.defining(module, _FUNCTION, text)
 
 
 def _definitions(functions: Sequence[tuple[str, str]], features: frozenset[str]) -> str:
