@@ -15,8 +15,8 @@ import needle as ndl
 from benchmarks import apps
 from needle_tvm import command_line as cli
 from needle_tvm import host, timing
-from needle_tvm.golden import relative_difference
 from needle_tvm.threads import available_cores
+from needle_tvm.tolerance import relative_difference
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 

@@ -15,6 +15,7 @@ from needle_tvm import artifact, golden, runtime
 from needle_tvm.errors import ArtifactError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.source import FixedWeights, Source, Weights, to_numpy
+from needle_tvm.tolerance import estimated_tolerances
 
 if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
@@ -140,7 +141,7 @@ class Executable:
             if carried is not None:
                 inputs = [carried[f"input.{i}"] for i in range(count)]
             made_by, outputs = golden.COMPILED, self.program.run(inputs)
-            tolerances = golden.estimated_tolerances(
+            tolerances = estimated_tolerances(
                 self.program.outputs, self.program.params, self.manifest.get("precision", FLOAT32)
             )
         arrays = {f"input.{i}": array for i, array in enumerate(inputs)}

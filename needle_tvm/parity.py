@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +12,15 @@ import numpy as np
 from needle import Tensor, cpu_numpy, no_grad
 from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
-from needle.testing import tolerance
 from needle.trace import Graph, trace
 from needle_tvm import artifact, runtime, trees
-from needle_tvm.check.bounds import PRODUCTS
+from needle_tvm.check.bounds import error_bounds
 from needle_tvm.check.first import FUSION
 from needle_tvm.executable import Executable
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.source import to_numpy
 from needle_tvm.target import TargetSpec, resolve
-from needle_tvm.tolerance import operand_tolerance
 
 
 @dataclass(frozen=True)
@@ -86,23 +83,6 @@ def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
         if node.op is not None:
             values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
     return values
-
-
-def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
-    """Relative error each node's value may have picked up on the way to it, where the operands of
-    products are rounded to `precision`."""
-    bounds: dict[Node, float] = {}
-    for node in graph.nodes:
-        before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
-        if node.op is None:
-            bounds[node] = 0.0
-        else:
-            terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
-            bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
-            if isinstance(node.op, PRODUCTS):
-                results = math.prod(node.specs[0].shape)
-                bounds[node] += operand_tolerance(precision, terms, results)
-    return bounds
 
 
 def first_divergence(

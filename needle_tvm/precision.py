@@ -15,9 +15,12 @@ rounded operands is exact in float32, but for its smallest values.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from needle_tvm.errors import StageError, TargetError, UsageError
-from needle_tvm.target import TargetSpec
+
+if TYPE_CHECKING:
+    from needle_tvm.target import TargetSpec
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "float16", "bfloat16")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from needle_tvm import artifact, golden, memory, safetensors_reader, trees, weights
+from needle_tvm import artifact, memory, safetensors_reader, trees, weights
 from needle_tvm.arrays import as_numpy, describe
 from needle_tvm.bfloat16 import dtype_named, is_bfloat16
 from needle_tvm.errors import (
@@ -34,6 +34,7 @@ from needle_tvm.ffi import load_library
 from needle_tvm.paths import as_path
 from needle_tvm.replay import Replay
 from needle_tvm.threads import available_cores, configure_tvm_threads
+from needle_tvm.tolerance import relative_difference
 
 
 def load(
@@ -407,7 +408,7 @@ def self_test(program: Program) -> SelfTest:
     except InputError as error:
         raise ArtifactError(f"{path}: {error}") from error
     differences = [
-        golden.relative_difference(example[name], result)
+        relative_difference(example[name], result)
         for name, result in zip(wanted, results, strict=True)
     ]
     recorded = manifest["golden"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from needle_tvm.precision import FLOAT32
-from needle_tvm.products import Choice
 
 if TYPE_CHECKING:
     from needle_tvm._tvm import IRModule, Target
+    from needle_tvm.products import Choice
     from needle_tvm.runtime import Program
 
 Array = np.ndarray[Any, Any]

@@ -1,11 +1,14 @@
-"""How far a rounded result may lie from the exact one. No needle, no TVM."""
+"""How far a rounded result lies from another, and may lie from the exact one. No needle, no TVM."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from needle_tvm.precision import FLOAT32
 
 # A sum of K rounded products errs by about eps * sqrt(K) for random data (Higham, "Accuracy and
 # Stability of Numerical Algorithms", 2nd ed., section 4.2 and its probabilistic remark); the factor
@@ -60,3 +63,44 @@ def operand_tolerance(precision: str, terms: int, results: int) -> float:
     unit = _UNIT_ROUNDOFF.get(precision, 0.0)
     spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
     return 2 * unit * min(math.sqrt(max(1, terms)), spread)
+
+
+def estimated_tolerances(
+    outputs: Sequence[Mapping[str, Any]],
+    params: Sequence[Mapping[str, Any]],
+    precision: str = FLOAT32,
+) -> list[float]:
+    """How far two computations of each output may lie apart, relative to its magnitude, where only
+    the model's signature is known.
+
+    Every weight with rows and columns is taken for a layer that sums as many terms as the longest
+    of the weights could.
+    """
+    weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
+    longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
+    layers = max(1, len(weights))
+    return [
+        2 * relative_tolerance(spec["dtype"], longest, layers)
+        + layers * operand_tolerance(precision, longest, math.prod(spec["shape"]))
+        for spec in outputs
+    ]
+
+
+def relative_difference(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
+    """Largest difference relative to the largest magnitude of `expected`.
+
+    Infinite where shapes or dtypes differ, or NaNs or infinities stand in different places.
+    """
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return math.inf
+    if expected.dtype.kind in "iub":
+        return 0.0 if np.array_equal(expected, found) else math.inf
+    want, have = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(want)
+    if not np.array_equal(want[~finite], have[~finite], equal_nan=True):
+        return math.inf
+    if not np.isfinite(have[finite]).all():
+        return math.inf
+    gap = float(np.abs(want[finite] - have[finite]).max(initial=0.0))
+    scale = float(np.abs(want[finite]).max(initial=0.0))
+    return gap / scale if scale else gap

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.graph import positional_names
-from needle_tvm import golden, torch_divergence, torch_export, torch_graph, torch_reference, trees
+from needle_tvm import torch_divergence, torch_export, torch_graph, torch_reference, trees
 from needle_tvm.compiler import Progress, compile_source
 from needle_tvm.errors import InstallError, StageError, TranslationError
 from needle_tvm.executable import Executable
@@ -23,6 +23,7 @@ from needle_tvm.products import check as check_products
 from needle_tvm.source import FixedWeights, Source
 from needle_tvm.stages import OWN, STAGES
 from needle_tvm.target import TargetSpec, resolve
+from needle_tvm.tolerance import estimated_tolerances
 from needle_tvm.torch_indices import index_ranges
 from needle_tvm.tune.options import Options
 
@@ -173,7 +174,7 @@ def compile_taken(
         weights=FixedWeights(taken.params),
         example=taken.example,
         reference=torch_reference.of(taken),
-        tolerances=lambda: golden.estimated_tolerances(outputs, weights, precision),
+        tolerances=lambda: estimated_tolerances(outputs, weights, precision),
         explain=explain,
         diverges=diverges,
         precision=precision,

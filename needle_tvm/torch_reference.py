@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.testing import tolerance
-from needle_tvm import arrays, bfloat16, golden, torch_graph
+from needle_tvm import arrays, bfloat16, torch_graph
 from needle_tvm.check import bounds
 from needle_tvm.errors import TranslationError
 from needle_tvm.precision import FLOAT32
+from needle_tvm.tolerance import estimated_tolerances
 
 if TYPE_CHECKING:
     from needle_tvm.torch_models import Taken
@@ -253,8 +254,7 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
             name = str(dtype).partition(".")[2]
             spec = [{"shape": [1], "dtype": name}]
             narrow, full = (
-                max(golden.estimated_tolerances(spec, weights, each))
-                for each in (precision, FLOAT32)
+                max(estimated_tolerances(spec, weights, each)) for each in (precision, FLOAT32)
             )
             amplitudes[dtype] = tolerance(name) / 4 + narrow - full
         return amplitudes[dtype]

@@ -11,6 +11,7 @@ tie, tells nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -263,6 +264,23 @@ def _map(change: Any, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_map(change, part) for part in value)
     return change(value)
+
+
+def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
+    """Relative error each node's value may have picked up on the way to it, where the operands of
+    products are rounded to `precision`."""
+    bounds: dict[Node, float] = {}
+    for node in graph.nodes:
+        before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
+        if node.op is None:
+            bounds[node] = 0.0
+        else:
+            terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
+            bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
+            if isinstance(node.op, PRODUCTS):
+                results = math.prod(node.specs[0].shape)
+                bounds[node] += operand_tolerance(precision, terms, results)
+    return bounds
 
 
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:

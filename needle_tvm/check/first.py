@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from needle_tvm import golden
 from needle_tvm.errors import MismatchError
 from needle_tvm.runtime import Program
 from needle_tvm.source import Source
 from needle_tvm.stages import STAGES
+from needle_tvm.tolerance import relative_difference
 
 FUSION = "no single operation: the fault is in their fusion"
 
@@ -20,7 +20,7 @@ def check(source: Source, program: Program, stage: str) -> None:
     """
     expected = source.reference(source.example, source.params())
     found = program.run(source.example)
-    differences = map(golden.relative_difference, expected, found)
+    differences = map(relative_difference, expected, found)
     if all(d <= most for d, most in zip(differences, source.tolerances(), strict=True)):
         return
     what = source.explain(found)

@@ -12,6 +12,7 @@ from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm import artifact, build, golden, parity, pipeline, runtime
 from needle_tvm._tvm import relax
+from needle_tvm.check.bounds import error_bounds
 from needle_tvm.errors import StageError, TargetError, UsageError
 from needle_tvm.precision import FLOAT32, PRECISIONS, check
 from needle_tvm.target import resolve
@@ -155,7 +156,7 @@ def test_the_bound_of_rounded_operands(dtype, terms, rng):
 def test_bounds_grow_at_products_alone(rng):
     graph = trace(make_mlp(64, 96, 32), tensor(rng.standard_normal((5, 64), dtype=np.float32)))
     (out,) = graph.outputs
-    plain, narrow = (parity.error_bounds(graph, p)[out] for p in (FLOAT32, "bfloat16"))
+    plain, narrow = (error_bounds(graph, p)[out] for p in (FLOAT32, "bfloat16"))
     products = [node for node in graph.nodes if node.op is not None and node.op.name == "matmul"]
     each = [
         operand_tolerance(
