@@ -1,6 +1,7 @@
 """needle: a small deep-learning framework whose models compile."""
 
 from . import autograd, backend_ndarray, data, init, nn, ops, optim
+from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
 from ._state import enable_grad, is_grad_enabled, no_grad
 from .autograd import Tensor, TensorTuple, from_dlpack
 from .backend_ndarray import (

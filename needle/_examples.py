@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .autograd import Tensor, TensorTuple
 from .backend_ndarray import Device, NDArray
 from .backend_ndarray.dtypes import astype, compute_dtype, is_floating, is_half
 from .ops import make_tuple
 from .samples import Sample
 from .spec import Spec
+from .tensor import Tensor, TensorTuple
 
 Array = np.ndarray[Any, Any]
 

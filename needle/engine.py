@@ -6,22 +6,21 @@ import bisect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import autograd
+from . import backend_ndarray as nd
 from ._state import call_recording, state
 from .backend_ndarray.dtypes import ITEMSIZE
 from .backend_ndarray.locks import fork_safe_lock
 from .errors import ShapeError
-from .node import handle
+from .node import Node
+from .tensor import Tensor, TensorTuple, handle, make_const
 
 
-def topological_order(
-    roots: Iterable[autograd.Node], requires_grad: bool = False
-) -> list[autograd.Node]:
+def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> list[Node]:
     """Every node that `roots` depend on, inputs before users, in a fixed order.
 
     With `requires_grad` only nodes that gradients flow through.
     """
-    order: list[autograd.Node] = []
+    order: list[Node] = []
     seen: set[int] = set()
     for root in roots:
         if id(root) in seen:
@@ -42,9 +41,7 @@ def topological_order(
     return order
 
 
-def backward(
-    root: autograd.Tensor, out_grad: autograd.Tensor | None, create_graph: bool, retain: bool
-) -> None:
+def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
     """See Tensor.backward."""
     node = root.node
     if not node.requires_grad:
@@ -59,11 +56,11 @@ def backward(
         grad = out_grad if out_grad.dtype == root.dtype else out_grad.astype(root.dtype)
     own = not create_graph and state.trace is None
     if own and not grad.realize_cached_data().is_compact:
-        grad = autograd.make_const(grad.realize_cached_data().compact())
+        grad = make_const(grad.realize_cached_data().compact())
     call_recording(create_graph, _accumulate, node, grad, retain, own)
 
 
-def _accumulate(node: autograd.Node, grad: autograd.Tensor, retain: bool, own: bool) -> None:
+def _accumulate(node: Node, grad: Tensor, retain: bool, own: bool) -> None:
     """Adds the gradients behind `node` to those that leaves have, in memory of their own or not."""
     found = _gradients(node, grad, retain)
     if own:
@@ -77,8 +74,8 @@ def _accumulate(node: autograd.Node, grad: autograd.Tensor, retain: bool, own: b
 _accumulating = fork_safe_lock()
 
 
-def _check_out_grad(root: autograd.Tensor, out_grad: Any) -> None:
-    if not isinstance(out_grad, autograd.Tensor):
+def _check_out_grad(root: Tensor, out_grad: Any) -> None:
+    if not isinstance(out_grad, Tensor):
         raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
     if out_grad.shape != root.shape:
         raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
@@ -89,17 +86,15 @@ def _check_out_grad(root: autograd.Tensor, out_grad: Any) -> None:
         )
 
 
-def _ones(like: autograd.Tensor) -> autograd.Tensor:
-    ones = autograd.nd.full(like.shape, 1, like.dtype, like.device)
-    return autograd.Tensor(ones, requires_grad=False)
+def _ones(like: Tensor) -> Tensor:
+    ones = nd.full(like.shape, 1, like.dtype, like.device)
+    return Tensor(ones, requires_grad=False)
 
 
-def _gradients(
-    root: autograd.Node, out_grad: autograd.Tensor, retain: bool
-) -> list[tuple[autograd.Node, autograd.Tensor]]:
+def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, Tensor]]:
     """(leaf, gradient) for every leaf that requires one."""
     order = topological_order((root,), requires_grad=True)
-    pending: dict[autograd.Node, Any] = {root: out_grad}
+    pending: dict[Node, Any] = {root: out_grad}
     leaves = []
     while order:
         node = order.pop()  # drops our reference as well
@@ -113,7 +108,7 @@ def _gradients(
     return leaves
 
 
-def _pass_back(node: autograd.Node, pending: dict[autograd.Node, Any], retain: bool) -> None:
+def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
     """Moves the gradient of `node` on to its inputs.
 
     A function of its own so that nothing of it is held while the next node's is computed.
@@ -127,7 +122,7 @@ def _pass_back(node: autograd.Node, pending: dict[autograd.Node, Any], retain: b
     if grads is NotImplemented:
         if type(node.spec) is tuple:
             grad = _whole(node, grad)
-        grads = op.gradient_as_tuple(grad, node.value())
+        grads = op.gradient_as_tuple(grad, handle(node, node.output))
     del grad
     if not retain:
         node.free()
@@ -142,9 +137,7 @@ def _pass_back(node: autograd.Node, pending: dict[autograd.Node, Any], retain: b
             pending[source] = part if before is None else _add(before, part)
 
 
-def _own_memory(
-    found: list[tuple[autograd.Node, autograd.Tensor]], out_grad: autograd.Tensor
-) -> list[tuple[autograd.Node, autograd.Tensor]]:
+def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
     """The gradients, each in memory that no other and not `out_grad` has a part in.
 
     Ops hand gradients on as views, or as they are to several inputs. Left so, a write in place to
@@ -158,7 +151,7 @@ def _own_memory(
         at = bisect.bisect(starts, first)
         shared = (at > 0 and ends[at - 1] > first) or (at < len(starts) and starts[at] < last)
         if not data.is_compact or shared:
-            grad = autograd.make_const(data.copy())
+            grad = make_const(data.copy())
         elif first < last:
             starts.insert(at, first)
             ends.insert(at, last)
@@ -166,14 +159,14 @@ def _own_memory(
     return out
 
 
-def _bytes(x: autograd.Tensor) -> tuple[int, int]:
+def _bytes(x: Tensor) -> tuple[int, int]:
     """First address of a compact tensor's memory, and that behind its last."""
     data = x.realize_cached_data()
     start = data.view.data_ptr
     return start, start + data.size * ITEMSIZE[data.dtype]
 
 
-def _by_arrays(node: autograd.Node, grad: Any) -> Any:
+def _by_arrays(node: Node, grad: Any) -> Any:
     """The gradients for the inputs by the op's own kernels (Op.backward), or NotImplemented."""
     assert node.op is not None
     if type(node.spec) is tuple:
@@ -189,26 +182,24 @@ def _by_arrays(node: autograd.Node, grad: Any) -> Any:
 
 def _add(a: Any, b: Any) -> Any:
     """Sum of two gradients; those of tuple-valued nodes are tuples with None for zero."""
-    if isinstance(a, (tuple, autograd.TensorTuple)) or isinstance(b, tuple):
+    if isinstance(a, (tuple, TensorTuple)) or isinstance(b, tuple):
         return tuple(
             y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=True)
         )
     return a + b
 
 
-def _whole(node: autograd.Node, grad: Sequence[Any]) -> tuple[autograd.Tensor, ...]:
+def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
     """The gradient of a tuple-valued node with its Nones made zeros."""
     return tuple(
-        autograd.Tensor(
-            autograd.nd.full(spec.shape, 0, spec.dtype, spec.device), requires_grad=False
-        )
+        Tensor(nd.full(spec.shape, 0, spec.dtype, spec.device), requires_grad=False)
         if part is None
         else part
         for part, spec in zip(grad, node.specs, strict=True)
     )
 
 
-def _check_kept(node: autograd.Node) -> None:
+def _check_kept(node: Node) -> None:
     """RuntimeError when what the node's gradient reads is not there, or is not what it was."""
     name = node.op.name if node.op else ""
     if node.freed:

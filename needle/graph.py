@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import reach, tree
-from .autograd import Node, TensorTuple
 from .backend_ndarray import NDArray
 from .engine import topological_order
 from .errors import TraceError
+from .node import Node
+from .tensor import TensorTuple
 
 if TYPE_CHECKING:
     from .weights import Weights

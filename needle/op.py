@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .autograd import Tensor, TensorTuple, apply
+from .apply import apply
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
 from .errors import ShapeError
 from .samples import ErrorSample, Sample
@@ -28,6 +28,7 @@ from .spec import (
     normalize_axis,
     reduced_shape,
 )
+from .tensor import Tensor, TensorTuple
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from .autograd import Tensor
 from .backend_ndarray import Device
 from .backend_ndarray.masked import refuse_masked
 from .nn.module import Module
+from .tensor import Tensor
 
 _DTYPES = {
     "F64": "<f8",

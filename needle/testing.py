@@ -15,12 +15,12 @@ import numpy as np
 from . import _examples as examples
 from ._examples import Array
 from ._state import no_grad
-from .autograd import Tensor, TensorTuple
 from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
 from .backend_ndarray.dtypes import dtype_name, finfo, is_floating, is_half
 from .op import Op
 from .samples import Arg, ErrorSample
 from .spec import Spec
+from .tensor import Tensor, TensorTuple
 
 Compiled = Callable[[Op, list[Any]], Any]
 

@@ -14,12 +14,14 @@ from typing import Any
 
 from . import tree
 from ._state import state
-from .autograd import Node, Tensor, Value, explain, handle
+from .apply import explain
 from .backend_ndarray.dtypes import is_floating
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .nn.module import Module, Parameter
+from .node import Node
 from .op import Op
+from .tensor import Tensor, Value, handle
 from .weights import Found, Weights, found_in, tensors_of
 
 __all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any
 
 from ._state import replaced
-from .autograd import Tensor
 from .backend_ndarray import NDArray
 from .errors import ChangedError
 from .nn.module import Link, Module, walk
+from .tensor import Tensor
 
 
 class Weights:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy
+from ..tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 

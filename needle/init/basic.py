@@ -13,10 +13,10 @@ import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
-from ..autograd import Tensor, Value
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..spec import as_shape
+from ..tensor import Tensor, Value
 
 
 def constant(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .. import init, ops
-from ..autograd import Tensor, make_const
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import finfo, is_floating
 from ..errors import ShapeError
+from ..tensor import Tensor, make_const
 from .basic import Dropout, Linear, ReLU, Sequential
 from .embedding import Embedding
 from .module import Module

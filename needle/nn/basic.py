@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from .. import init, ops
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts, fraction
+from ..tensor import Tensor
 from .module import Module, Parameter
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import init, ops
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
 from ..ops.window import as_window
+from ..tensor import Tensor
 from .module import Module, Parameter
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .. import init, ops
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import INTEGER
+from ..tensor import Tensor
 from .module import Module, Parameter
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .. import ops
-from ..autograd import Tensor
 from ..backend_ndarray.arguments import share
 from ..errors import ShapeError
+from ..tensor import Tensor
 from .module import Module
 
 

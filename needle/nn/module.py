@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .._state import note_replaced, state
-from ..autograd import Tensor
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.dtypes import dtype_name, is_floating
 from ..backend_ndarray.masked import refuse_masked
+from ..tensor import Tensor
 
 
 class Parameter(Tensor):

@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 from .. import init, ops
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count, counts, not_negative, share
 from ..errors import ShapeError
+from ..tensor import Tensor
 from .conv import channels_first, channels_last
 from .module import Module, Parameter
 

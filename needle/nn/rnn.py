@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 from .. import init, ops
-from ..autograd import Tensor
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
+from ..tensor import Tensor
 from .module import Module, Parameter
 
 _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..op import Elementwise, in_float32, register
 from ..samples import Arg, error, unary
+from ..tensor import Tensor
 from . import _te
 from .elementwise import _TWO_INPUTS, _Float, _sigmoid, cast, exp, sigmoid
 

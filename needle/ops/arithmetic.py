@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
@@ -14,6 +14,7 @@ from ..errors import ShapeError
 from ..op import Binary, Op, register, unbroadcast
 from ..samples import Arg, binary, error, sample
 from ..spec import Spec, broadcast_shapes, common_device
+from ..tensor import Tensor
 from . import _te
 from .elementwise import cast, log
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import convolution
 from ..errors import ShapeError
 from ..op import in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Spec
+from ..tensor import Tensor
 from . import _conv, _te
 from .window import (
     Pair,

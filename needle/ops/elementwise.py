@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import DTYPES, dtype_name, is_floating
 from ..op import Elementwise, register
 from ..samples import Arg, Sample, error, unary
+from ..tensor import Tensor
 from . import _te
 
 _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))

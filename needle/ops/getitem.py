@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 from .._state import state
-from ..autograd import Tensor, make_const
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
 from ..errors import TraceError
+from ..tensor import Tensor, make_const
 from .index import RavelIndex, gather
 from .shape import permute, reshape
 from .slicing import get_slice

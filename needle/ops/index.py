@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name, is_floating
 from ..backend_ndarray.indexing import linear_index
@@ -25,6 +25,7 @@ from ..spec import (
     normalize_axis,
     reduced_shape,
 )
+from ..tensor import Tensor
 from . import _te
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op, register, unbroadcast
 from ..samples import error, sample
 from ..spec import Spec, broadcast_shapes, common_device
+from ..tensor import Tensor
 from . import _te
 from .shape import reshape, transpose
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import zeros
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
 from ..op import Movement, register
 from ..samples import error, sample
 from ..spec import Axes, as_axes, normalize_axes
+from ..tensor import Tensor
 from . import _te
 from .shape import reshape
 from .slicing import Range, get_slice

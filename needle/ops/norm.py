@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, TensorTuple, apply
+from ..apply import apply
 from ..backend_ndarray import layers, zeros
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating, result_type
 from ..errors import ShapeError
 from ..op import Op, in_float32, register, unbroadcast
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, common_device, normalize_axes, normalize_axis
+from ..tensor import Tensor, TensorTuple
 from . import _te
 from .elementwise import rsqrt
 from .reduce import Mean, mean, summation, var

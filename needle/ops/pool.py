@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
 from ..samples import Arg, ErrorSample, Sample, error, sample
 from ..spec import Spec
+from ..tensor import Tensor
 from . import _te
 from .index import argmax, one_hot
 from .shape import broadcast_to, reshape, transpose

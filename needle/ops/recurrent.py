@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, TensorTuple, apply
+from ..apply import apply
 from ..backend_ndarray import layers
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
 from ..op import Op, register
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
+from ..tensor import Tensor, TensorTuple
 from . import _te
 from .elementwise import Sigmoid, Tanh, sigmoid, tanh
 from .shape import reshape, transpose

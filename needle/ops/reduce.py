@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..errors import ShapeError
 from ..op import Reduce, in_float32, register
 from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes
+from ..tensor import Tensor
 from . import _te
 from .arithmetic import compare
 from .elementwise import cast

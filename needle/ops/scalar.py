@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..dtypes import scalar_dtype
 from ..op import Elementwise, register
 from ..samples import Arg, ErrorSample, Sample, error, unary
+from ..tensor import Tensor
 from . import _te
 
 _SHAPES = ((), (3, 4), (0, 3))

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..errors import ShapeError
 from ..op import Movement, register, unbroadcast
 from ..samples import error, sample
 from ..spec import as_axes, as_shape, normalize_axes
+from ..tensor import Tensor
 
 
 @register

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import zeros
 from ..errors import ShapeError
 from ..op import Movement, Op, register
 from ..samples import error, sample
 from ..spec import Spec, as_shape
+from ..tensor import Tensor
 from . import _te
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
+from ..tensor import Tensor
 from . import _te
 from .elementwise import cast, exp
 from .reduce import _ERRORS, _samples, summation

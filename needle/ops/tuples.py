@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Tensor, TensorTuple, apply
+from ..apply import apply
 from ..backend_ndarray import empty
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op, register
 from ..samples import Arg, Sample, error, sample
 from ..spec import Spec, common_device, normalize_axis
+from ..tensor import Tensor, TensorTuple
 from . import _te
 from .scalar import AddScalar
 from .slicing import get_slice

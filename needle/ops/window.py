@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..autograd import Tensor, apply
+from ..apply import apply
 from ..backend_ndarray import zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
@@ -22,6 +22,7 @@ from ..errors import ShapeError
 from ..op import Op, in_float32, register
 from ..samples import Arg, error, sample
 from ..spec import Spec
+from ..tensor import Tensor
 from . import _te
 
 Pair = tuple[int, int]

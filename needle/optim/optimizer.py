@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._state import state
-from ..autograd import Tensor
 from ..backend_ndarray import Device, NDArray, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
+from ..tensor import Tensor
 
 
 class Optimizer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..autograd import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import fraction, not_negative
+from ..tensor import Tensor
 from .optimizer import Optimizer, zeros_of
 
 

@@ -1,0 +1,77 @@
+"""How an op is applied to tensors: computed, and recorded where a gradient may be asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._state import state
+from .backend_ndarray.dtypes import is_floating
+from .node import Node, spec_of
+from .tensor import Tensor, TensorTuple, Value, handle, no_value
+
+if TYPE_CHECKING:
+    from .op import Op
+
+
+def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
+    """Runs `op`, and records it when a gradient may be asked for. While tracing, only records."""
+    if state.trace is not None:
+        return state.trace.apply(op, inputs)
+    try:
+        if op.infer_first:
+            op.infer(*[x.spec for x in inputs])
+        if len(inputs) == 2:
+            a, b = inputs
+            data = op.compute(a._data, b._data)
+        else:
+            data = op.compute(*[x._data for x in inputs])
+    except (ValueError, TypeError, IndexError, AttributeError):
+        explain(op, inputs)
+        raise
+    if state.grad:
+        for x in inputs:
+            node = x._node
+            if node is not None and node.requires_grad:
+                return _record(op, inputs, data)
+    out: Any = _new(Tensor if type(data) is not tuple else TensorTuple)
+    out._node = None
+    out._data = data
+    return out
+
+
+_new = object.__new__
+
+
+def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:
+    node = _new(Node)
+    node.op = op
+    node.input_nodes = tuple([x._node or x.node for x in inputs])
+    node.saved = tuple([x._data for x in inputs]) if "inputs" in op.reads else None
+    node.output = op.keep(data)
+    node.spec = spec_of(data)
+    node.scope = node.grad = None
+    node.requires_grad = any([is_floating(s.dtype) for s in node.specs])
+    node.made = 0
+    node.freed = False
+    if op.reads:
+        first = data[0] if type(data) is tuple and data else data
+        node.made = first.device.kernels.writes()
+    return handle(node, data)
+
+
+def explain(op: Op, inputs: tuple[Any, ...]) -> None:
+    """Raises the clear error behind a failed `compute`, if there is one to be found."""
+    for i, x in enumerate(inputs):
+        if not isinstance(x, Value):
+            raise TypeError(f"{op.name}: input {i} is a {type(x).__name__}, not a Tensor") from None
+        if x._data is None and state.trace is None:
+            raise no_value(x) from None
+    if op.arity is not None and len(inputs) != op.arity:
+        plural = "" if op.arity == 1 else "s"
+        raise TypeError(f"{op.name}: takes {op.arity} input{plural}, {len(inputs)} given") from None
+    try:
+        op.infer(*[x.spec for x in inputs])
+    except NotImplementedError:
+        return
+    except Exception as error:
+        raise error from None

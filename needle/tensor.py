@@ -1,0 +1,325 @@
+"""Tensor: an n-dimensional array that remembers how it was made.
+
+A Tensor is a light handle, a value and the `Node` (see node.py) it came from. What it does by ops
+is in methods.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import backend_ndarray as nd
+from ._state import note_replaced, state
+from .backend_ndarray import Device, NDArray
+from .backend_ndarray.dtypes import is_floating
+from .dtypes import as_ndarray
+from .errors import ShapeError, TraceError
+from .node import Node, spec_of
+
+if TYPE_CHECKING:
+    from .methods import TensorMethods, TupleMethods
+    from .op import Op
+else:  # methods.py binds them, when all ops are there
+    TensorMethods = TupleMethods = object
+
+
+class Value:
+    """What Tensor and TensorTuple share."""
+
+    __slots__ = ("__weakref__", "_data", "_node")
+
+    _data: Any
+    _node: Node | None
+
+    @property
+    def node(self) -> Node:
+        """The graph node. While tracing, a concrete tensor stands for a leaf of the trace."""
+        if state.trace is not None and self._data is not None:
+            return state.trace.leaf(self)
+        node = self._node
+        if node is None:
+            node = self._node = Node(spec_of(self._data), False)
+        return node
+
+    @property
+    def spec(self) -> Any:
+        """Spec (a tuple of them for a TensorTuple)."""
+        data = self._data
+        if data is None:
+            assert self._node is not None
+            return self._node.spec
+        return spec_of(data)
+
+    @property
+    def op(self) -> Op | None:
+        """The op that made this, None for a leaf."""
+        return None if self._node is None else self._node.op
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Inputs of the op that made this; those whose values were released know only shape and
+        dtype."""
+        made_by = self._node
+        if made_by is None:
+            return ()
+        nodes, saved = made_by.input_nodes, made_by.saved
+        if saved is None:
+            return tuple([handle(node, None) for node in nodes])
+        return tuple([handle(node, data) for node, data in zip(nodes, saved, strict=True)])
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to this tensor."""
+        return self._node is not None and self._node.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """True when no recorded op made this."""
+        return self._node is None or self._node.op is None
+
+    def realize_cached_data(self) -> Any:
+        """The NDArray (a tuple of them for a TensorTuple). TraceError where there is no value."""
+        if state.trace is not None:
+            state.trace.check_read(self)
+        if self._data is None:
+            raise no_value(self)
+        return self._data
+
+    @property
+    def cached_data(self) -> Any:
+        """The NDArray behind this tensor."""
+        return self.realize_cached_data()
+
+
+class Tensor(Value, TensorMethods):
+    """An n-dimensional array that remembers how it was made.
+
+    `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
+    (copied; keeps its dtype, small integers become int32), an NDArray (shared), a Tensor (its
+    value is shared) or any object with `__dlpack__`. `requires_grad` holds for floating dtypes
+    only. Raises TypeError for a dtype that needle does not store.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None  # np.ndarray + Tensor is ours to answer
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        device: Device | None = None,
+        dtype: Any = None,
+        requires_grad: bool = True,
+    ) -> None:
+        if isinstance(array, Tensor):
+            array = array.realize_cached_data()
+        data = as_ndarray(array, device, dtype)
+        self._data = data
+        self._node = (
+            Node(spec_of(data), True) if requires_grad and is_floating(data.dtype) else None
+        )
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        data: Any = self._data
+        return data.shape if data is not None else self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        data: Any = self._data
+        return data.dtype if data is not None else self.spec.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where the values are."""
+        data: Any = self._data
+        return data.device if data is not None else self.spec.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        out = 1
+        for n in self.shape:
+            out *= n
+        return out
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        if self._data is None or state.trace is not None:
+            return f"{kind}({self.spec})"
+        tail = ", requires_grad=True" if self.requires_grad else ""
+        values = np.array2string(self._data.numpy(), separator=", ", prefix=f"{kind}(")
+        return f"{kind}({values}, dtype={self.dtype}, device={self.device}{tail})"
+
+    # Its value
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy copy."""
+        return self.realize_cached_data().numpy()
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python scalar. ValueError when there is not exactly one."""
+        return self.realize_cached_data().item()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.realize_cached_data().__array__(dtype, copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.realize_cached_data().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.realize_cached_data().__dlpack_device__()
+
+    @property
+    def data(self) -> Tensor:
+        """This value, cut from the graph; assigning replaces the value (same shape and dtype)."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if state.trace is not None:
+            state.trace.refuse_write(self)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"data must be set to a Tensor, not a {type(value).__name__}")
+        if value.dtype != self.dtype or value.shape != self.shape:
+            raise ShapeError(f"data of {self.spec} cannot be set to {value.spec}")
+        self._replace(value.realize_cached_data())
+
+    def _replace(self, data: NDArray) -> None:
+        self._data = data
+        if self._node is not None and self._node.op is None:
+            self._node.spec = spec_of(data)
+        note_replaced()
+
+    def __reduce__(self) -> Any:
+        # Copies and pickles are leaves: history is not carried along.
+        data = self.realize_cached_data()
+        return _rebuild, (type(self), data, self.requires_grad)
+
+    # Gradients
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to this tensor; may be set on leaves."""
+        return self._node is not None and self._node.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if not self.is_leaf:
+            raise RuntimeError("requires_grad can only be set on leaves; use detach()")
+        if value and not is_floating(self.dtype):
+            raise TypeError(f"a {self.dtype} tensor cannot require a gradient")
+        if state.trace is not None:
+            state.trace.refuse_write(self)
+        self.node.requires_grad = bool(value)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """What `backward` accumulated for this leaf, a Tensor of its shape, or None."""
+        if state.trace is None and self._node is None:
+            return None
+        return self.node.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"grad must be a Tensor or None, not a {type(value).__name__}")
+            if value.shape != self.shape:
+                raise ShapeError(f"grad of shape {value.shape} for a tensor of shape {self.shape}")
+            if value.device is not self.device:
+                raise ValueError(
+                    f"grad and tensor are on different devices: {value.device} and {self.device}"
+                )
+        self.node.grad = value
+
+    def to(self, device: Device) -> Tensor:
+        """A copy on `device`, cut from the graph (self when already there)."""
+        if device is self.device:
+            return self
+        return Tensor(self.realize_cached_data().to(device), requires_grad=self.requires_grad)
+
+
+class TensorTuple(Value, TupleMethods):
+    """The value of an op with several outputs. Indexing gives Tensors."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self.spec)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def tuple(self) -> tuple[Tensor, ...]:
+        """The parts as a Python tuple."""
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"TensorTuple({', '.join(map(str, self.spec))})"
+
+
+def handle(node: Node | None, data: Any) -> Any:
+    """A Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
+    parts = data if node is None else node.spec
+    out: Any = object.__new__(TensorTuple if type(parts) is tuple else Tensor)
+    out._node = node
+    out._data = data
+    return out
+
+
+def no_value(x: Value) -> Exception:
+    node = x._node
+    made = "" if node is None or node.op is None else f" (made by {node.op.name})"
+    if node is not None and node.scope is not None:
+        where = f" in module {node.scope!r}" if node.scope else ""
+        return TraceError(f"{x!r}{made}{where} was made while tracing and has no value")
+    return RuntimeError(
+        f"the value of {x!r}{made} was released: no gradient declared that it reads it (Op.reads), "
+        "or a backward pass without retain_graph has been here"
+    )
+
+
+def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
+    out = object.__new__(kind)
+    Tensor.__init__(out, data, requires_grad=requires_grad)
+    return out
+
+
+def make_const(value: Any, device: Device | None = None) -> Tensor:
+    """A Tensor without gradient over `value` (an NDArray is shared)."""
+    return Tensor(value, device=device, requires_grad=False)
+
+
+def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
+    """A Tensor over the memory of any object with `__dlpack__` (copied where it cannot be shared).
+
+    Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
+    """
+    return Tensor(nd.from_dlpack(x), requires_grad=requires_grad)
