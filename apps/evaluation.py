@@ -19,7 +19,7 @@ import needle_tvm
 import peers
 from contestants import Disagreement, build_model, check_agreement, save_arrays
 from needle_tvm import host, parity, timing
-from needle_tvm.command_line import Progress, one_line
+from needle_tvm.command_line import Progress
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
@@ -27,6 +27,7 @@ from needle_tvm.stages import OWN, STAGES
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant, TimingError
 from needle_tvm.tune.status import Status
+from needle_tvm.words import error_line
 
 CONTESTANTS = Path(__file__).with_name("contestants.py")
 EAGER = "needle eager"
@@ -155,12 +156,12 @@ def build_subject(request: Request) -> Subject:
         model, inputs = build_model(factory, **options, **({"state": state} if state else {}))
     except (ValueError, OSError, ImportError, SyntaxError) as error:
         origin = f"weights {request.weights}" if state else f"model {request.model}"
-        raise UsageError(f"{origin}: {one_line(error)}") from error
+        raise UsageError(f"{origin}: {error_line(error)}") from error
     if state is not None:
         try:
             model.load_state_dict(state)
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"weights {request.weights}: {one_line(error)}") from error
+            raise UsageError(f"weights {request.weights}: {error_line(error)}") from error
     model.eval()
     arrays = tuple(x if isinstance(x, np.ndarray) else x.numpy() for x in inputs)
     return Subject(request.model, factory, options, model, arrays)
@@ -171,7 +172,7 @@ def load_weights(path: Path) -> dict[str, np.ndarray]:
     try:
         loaded = ndl.load(path)
     except (OSError, ValueError) as error:
-        text = one_line(error)
+        text = error_line(error)
         raise UsageError(text if str(path) in text else f"weights {path}: {text}") from error
     return {
         name: value if isinstance(value, np.ndarray) else value.numpy()

@@ -11,6 +11,7 @@ from typing import Any
 import training
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
+from needle_tvm.words import error_line
 
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 5e-4
@@ -62,7 +63,7 @@ class Cifar10(training.Task):
             train = ndl.data.CIFAR10Dataset(options.data, True, transforms=changes)
             test = ndl.data.CIFAR10Dataset(options.data, False)
         except (ValueError, FileNotFoundError) as error:
-            raise UsageError(cli.one_line(error)) from error
+            raise UsageError(error_line(error)) from error
         self.loader = ndl.data.DataLoader(
             train,
             options.batch,

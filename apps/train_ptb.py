@@ -13,6 +13,7 @@ from typing import Any
 import training
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
+from needle_tvm.words import error_line
 
 LEARNING_RATE = {"lstm": 4e-3, "transformer": 1e-3}
 MAX_NORM = 0.25
@@ -94,7 +95,7 @@ class PennTreebank(training.Task):
             train = ndl.data.batchify(corpus.train, options.batch)
             test = ndl.data.batchify(corpus.test, min(options.batch, len(corpus.test) // 2))
         except (ValueError, FileNotFoundError) as error:
-            raise UsageError(cli.one_line(error)) from error
+            raise UsageError(error_line(error)) from error
         words = len(corpus.dictionary)
         self.settings = {
             "model": options.model,

@@ -22,6 +22,7 @@ import checkpoint
 from needle_tvm import command_line as cli
 from needle_tvm import host
 from needle_tvm.errors import EvaluationError, UsageError
+from needle_tvm.words import error_line
 
 _QUIET_SECONDS = 5.0  # between lines of progress within an epoch
 
@@ -248,7 +249,7 @@ def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
     except (TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"--resume: {cli.one_line(error)}") from error
+        raise UsageError(f"--resume: {error_line(error)}") from error
     return progress
 
 

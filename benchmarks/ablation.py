@@ -13,6 +13,7 @@ from needle_tvm.child import Child, ChildError
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import thread_environment
 from needle_tvm.timing import Contestant
+from needle_tvm.words import error_line
 
 ALL_ON = "needle tuned"
 STAGE = "tuned"
@@ -42,7 +43,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
                 outputs = timing.collect_outputs([whole[0], entry])
                 apps.contestants.check_agreement(outputs)
             except (ChildError, apps.contestants.Disagreement) as error:
-                untimed[name] = cli.one_line(error)
+                untimed[name] = error_line(error)
                 continue
             entries.append(entry)
         found = contests.run(case.name, entries, options)

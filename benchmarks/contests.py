@@ -17,6 +17,7 @@ from needle_tvm import command_line as cli
 from needle_tvm import host, timing
 from needle_tvm.threads import available_cores
 from needle_tvm.tolerance import relative_difference
+from needle_tvm.words import error_line
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
@@ -69,7 +70,7 @@ def run(
         except timing.TimingError as error:
             if is_ours(error.child) or error.child not in {entry.name for entry in entries}:
                 raise
-            failed[error.child] = cli.one_line(error)
+            failed[error.child] = error_line(error)
     ours = [result for result in results if is_ours(result.name)]
     contestants = [result.to_dict() for result in results]
     if exact is not None:

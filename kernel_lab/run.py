@@ -13,9 +13,9 @@ from kernel_lab.results import LabResult, Quartiles, Roofline, RungResult, Sweep
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size, Workload, describe
 from needle_tvm import host, timing
-from needle_tvm.command_line import Progress
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
+from needle_tvm.timing import Progress
 from needle_tvm.words import counted
 
 if TYPE_CHECKING:

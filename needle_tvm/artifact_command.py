@@ -15,7 +15,7 @@ import numpy as np
 
 from needle_tvm import array_files, artifact, cublas, runtime
 from needle_tvm.arrays import describe
-from needle_tvm.command_line import OK, Parser, check_writable, natural, one_line, repeats
+from needle_tvm.command_line import OK, Parser, check_writable, natural, repeats
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -27,7 +27,7 @@ from needle_tvm.errors import (
 from needle_tvm.precision import FLOAT32
 from needle_tvm.timing import Spread
 from needle_tvm.tune.status import summary
-from needle_tvm.words import printable
+from needle_tvm.words import error_line, printable
 
 _WARMUP_CALLS = 5
 
@@ -186,7 +186,7 @@ def _verify(options: argparse.Namespace) -> int:
         program = _load(options)
     except NeedleTVMError as error:
         if options.json:
-            _print_json({"path": str(options.path), "ok": False, "error": one_line(error)})
+            _print_json({"path": str(options.path), "ok": False, "error": error_line(error)})
         raise
     manifest = program.manifest
     test = runtime.self_test(program)

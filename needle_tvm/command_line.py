@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from needle_tvm import words
 from needle_tvm.errors import NeedleTVMError, UsageError
+from needle_tvm.words import error_line, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: error: {words.one_line(message)}\n")
+        self.exit(USAGE, f"{self.prog}: error: {one_line(message)}\n")
 
 
 def positive(text: str) -> int:
@@ -139,10 +139,10 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
             details = getattr(error.__cause__ or error, "details", "")  # a child's stderr
             sys.stderr.write(details and f"{details}\n")
         if isinstance(error, UsageError):
-            return _complain(program, one_line(error), USAGE)
+            return _complain(program, error_line(error), USAGE)
         if isinstance(error, (NeedleTVMError, OSError, *_errors_of_needle())):
-            return _complain(program, one_line(error), FAILED)
-        text = f"{type(error).__name__}: {one_line(error)} (NEEDLE_DEBUG=1 shows where)"
+            return _complain(program, error_line(error), FAILED)
+        text = f"{type(error).__name__}: {error_line(error)} (NEEDLE_DEBUG=1 shows where)"
         return _complain(program, text, FAILED)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -161,14 +161,6 @@ def _complain(program: str, text: str, code: int) -> int:
 
 def _terminate(number: int, frame: Any) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def one_line(error: BaseException) -> str:
-    """An error's text on one line, printable."""
-    text = error.args[0] if isinstance(error, KeyError) and error.args else error
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return words.one_line(str(text)) or type(error).__name__
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
@@ -233,14 +225,12 @@ def _display(console: Console) -> Iterator[Progress]:
 
     def show(done: int, total: int, text: str | Status) -> None:
         if isinstance(text, str):
-            shown = words.printable(text)
+            shown = printable(text)
             bars.update(task, completed=done, total=max(total, 1), description=shown)
         else:
             # Never quite complete: the clock of a bar stops when it is.
             done_so_far = min(text.spent or 0, 0.999)
-            bars.update(
-                task, total=1, completed=done_so_far, description=words.printable(text.headline)
-            )
+            bars.update(task, total=1, completed=done_so_far, description=printable(text.headline))
         last[0] = text
 
     with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):
@@ -278,5 +268,5 @@ class _Lines:
     def _say(self, line: str) -> None:
         if line != self._said:
             # Not wrapped: a pipe has no width.
-            self._console.print(words.printable(line), soft_wrap=True)
+            self._console.print(printable(line), soft_wrap=True)
         self._said = line

@@ -23,3 +23,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """`text` on one line, printable."""
     return printable(" ".join(text.split()))
+
+
+def error_line(error: BaseException) -> str:
+    """An error's text on one line, printable."""
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return one_line(str(text)) or type(error).__name__

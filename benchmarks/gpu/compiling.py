@@ -22,9 +22,9 @@ from benchmarks.gpu.host import ROOT
 from benchmarks.gpu.sections import Settings
 from needle_tvm import versions
 from needle_tvm.child import Child, ChildError, load_function
-from needle_tvm.command_line import one_line
 from needle_tvm.threads import available_cores
 from needle_tvm.timing import Contestant
+from needle_tvm.words import error_line
 
 WORK = ROOT / "build" / "gpu"  # what one call leaves for the next on the same machine
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
@@ -51,7 +51,7 @@ def compile_all(
             with Child(name, service, setup, timeout=max(settings.left, 1.0)) as child:
                 found[name] = child.receive("compile")
         except ChildError as error:
-            failed[name] = one_line(error).removeprefix(f"{name}: ")
+            failed[name] = error_line(error).removeprefix(f"{name}: ")
 
     with ThreadPoolExecutor(min(at_once, available_cores())) as pool:
         list(pool.map(one, jobs))
@@ -129,7 +129,7 @@ def tune_peers(contestants: Sequence[Contestant], deadline: float) -> dict[str, 
                     child.receive(waiting[0].name, max(deadline - time.time(), 0.1))
                 except ChildError as error:
                     # A GPU whose program failed is lost to its process: the others get a new one.
-                    failed[waiting.pop(0).name] = one_line(error).removeprefix(f"{child.name}: ")
+                    failed[waiting.pop(0).name] = error_line(error).removeprefix(f"{child.name}: ")
                     break
                 (notes / _key(waiting.pop(0))).touch()
     return failed

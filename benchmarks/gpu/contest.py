@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import contests
 from benchmarks.gpu.sections import Settings
 from needle_tvm import timing
-from needle_tvm.command_line import one_line
+from needle_tvm.words import error_line
 
 # Bits of an operand's significand. Sums are float32 everywhere.
 BITS = {"float32": 24, "float16": 11, "tf32": 11, "bfloat16": 8}
@@ -69,7 +69,7 @@ def run(
             others = [entry for entry in standing if entry.name != error.child]
             if len(others) == len(standing) or not others or settings.left < _LEAST_SECONDS:
                 raise
-            failed[error.child] = one_line(error).removeprefix(f"{error.child}: ")
+            failed[error.child] = error_line(error).removeprefix(f"{error.child}: ")
     found = []
     for entry, result in zip(standing, results, strict=True):
         told: dict[str, Any] = {"name": entry.name, "ours": entry.ours}

@@ -9,9 +9,9 @@ from benchmarks import cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.sections import MODELS, OWN_BATCH, Settings
 from needle_tvm.child import Child, ChildError
-from needle_tvm.command_line import one_line
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores
+from needle_tvm.words import error_line
 
 _CONTEST_SECONDS = 12.0  # of a model: two processes
 _LEAST_SECONDS = 15.0  # of a search: its workers start within some seconds
@@ -34,7 +34,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         try:
             found.append(_measure(name, seconds, settings))
         except ChildError as error:
-            failed[name] = one_line(error)
+            failed[name] = error_line(error)
     return {"models": found, "failed": failed}
 
 

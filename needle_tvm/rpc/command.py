@@ -74,7 +74,7 @@ def _tracker(options: argparse.Namespace) -> int:
 
 def _server(options: argparse.Namespace) -> int:
     address = protocol.parse_address(options.tracker)
-    check_key(options.key)
+    protocol.check_key(options.key)
     if protocol.is_loopback(options.host) and not protocol.is_loopback(address[0]):
         raise UsageError(
             f"--host {options.host}: only this machine reaches it, and the tracker "
@@ -91,9 +91,3 @@ def _server(options: argparse.Namespace) -> int:
         more = f": key {options.key}, threads {threads}, mcpu {about['cpu']}"
         _announce("server", host, port, more)
         Server(listener, address, options.key, about=about, report=_say).run()
-
-
-def check_key(key: str) -> None:
-    """Raises UsageError for a key that TVM's protocol cannot carry."""
-    if not key or len(key) > 100 or not key.isprintable() or " " in key or ":" in key:
-        raise UsageError(f"key {key!r}: must be 1 to 100 characters with no space and no colon")

@@ -97,6 +97,12 @@ def frame(message: Any) -> bytes:
     return struct.pack("<i", len(data)) + data
 
 
+def check_key(key: str) -> None:
+    """Raises UsageError for a key that TVM's protocol cannot carry."""
+    if not key or len(key) > 100 or not key.isprintable() or " " in key or ":" in key:
+        raise UsageError(f"key {key!r}: must be 1 to 100 characters with no space and no colon")
+
+
 def match_key(key: str) -> str:
     """A word that lets one client in, once, at the server that offered it."""
     return f"{key}:{secrets.token_hex(8)}"

@@ -21,12 +21,11 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from needle_tvm._tvm import SESSION_EXPIRED, about_server, connect_session
-from needle_tvm.command_line import one_line
 from needle_tvm.errors import RemoteError, TuningError
-from needle_tvm.rpc.command import check_key
-from needle_tvm.rpc.protocol import TrackerClient, parse_address, show_address
+from needle_tvm.rpc.protocol import TrackerClient, check_key, parse_address, show_address
 from needle_tvm.tune import remote_session
 from needle_tvm.tune.workers import CRASH, OK, TIMEOUT, Limits, Outcome, Runner, Workers
+from needle_tvm.words import error_line
 
 WAIT_SECONDS = 30.0  # for a free server
 _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says otherwise
@@ -101,7 +100,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     except RuntimeError as error:  # no candidate has run yet: the server went just now
         if isinstance(error, RemoteError):
             raise
-        said = one_line(error).removeprefix(_RPC_PREFIX)
+        said = error_line(error).removeprefix(_RPC_PREFIX)
         raise ServerLostError(f"{untaken} ({said})", False) from error
     try:
         answer = _within(
@@ -115,7 +114,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     except RuntimeError as error:  # all of TVM's errors are
         if isinstance(error, RemoteError):
             raise
-        said = one_line(error).removeprefix(_RPC_PREFIX)
+        said = error_line(error).removeprefix(_RPC_PREFIX)
         if _answers(session):
             raise TuningError(f"on server {address}: {said}") from error
         text = f"server {address}: the session was lost ({said})"

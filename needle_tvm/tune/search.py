@@ -17,7 +17,6 @@ from typing import Any
 
 from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.child import Messages
-from needle_tvm.command_line import one_line
 from needle_tvm.errors import NeedleTVMError, TuningError
 from needle_tvm.records import near, rows
 from needle_tvm.records.database import RecordDatabase, trace_text
@@ -32,7 +31,7 @@ from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task
 from needle_tvm.tune.workers import OK, Outcome
-from needle_tvm.words import counted
+from needle_tvm.words import counted, error_line
 
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _TOLD = 5  # per task, whose times are noted beside the rule's
@@ -273,7 +272,7 @@ class Search:
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             # What TVM raises of a function that it cannot search: the others go on.
-            task.notes["ended"] = f"{type(error).__name__}: {one_line(error)}"
+            task.notes["ended"] = f"{type(error).__name__}: {error_line(error)}"
             return []
 
     def _measured(self, task: Task, turn: Turn, proposed: list[Any]) -> Iterator[dict[str, Any]]:
