@@ -21,6 +21,23 @@ def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
     return dtype
 
 
+def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
+    """`value`, which the op puts beside elements of that dtype, as one of them.
+
+    TypeError where it is no Python number; ValueError where it is none of that integer's range.
+    """
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"{name}: value is a {type(value).__name__}, not a Python number")
+    if is_floating(dtype):
+        return value
+    if dtype == "bool":
+        return bool(value)
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:  # so is NaN
+        raise ValueError(f"{name}: value {value} is outside what {dtype} holds")
+    return int(value)
+
+
 def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
     """What a Tensor made from `array` holds (see Tensor)."""
     if isinstance(array, NDArray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import index as as_int
 from typing import Any
@@ -10,11 +11,11 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import zeros
-from ..backend_ndarray.dtypes import is_floating
+from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Movement, register
-from ..samples import error, sample
-from ..spec import Axes, as_axes, normalize_axes
+from ..samples import Arg, error, sample
+from ..spec import Axes, Spec, as_axes, normalize_axes
 from ..tensor import Tensor
 from . import _te
 from .shape import reshape
@@ -190,10 +191,19 @@ class Pad(Movement):
         sample((3,), padding=((0, 0),)),
         sample((), padding=()),
         sample((0, 2), padding=((1, 0), (0, 1)), value=1),
+        sample((2,), padding=((1, 2),), value=-2.5),
+        sample((2,), padding=((1, 2),), value=True),
     )
     error_samples = (
         error(ShapeError, "each of 2", (2, 3), padding=((1, 1),)),
         error(ValueError, "negative", (2,), padding=((-1, 1),)),
+        error(TypeError, "not a Python number", (2,), padding=((1, 1),), value="0"),
+        *(
+            error(
+                ValueError, f"{dtype} holds", Arg((2,), dtype=dtype), padding=((1, 1),), value=value
+            )
+            for dtype, value in (("int32", 2**31), ("int64", math.nan), ("int64", -math.inf))
+        ),
     )
 
     def shape_of(self, shape: Ints) -> Ints:
@@ -207,26 +217,23 @@ class Pad(Movement):
         pairs = zip(shape, self.padding, strict=True)
         return tuple(n + low + high for n, (low, high) in pairs)
 
-    def value_in(self, dtype: str) -> bool | int | float:
-        """`value` in x's dtype."""
-        if is_floating(dtype):
-            return self.value
-        return bool(self.value) if dtype == "bool" else int(self.value)
+    def infer(self, x: Spec) -> Spec:
+        value_in(self.name, self.value, x.dtype)
+        return super().infer(x)
 
     def reference(self, x: Any) -> Any:
         value = np.asarray(self.value).astype(x.dtype)
         return np.pad(x, self.padding, constant_values=value) if x.ndim else x
 
     def compute(self, x: Any) -> Any:
-        return x.pad(self.padding, self.value_in(x.dtype))
+        return x.pad(self.padding, value_in(self.name, self.value, x.dtype))
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         pairs = zip(self.padding, node.inputs[0].shape, strict=True)
         return get_slice(out_grad, tuple(Range(low, low + n) for (low, _), n in pairs))
 
     def emit_te(self, k: Any, x: Any) -> Any:
-        dtype = _te.dtype_of(x)
-        around = k.tirx.const(self.value_in(dtype), dtype)
+        around = _te.full_like(k, x, value_in(self.name, self.value, _te.dtype_of(x)))
         shape = [n + low + high for n, (low, high) in zip(x.shape, self.padding, strict=True)]
 
         def body(*i: Any) -> Any:

@@ -18,6 +18,7 @@ from ..apply import apply
 from ..backend_ndarray import zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
+from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
 from ..samples import Arg, error, sample
@@ -202,17 +203,29 @@ class Unfold(_Sliding):
     moves = True
     samples = (
         *(sample(Arg(shape), **attributes) for shape, attributes in _CASES),
-        sample((1, 3, 3, 1), kernel=(2, 2), padding=(1, 0), value=1),
+        *(
+            sample((1, 3, 3, 1), kernel=(2, 2), padding=(1, 0), value=value)
+            for value in (1, -2.5, True)
+        ),
     )
     error_samples = (
         error(ShapeError, r"\(3, 3\), not 4 axes", (3, 3), kernel=(1, 1)),
         error(ShapeError, "smaller than a window of 4", (1, 3, 3, 1), kernel=(4, 4)),
         error(ValueError, "stride", (1, 3, 3, 1), kernel=(1, 1), stride=(0, 1)),
         error(TypeError, "an int or two", (1, 3, 3, 1), kernel=(1, 1, 1)),
+        error(TypeError, "not a Python number", (1, 3, 3, 1), kernel=(1, 1), value="0"),
+        error(
+            ValueError,
+            "what int32",
+            Arg((1, 1, 1, 1), dtype="int32"),
+            kernel=(1, 1),
+            value=-(2**33),
+        ),
     )
 
     def infer(self, x: Spec) -> Spec:
         check_rank(self.name, "the input", x, 4)
+        value_in(self.name, self.value, x.dtype)
         n, h, w, c = x.shape
         counts = self.window.counts(self.name, (h, w))
         return Spec((n, *counts, *self.window.kernel, c), x.dtype, x.device)
@@ -221,14 +234,19 @@ class Unfold(_Sliding):
         window = self.window
         counts = window.counts(self.name, x.shape[1:3])
         (p, q) = window.padding
-        x = np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)), constant_values=self.value)
+        x = np.pad(
+            x,
+            ((0, 0), (p, p), (q, q), (0, 0)),
+            constant_values=np.asarray(self.value).astype(x.dtype),
+        )
         taps = [x[key] for _, _, key in window.keys(counts)]
         return np.stack(taps, 3).reshape(*x.shape[:1], *counts, *window.kernel, x.shape[3])
 
     def compute(self, x: Any) -> Any:
         window = self.window
         counts = window.counts(self.name, x.shape[1:3])
-        return windows(pad(x, window, self.value), window, counts).compact()
+        value = value_in(self.name, self.value, x.dtype)
+        return windows(pad(x, window, value), window, counts).compact()
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         _, h, w, _ = node.inputs[0].shape
@@ -238,7 +256,8 @@ class Unfold(_Sliding):
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation
-        x = pad_te(k, x, window, k.tirx.const(self.value, _te.dtype_of(x)))
+        value = value_in(self.name, self.value, _te.dtype_of(x))
+        x = pad_te(k, x, window, _te.full_like(k, x, value))
         shape = (n, *counts_te(window, h, w), *window.kernel, c)
         return k.te.compute(
             shape, lambda b, y, z, i, j, f: x[b, y * s + i * d, z * t + j * e, f], name="unfold"
@@ -329,8 +348,6 @@ def unfold(
     The others are ints or pairs (rows, columns). ShapeError when no window fits.
     """
     window = as_window("unfold", kernel, stride, padding, dilation)
-    if not isinstance(value, (bool, int, float)):
-        raise TypeError(f"unfold: value is a {type(value).__name__}, not a Python number")
     return apply(Unfold(*window, value), (a,))
 
 
