@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
+from needle_tvm.check.drawer import Drawer, Made
 from needle_tvm.check.recipes import grouping, image, places
-
-if TYPE_CHECKING:
-    from needle_tvm.check.draw import Drawer, Made
 
 ACTIVATIONS = (
     "{0}", "ops.relu({0})", "ops.gelu({0})", "ops.tanh({0})", "ops.silu({0})",

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from needle.backend_ndarray.dtypes import is_floating
+from needle.op import Op
+from needle_tvm.check.drawer import Drawer, Made
 
-if TYPE_CHECKING:
-    from needle.op import Op
-    from needle_tvm.check.draw import Drawer, Made
-
-Builder = Callable[["Drawer", "type[Op]"], bool]
+Builder = Callable[[Drawer, type[Op]], bool]
 
 
 def _any(d: Drawer, least_rank: int = 0) -> Made:
