@@ -1,9 +1,17 @@
 """Strided arrays on devices: the native CPU, the NumPy reference, and CUDA where it is built."""
 
 from .creation import empty, from_dlpack, full, ones, where, zeros
-from .device import Device, all_devices, cpu, cpu_numpy, cuda, default_device
 from .dtypes import DTYPES, dtype_name, is_floating, result_type
-from .ndarray import NDArray, array
+from .ndarray import (
+    Device,
+    NDArray,
+    all_devices,
+    array,
+    cpu,
+    cpu_numpy,
+    cuda,
+    default_device,
+)
 from .threads import get_num_threads, set_num_threads
 
 __all__ = [

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from operator import index as as_int
 from typing import Any
 
-from .device import Device, as_device, cuda, default_device
-from .dtypes import dtype_name
 from .masked import refuse_masked
-from .ndarray import NDArray, wrap
+from .ndarray import Device, NDArray, as_device, cuda, default_device, wrap
 
 # DLPack's device types: memory of the host (pinned too), of CUDA devices (managed too).
 _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
-def _extents(shape: Any) -> tuple[int, ...]:
-    return tuple(map(as_int, shape)) if isinstance(shape, (tuple, list)) else (as_int(shape),)
-
-
 def empty(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
     """Uninitialised array. ValueError for a bad shape, MemoryError when it does not fit."""
-    device = as_device(device)
-    return wrap(device, device.kernels.empty(_extents(shape), dtype_name(dtype)))
+    return as_device(device).empty(shape, dtype)
 
 
 def full(
     shape: Any, fill_value: float, dtype: Any = "float32", device: Device | None = None
 ) -> NDArray:
     """Array with every element `fill_value`."""
-    out = empty(shape, dtype, device)
-    out.fill(fill_value)
-    return out
+    return as_device(device).full(shape, fill_value, dtype)
 
 
 def zeros(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from .device import Device
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from .ndarray import NDArray
+    from typing_extensions import Self
+
+    from .ndarray import Device
+
+Array = TypeVar("Array")
 
 _new = object.__new__
 
 
-def _wrap(cls: Any, device: Device, view: Any) -> Any:
-    out = _new(cls)
-    out.device = device
-    out.view = view
-    return out
-
-
-def _unary(name: str, doc: str) -> Callable[[Any], NDArray]:
-    def method(self: Elementwise) -> NDArray:
-        device = self.device
-        return _wrap(type(self), device, getattr(device.kernels, name)(self.view))
+def _unary(name: str, doc: str) -> Callable[[Array], Array]:
+    def method(self: Any) -> Any:
+        return self._wrap(getattr(self.device.kernels, name)(self.view))
 
     method.__name__, method.__doc__ = name, doc
     return method
 
 
-def _binary(name: str, doc: str = "") -> Callable[[Any, Any], NDArray]:
-    def method(self: Elementwise, other: Any) -> NDArray:
+def _binary(name: str, doc: str = "") -> Callable[[Array, Any], Array]:
+    def method(self: Any, other: Any) -> Any:
         device = self.device
         if type(other) is type(self) and other.device is device:
             operand = other.view
         elif (operand := self.operand(other)) is NotImplemented:
             return NotImplemented
-        return _wrap(type(self), device, getattr(device.kernels, name)(self.view, operand))
+        return self._wrap(getattr(device.kernels, name)(self.view, operand))
 
     method.__name__, method.__doc__ = name, doc or f"Elementwise {name} with broadcasting."
     return method
 
 
-def _reflected(name: str) -> Callable[[Any, Any], NDArray]:
-    def method(self: Elementwise, other: Any) -> NDArray:
+def _reflected(name: str) -> Callable[[Array, Any], Array]:
+    def method(self: Any, other: Any) -> Any:
         if (operand := self.operand(other)) is NotImplemented:
             return NotImplemented
-        device = self.device
-        return _wrap(type(self), device, getattr(device.kernels, name)(operand, self.view))
+        return self._wrap(getattr(self.device.kernels, name)(operand, self.view))
 
     return method
 
@@ -63,6 +56,13 @@ class Elementwise:
     def operand(self, other: Any) -> Any:
         """What a kernel takes for `other`; NotImplemented for what is no array and no number."""
         raise NotImplementedError
+
+    def _wrap(self, view: Any) -> Self:
+        """The array for a kernel's result on this device; unchecked."""
+        out: Any = _new(type(self))
+        out.device = self.device
+        out.view = view
+        return out
 
     exp = _unary("exp", "e to the power of each element.")
     expm1 = _unary("expm1", "exp(x) - 1, accurate near 0.")

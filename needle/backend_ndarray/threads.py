@@ -2,7 +2,7 @@
 
 from numbers import Integral
 
-from .device import cpu
+from .ndarray import cpu
 
 
 def set_num_threads(count: int) -> None:

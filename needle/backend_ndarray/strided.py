@@ -1,0 +1,375 @@
+"""The part of NDArray that takes one array: a strided view of device memory. Movement is arithmetic
+on shape and strides and copies nothing; everything else is one call into the device's kernels (see
+numpy_backend.py for them)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from operator import index as as_int
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import indexing
+from .cuda_device import consumer_stream
+from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
+from .elementwise import Elementwise
+from .masked import as_numpy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_SCALARS = (float, int, bool)
+
+
+def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+    """What NumPy has of `values`, in `dtype` or one that needle stores (see `array`)."""
+    host = values if isinstance(values, np.generic) else as_numpy(values, "array")
+    if dtype is None:
+        weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
+        dtype = "float32" if weak else dtype_name(host.dtype)
+    if host.dtype.kind not in "biuf" and host.dtype.name != "bfloat16":
+        raise TypeError(f"array: cannot store {host.dtype} elements")
+    with np.errstate(all="ignore"):
+        return astype(np.asarray(host), dtype_name(dtype))
+
+
+class Strided(Elementwise):
+    """Methods of an array on the device where it is (see NDArray)."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.view.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps in elements (not bytes)."""
+        return self.view.strides
+
+    @property
+    def offset(self) -> int:
+        """Elements between the buffer's beginning and the first element."""
+        return self.view.offset
+
+    @property
+    def dtype(self) -> str:
+        return self.view.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.view.ndim
+
+    @property
+    def size(self) -> int:
+        return self.view.size
+
+    @property
+    def is_compact(self) -> bool:
+        """True when the elements lie row-major and without gaps."""
+        return self.view.is_compact
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"NDArray({self.numpy()!r}, device={self.device})"
+
+    # Out of here
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy copy."""
+        return self.device.kernels.to_numpy(self.view)
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python scalar. ValueError when there is not exactly one."""
+        if self.size != 1:
+            raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
+        return self.numpy().item()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("an NDArray becomes a NumPy array only by copying; use np.from_dlpack")
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.device.index) if self.device.name == "cuda" else (1, 0)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule over the same memory (a copy when asked). BufferError for another device.
+
+        `stream` is the consumer's, on which the memory may be used at once: on a CUDA device None
+        (the legacy default), 1, 2 or a handle, and -1 where the consumer sees to the order.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
+        kernels = self.device.kernels
+        view = kernels.cast(self.view, self.dtype) if copy else self.view
+        versioned = max_version is not None and max_version[0] >= 1
+        if self.device.name != "cuda":
+            return kernels.to_dlpack(view, versioned)
+        return kernels.to_dlpack(view, versioned, consumer_stream(stream))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Self:
+        """A compact copy with another dtype; with copy=False self when nothing would change."""
+        name = dtype_name(dtype)
+        if not copy and name == self.dtype:
+            return self
+        return self._wrap(self.device.kernels.cast(self.view, name))
+
+    def copy(self) -> Self:
+        """A compact copy."""
+        return self.astype(self.dtype)
+
+    # Movement
+
+    def as_strided(self, shape: Any, strides: Any, offset: int | None = None) -> Self:
+        """Another view of the same buffer. ValueError when it would leave the buffer."""
+        at = self.offset if offset is None else as_int(offset)
+        return self._restride(tuple(map(as_int, shape)), tuple(map(as_int, strides)), at)
+
+    def _restride(self, shape: Any, strides: Any, offset: int) -> Self:
+        return self._wrap(self.device.kernels.as_strided(self.view, shape, strides, offset))
+
+    def compact(self) -> Self:
+        """Self when compact, else a row-major copy."""
+        return self if self.is_compact else self._wrap(self.device.kernels.compact(self.view))
+
+    def reshape(self, *shape: Any) -> Self:
+        """Same elements under another shape (one extent may be -1); a view where possible."""
+        new = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        new = indexing.resolve_shape(new, self.size)
+        view = self._reshape_view(new)
+        return view if view is not None else self.copy().reshape(new)
+
+    def _reshape_view(self, shape: tuple[int, ...]) -> Self | None:
+        """A view under `shape` (of as many elements), None where no strides can express it."""
+        view = self.view
+        if view.is_compact or not view.size:
+            strides: Any = indexing.compact_strides(shape)
+        else:
+            strides = indexing.reshaped_strides(view.shape, view.strides, shape)
+        return None if strides is None else self._restride(shape, strides, view.offset)
+
+    @property
+    def flat(self) -> Self:
+        """The elements in one dimension."""
+        return self.reshape(self.size)
+
+    def permute(self, *axes: Any) -> Self:
+        """Axes in another order (a view); `axes` names every axis once."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = indexing.normalize_axes(tuple(order), self.ndim, "permute")
+        if len(order) != self.ndim:
+            raise ValueError(f"permute: axes {order} do not name all {self.ndim} dimensions")
+        shape, strides = self.shape, self.strides
+        return self._restride(
+            tuple(shape[i] for i in order), tuple(strides[i] for i in order), self.offset
+        )
+
+    def broadcast_to(self, shape: Any) -> Self:
+        """Extents of 1 and missing leading axes repeated (a view with strides 0)."""
+        new = tuple(map(as_int, shape))
+        old, lead = self.shape, len(new) - self.ndim
+        if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
+            raise ValueError(f"broadcast_to: shape {old} does not broadcast to {new}")
+        strides = [
+            s if n == m else 0 for n, s, m in zip(old, self.strides, new[lead:], strict=True)
+        ]
+        return self._restride(new, (*[0] * lead, *strides), self.offset)
+
+    def flip(self, axes: Any = None) -> Self:
+        """The order of elements reversed along `axes` (int, tuple, None for all): a view."""
+        named = indexing.normalize_axes(axes, self.ndim, "flip")
+        return self[tuple(slice(None, None, -1 if i in named else 1) for i in range(self.ndim))]
+
+    def pad(self, padding: Any, value: float = 0) -> Self:
+        """A copy with (low, high) elements of `value` added on each axis."""
+        widths = [(as_int(low), as_int(high)) for low, high in padding]
+        if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
+            raise ValueError(
+                f"pad: {padding} must give (low, high) >= 0 for each of {self.ndim} dimensions"
+            )
+        pairs = list(zip(self.shape, widths, strict=True))
+        out: Any = self.device.full([n + lo + hi for n, (lo, hi) in pairs], value, self.dtype)
+        out[tuple(slice(lo, lo + n) for n, (lo, _) in pairs)] = self
+        return out
+
+    # Indexing
+
+    def __getitem__(self, key: Any) -> Self:
+        """NumPy-style: basic keys give a view, integer arrays and boolean masks a copy."""
+        view = self.view
+        if indexing.is_basic(key):
+            return self._restride(
+                *indexing.basic_layout(key, view.shape, view.strides, view.offset)
+            )
+        arranged, plan = self._advanced(key)
+        picked, index = arranged.reshape(plan.merged_shape), self._index(plan.positions)
+        return self._wrap(self.device.kernels.gather(picked.view, index, plan.axis))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """In place, with broadcasting and a cast; of repeated indices the last one stands."""
+        view, kernels = self.view, self.device.kernels
+        if not indexing.is_basic(key):
+            self._scatter(key, value, kernels.scatter)
+            return
+        layout = indexing.basic_layout(key, view.shape, view.strides, view.offset)
+        target = kernels.as_strided(view, *layout)
+        if isinstance(value, _SCALARS):
+            kernels.fill(target, value)
+        else:
+            kernels.copy(self._value(value), target)
+
+    def add_at(self, key: Any, value: Any) -> None:
+        """self[key] += value in place; repeated indices accumulate."""
+        if indexing.is_basic(key):
+            self[key] = self[key] + value
+        else:
+            self._scatter(key, value, self.device.kernels.scatter_add)
+
+    def _advanced(self, key: Any) -> tuple[Self, indexing.Advanced]:
+        """The view whose indexed axes stand side by side, and the index along them merged."""
+        entries = key if type(key) is tuple else (key,)
+        host = tuple(e.numpy() if isinstance(e, Strided) else e for e in entries)
+        view = self.view
+        plan = indexing.advanced(host, view.shape, view.strides, view.offset)
+        return self._restride(*plan.layout), plan
+
+    def _scatter(self, key: Any, value: Any, kernel: Any) -> None:
+        source = self._value(value)
+        arranged, plan = self._advanced(key)
+        merged = arranged._reshape_view(plan.merged_shape)
+        target = merged if merged is not None else arranged.copy().reshape(plan.merged_shape)
+        kernel(target.view, self._index(plan.positions), source, plan.axis)
+        if merged is None:  # several indexed axes that no single stride spans
+            back = target.reshape(arranged.shape)
+            self.device.kernels.copy(back.view, arranged.view)
+
+    def _stored(self, values: Any) -> Any:
+        return self.device.kernels.from_numpy(storable(values))
+
+    def _index(self, index: np.ndarray[Any, Any]) -> Any:
+        return self.device.kernels.from_numpy(index)
+
+    def _value(self, value: Any) -> Any:
+        operand = self.operand(value)
+        if operand is NotImplemented or isinstance(operand, _SCALARS):
+            return self._stored(value)
+        return operand
+
+    def operand(self, other: Any) -> Any:
+        """What a kernel takes for `other`: a view on this device or a Python scalar.
+
+        NumPy scalars count as Python scalars (weak), so that e.g. np.prod(shape) promotes nothing.
+        NotImplemented for what is no array; ValueError for an array on another device.
+        """
+        if isinstance(other, Strided):
+            if other.device is not self.device:
+                raise ValueError(f"arrays are on different devices: {self.device}, {other.device}")
+            return other.view
+        if isinstance(other, np.generic):
+            other = other.item()
+        if isinstance(other, _SCALARS):
+            return other
+        if isinstance(other, np.ndarray):
+            return self._stored(other)
+        return NotImplemented
+
+    def fill(self, value: float) -> None:
+        """Sets every element (of this view) in place."""
+        self.device.kernels.fill(self.view, value)
+
+    # Reductions: axis is an int, a tuple or None (all axes); negative axes count from the end
+
+    def _reduce(self, name: str, axis: Any, keepdims: bool) -> Self:
+        axes = indexing.normalize_axes(axis, self.view.ndim, name)
+        return self._wrap(getattr(self.device.kernels, name)(self.view, axes, bool(keepdims)))
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Sum; int32 and bool add up in int64, floats in a wider accumulator."""
+        return self._reduce("sum", axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Product, with sum's dtypes."""
+        return self._reduce("prod", axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Maximum; NaN where there is one. ValueError over no elements."""
+        return self._reduce("max", axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Minimum; NaN where there is one. ValueError over no elements."""
+        return self._reduce("min", axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Sum over count; of integers in float64. NaN over no elements."""
+        axes = indexing.normalize_axes(axis, self.ndim, "mean")
+        dtype = self.dtype if is_floating(self.dtype) else FLOAT_OF_INTEGER
+        # The sum of halves need not be one: their mean is.
+        total = self.astype(compute_dtype(dtype), copy=False).sum(axes, keepdims)
+        return (total / float(prod(self.shape[a] for a in axes))).astype(dtype, copy=False)
+
+    def argmax(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """int64 index of the first maximum (NaN counts as one) along one axis, or of all."""
+        return self._arg("argmax", axis, keepdims)
+
+    def argmin(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """int64 index of the first minimum (NaN counts as one) along one axis, or of all."""
+        return self._arg("argmin", axis, keepdims)
+
+    def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
+        if axis is None:
+            found = self.flat._arg(name, 0, False)
+            return found.reshape((1,) * self.ndim) if keepdims else found
+        (one,) = indexing.normalize_axes(as_int(axis), self.ndim, name)
+        kernel = getattr(self.device.kernels, name)
+        return self._wrap(kernel(self.view, one, bool(keepdims)))
+
+    def __matmul__(self, other: Any) -> Self:
+        """Matrix product with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
+        operand = self.operand(other)
+        if operand is NotImplemented or isinstance(operand, _SCALARS):
+            return NotImplemented
+        device, view = self.device, self.view
+        if view.ndim > 1 and operand.ndim > 1:
+            return self._wrap(device.kernels.matmul(view, operand))
+        return self._vector_matmul(self._wrap(operand))
+
+    def _vector_matmul(self, other: Self) -> Self:
+        if not self.ndim or not other.ndim:
+            raise ValueError(f"matmul: 0-d operand ({self.shape} @ {other.shape})")
+        a = self if self.ndim > 1 else self[None]
+        b = other if other.ndim > 1 else other[:, None]
+        out = a @ b
+        if other.ndim == 1:
+            out = out[..., 0]
+        if self.ndim > 1:
+            return out
+        return out[..., 0, :] if other.ndim > 1 else out[..., 0]
