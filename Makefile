@@ -79,7 +79,8 @@ sanitize: build
 	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  ../venv/bin/python -m pytest tests/ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
 
-format: $(STAMPS)/lint
+format: build $(STAMPS)/lint
+	$(PY) -m needle.ops._stub
 	$(PY) -m ruff check --fix-only --quiet $(LINT_PATHS)
 	$(PY) -m ruff format $(LINT_PATHS)
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import needle
+from needle.ops._stub import STUB, text
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +45,10 @@ def test_every_export_exists(module):
     assert len(package.__all__) == len(set(package.__all__))
     for name in package.__all__:
         assert hasattr(package, name), name
+
+
+def test_type_checkers_see_the_ops_that_there_are():
+    assert STUB.read_text() == text(), "run `make format`"
 
 
 def test_the_public_surface():

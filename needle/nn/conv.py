@@ -7,7 +7,7 @@ from typing import Any
 from .. import init, ops
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
-from ..ops.window import as_window
+from ..ops._windows import as_window
 from ..tensor import Tensor
 from .module import Module, Parameter
 

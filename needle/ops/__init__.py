@@ -1,290 +1,36 @@
-"""Every op: functions over Tensors, and the classes behind them (REGISTRY holds all by name)."""
+"""Every op: functions over Tensors, and the classes behind them (REGISTRY holds all by name).
+
+An op is found by living in this folder: each file without an underscore in front of its name is
+imported, and what it defines is public here: its ops, its functions, and ops that it has made.
+Editors and type checkers read the same names in `__init__.pyi`, which `make format` writes.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import Any
 
 from ..op import REGISTRY, Op, register
-from .activation import Abs, Erf, Gelu, Sign, Silu, abs, erf, gelu, sign, silu
-from .arithmetic import (
-    ADD,
-    DIVIDE,
-    MULTIPLY,
-    POWER,
-    SUBTRACT,
-    Add,
-    Compare,
-    Divide,
-    Maximum,
-    Minimum,
-    Multiply,
-    Power,
-    Subtract,
-    Where,
-    add,
-    compare,
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    power,
-    subtract,
-    where,
-)
-from .conv import Conv, ConvInput, ConvWeight, conv, conv_input, conv_weight
-from .elementwise import (
-    Cast,
-    Detach,
-    Exp,
-    Log,
-    Negate,
-    Relu,
-    Rsqrt,
-    Sigmoid,
-    Sqrt,
-    Tanh,
-    cast,
-    detach,
-    exp,
-    log,
-    negate,
-    relu,
-    rsqrt,
-    sigmoid,
-    sqrt,
-    tanh,
-)
-from .getitem import getitem
-from .index import (
-    Argmax,
-    Gather,
-    OneHot,
-    RavelIndex,
-    ScatterAdd,
-    argmax,
-    embedding,
-    gather,
-    one_hot,
-    ravel_index,
-    scatter_add,
-)
-from .matmul import MATMUL, Matmul, matmul
-from .movement import (
-    Dilate,
-    Flip,
-    Pad,
-    Squeeze,
-    Undilate,
-    Unsqueeze,
-    dilate,
-    flip,
-    pad,
-    squeeze,
-    undilate,
-    unsqueeze,
-)
-from .norm import (
-    BatchNormTrain,
-    LayerNorm,
-    Normalize,
-    batch_norm,
-    batch_norm_train,
-    layer_norm,
-    normalize,
-)
-from .pool import AvgPool, MaxPool, avg_pool, max_pool
-from .recurrent import LstmGates, LstmSequence, lstm_gates, lstm_sequence
-from .reduce import Max, Mean, Min, Summation, Var, max, mean, min, summation, var
-from .scalar import (
-    AddScalar,
-    DivideScalar,
-    MulScalar,
-    PowerScalar,
-    add_scalar,
-    divide_scalar,
-    mul_scalar,
-    power_scalar,
-)
-from .shape import (
-    BroadcastTo,
-    Permute,
-    Reshape,
-    Transpose,
-    broadcast_to,
-    permute,
-    reshape,
-    transpose,
-)
-from .slicing import Slice, Unslice, unslice
-from .slicing import get_slice as slice
-from .softmax import LogSoftmax, LogSumExp, Softmax, logsoftmax, logsumexp, softmax
-from .tuples import (
-    Concat,
-    FusedAddScalars,
-    MakeTuple,
-    Split,
-    Stack,
-    TupleGetItem,
-    concat,
-    fused_add_scalars,
-    make_tuple,
-    split,
-    stack,
-    tuple_get_item,
-)
-from .window import Fold, Unfold, fold, unfold
 
-__all__ = [
-    "ADD",
-    "DIVIDE",
-    "MATMUL",
-    "MULTIPLY",
-    "POWER",
-    "REGISTRY",
-    "SUBTRACT",
-    "Abs",
-    "Add",
-    "AddScalar",
-    "Argmax",
-    "AvgPool",
-    "BatchNormTrain",
-    "BroadcastTo",
-    "Cast",
-    "Compare",
-    "Concat",
-    "Conv",
-    "ConvInput",
-    "ConvWeight",
-    "Detach",
-    "Dilate",
-    "Divide",
-    "DivideScalar",
-    "Erf",
-    "Exp",
-    "Flip",
-    "Fold",
-    "FusedAddScalars",
-    "Gather",
-    "Gelu",
-    "LayerNorm",
-    "Log",
-    "LogSoftmax",
-    "LogSumExp",
-    "LstmGates",
-    "LstmSequence",
-    "MakeTuple",
-    "Matmul",
-    "Max",
-    "MaxPool",
-    "Maximum",
-    "Mean",
-    "Min",
-    "Minimum",
-    "MulScalar",
-    "Multiply",
-    "Negate",
-    "Normalize",
-    "OneHot",
-    "Op",
-    "Pad",
-    "Permute",
-    "Power",
-    "PowerScalar",
-    "RavelIndex",
-    "Relu",
-    "Reshape",
-    "Rsqrt",
-    "ScatterAdd",
-    "Sigmoid",
-    "Sign",
-    "Silu",
-    "Slice",
-    "Softmax",
-    "Split",
-    "Sqrt",
-    "Squeeze",
-    "Stack",
-    "Subtract",
-    "Summation",
-    "Tanh",
-    "Transpose",
-    "TupleGetItem",
-    "Undilate",
-    "Unfold",
-    "Unslice",
-    "Unsqueeze",
-    "Var",
-    "Where",
-    "abs",
-    "add",
-    "add_scalar",
-    "argmax",
-    "avg_pool",
-    "batch_norm",
-    "batch_norm_train",
-    "broadcast_to",
-    "cast",
-    "compare",
-    "concat",
-    "conv",
-    "conv_input",
-    "conv_weight",
-    "detach",
-    "dilate",
-    "divide",
-    "divide_scalar",
-    "embedding",
-    "erf",
-    "exp",
-    "flip",
-    "fold",
-    "fused_add_scalars",
-    "gather",
-    "gelu",
-    "getitem",
-    "layer_norm",
-    "log",
-    "logsoftmax",
-    "logsumexp",
-    "lstm_gates",
-    "lstm_sequence",
-    "make_tuple",
-    "matmul",
-    "max",
-    "max_pool",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mul_scalar",
-    "multiply",
-    "negate",
-    "normalize",
-    "one_hot",
-    "pad",
-    "permute",
-    "power",
-    "power_scalar",
-    "ravel_index",
-    "register",
-    "relu",
-    "reshape",
-    "rsqrt",
-    "scatter_add",
-    "sigmoid",
-    "sign",
-    "silu",
-    "slice",
-    "softmax",
-    "split",
-    "sqrt",
-    "squeeze",
-    "stack",
-    "subtract",
-    "summation",
-    "tanh",
-    "transpose",
-    "tuple_get_item",
-    "undilate",
-    "unfold",
-    "unslice",
-    "unsqueeze",
-    "var",
-    "where",
-]
+
+def _defined(module: ModuleType) -> dict[str, Any]:
+    """The public names of a file, with what they stand for."""
+
+    def own(value: Any) -> bool:
+        if isinstance(value, Op):
+            return type(value).__module__ == module.__name__
+        is_code = inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Op))
+        return is_code and value.__module__ == module.__name__
+
+    return {n: v for n, v in vars(module).items() if not n.startswith("_") and own(v)}
+
+
+_FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name[0] != "_"]
+# All files first: to import one sets its name here, and `softmax` is to be the function.
+_NAMES = {file: _defined(importlib.import_module(f"{__name__}.{file}")) for file in _FILES}
+
+for _names in _NAMES.values():
+    globals().update(_names)
+
+__all__ = ["REGISTRY", "Op", "register", *(name for names in _NAMES.values() for name in names)]

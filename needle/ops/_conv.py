@@ -12,7 +12,7 @@ from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op
 from ..spec import Spec, common_device
-from .window import Pair, Window, as_window, check_rank, pad, windows
+from ._windows import Pair, Window, as_window, check_rank, pad, windows
 
 Shape4 = tuple[int, int, int, int]
 

@@ -19,14 +19,7 @@ from ..samples import Arg, error, sample
 from ..spec import Spec
 from ..tensor import Tensor
 from . import _conv, _te
-from .window import (
-    Pair,
-    as_window,
-    counts_te,
-    overlap,
-    pad_te,
-    windows_at,
-)
+from ._windows import Pair, as_window, counts_te, overlap, pad_te, windows_at
 
 
 def _output(x: Any, w: Any, attributes: dict[str, Any]) -> Any:

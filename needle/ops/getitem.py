@@ -12,7 +12,7 @@ from ..errors import TraceError
 from ..tensor import Tensor, make_const
 from .index import RavelIndex, gather
 from .shape import permute, reshape
-from .slicing import get_slice
+from .slicing import slice as get_slice
 
 
 def getitem(a: Tensor, key: Any) -> Tensor:

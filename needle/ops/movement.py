@@ -18,8 +18,9 @@ from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes
 from ..tensor import Tensor
 from . import _te
+from ._keys import Range
 from .shape import reshape
-from .slicing import Range, get_slice
+from .slicing import slice as get_slice
 
 Ints = tuple[int, ...]
 

@@ -16,20 +16,10 @@ from ..samples import Arg, ErrorSample, Sample, error, sample
 from ..spec import Spec
 from ..tensor import Tensor
 from . import _te
+from ._windows import Pair, Window, as_window, check_rank, counts_te, lowest, pad, pad_te
 from .index import argmax, one_hot
 from .shape import broadcast_to, reshape, transpose
-from .window import (
-    Pair,
-    Window,
-    as_window,
-    check_rank,
-    counts_te,
-    fold,
-    lowest,
-    pad,
-    pad_te,
-    unfold,
-)
+from .window import fold, unfold
 
 _CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
     ((2, 4, 5, 3), {"kernel": (2, 3)}),

@@ -29,7 +29,7 @@ def _samples(*scalars: Any, low: float = -2, high: float = 2) -> tuple[Sample, .
     return tuple(s for c in scalars for s in unary(low, high, _SHAPES, math.isfinite(c), scalar=c))
 
 
-class WithScalar(Elementwise):
+class _WithScalar(Elementwise):
     """x op scalar."""
 
     scalar: Any
@@ -58,7 +58,7 @@ class WithScalar(Elementwise):
 
 
 @register
-class AddScalar(WithScalar):
+class AddScalar(_WithScalar):
     """y = x + scalar."""
 
     scalar: Any
@@ -82,7 +82,7 @@ class AddScalar(WithScalar):
 
 
 @register
-class MulScalar(WithScalar):
+class MulScalar(_WithScalar):
     """y = x * scalar."""
 
     scalar: Any
@@ -113,7 +113,7 @@ class MulScalar(WithScalar):
 
 
 @register
-class DivideScalar(WithScalar):
+class DivideScalar(_WithScalar):
     """y = x / scalar; integers are divided in float64."""
 
     scalar: Any
@@ -139,7 +139,7 @@ class DivideScalar(WithScalar):
 
 
 @register
-class PowerScalar(WithScalar):
+class PowerScalar(_WithScalar):
     """y = x ** scalar (its square root for 0.5). ValueError for integers to a negative power."""
 
     scalar: Any

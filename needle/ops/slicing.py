@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from operator import index as as_int
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,83 +14,7 @@ from ..samples import error, sample
 from ..spec import Spec, as_shape
 from ..tensor import Tensor
 from . import _te
-
-
-class Range(NamedTuple):
-    """A slice as an attribute of an op (Python's own cannot be hashed before 3.12)."""
-
-    start: int | None = None
-    stop: int | None = None
-    step: int | None = None
-
-
-Entry = int | Range | None
-Key = tuple[Any, ...]  # of entries, one of which may be Ellipsis
-
-
-def as_key(key: Any) -> Key:
-    """What stands in brackets as a tuple of ints, Ranges, None and Ellipsis.
-
-    TypeError for anything else: arrays and masks are no basic keys.
-    """
-    entries: list[Any] = []
-    several = isinstance(key, tuple) and not isinstance(key, Range)
-    for item in key if several else (key,):
-        if item is None or item is Ellipsis:
-            entries.append(item)
-        elif isinstance(item, slice):
-            ends = (item.start, item.stop, item.step)
-            entries.append(Range(*[None if e is None else as_int(e) for e in ends]))
-        elif isinstance(item, Range):
-            entries.append(item)
-        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
-            entries.append(int(item))
-        else:
-            raise TypeError(
-                f"slice: index {type(item).__name__} is not an int, slice, None or Ellipsis"
-            )
-    return tuple(entries)
-
-
-def expand(name: str, key: Key, ndim: int) -> list[Entry]:
-    """`key` with an entry for each of `ndim` axes. ShapeError for too many."""
-    used = sum(entry is not None and entry is not Ellipsis for entry in key)
-    if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
-        raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
-    whole: list[Entry] = [Range()] * (ndim - used)
-    if Ellipsis not in key:
-        return [*key, *whole]
-    at = key.index(Ellipsis)
-    return [*key[:at], *whole, *key[at + 1 :]]
-
-
-def steps(name: str, entry: Range, n: int) -> range:
-    """The positions along an axis of extent `n` that `entry` takes."""
-    if entry.step == 0:
-        raise ShapeError(f"{name}: a slice's step must not be 0")
-    return range(*slice(*entry).indices(n))
-
-
-def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of x[key]. IndexError for an int out of range."""
-    out, axis = [], 0
-    for entry in expand(name, key, len(shape)):
-        if entry is None:
-            out.append(1)
-            continue
-        n = shape[axis]
-        if isinstance(entry, Range):
-            out.append(len(steps(name, entry, n)))
-        elif not -n <= entry < n:
-            raise IndexError(f"{name}: index {entry} is out of range for axis {axis} of extent {n}")
-        axis += 1
-    return tuple(out)
-
-
-def _native(key: Key) -> tuple[Any, ...]:
-    """The key as NumPy and NDArray take it."""
-    return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)
-
+from ._keys import Key, Range, as_key, expand, native, sliced_shape, steps
 
 _CASES: tuple[tuple[tuple[int, ...], Any], ...] = (
     ((5,), 2),
@@ -127,10 +50,10 @@ class Slice(Movement):
         return sliced_shape(self.name, self.key, shape)
 
     def reference(self, x: Any) -> Any:
-        return x[_native(self.key)]
+        return x[native(self.key)]
 
     def compute(self, x: Any) -> Any:
-        return x[_native(self.key)]
+        return x[native(self.key)]
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
         return apply(Unslice(self.key, node.inputs[0].shape), (out_grad,))
@@ -187,12 +110,12 @@ class Unslice(Op):
 
     def reference(self, x: Any) -> Any:
         out = np.zeros(self.shape, x.dtype)
-        out[_native(self.key)] = x
+        out[native(self.key)] = x
         return out
 
     def compute(self, x: Any) -> Any:
         out = zeros(self.shape, x.dtype, x.device)
-        out[_native(self.key)] = x
+        out[native(self.key)] = x
         return out
 
     def gradient(self, out_grad: Any, node: Any) -> Any:
@@ -235,7 +158,7 @@ def unslice(a: Tensor, key: Any, shape: tuple[int, ...]) -> Tensor:
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
-def get_slice(a: Tensor, key: Any) -> Tensor:
+def slice(a: Tensor, key: Any) -> Tensor:
     """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError when it does not fit,
     TypeError for arrays."""
     return apply(Slice(as_key(key)), (a,))

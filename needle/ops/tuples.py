@@ -18,7 +18,7 @@ from ..spec import Spec, common_device, normalize_axis
 from ..tensor import Tensor, TensorTuple
 from . import _te
 from .scalar import AddScalar
-from .slicing import get_slice
+from .slicing import slice as get_slice
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 

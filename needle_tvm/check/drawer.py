@@ -20,7 +20,7 @@ from needle import nn, ops
 from needle.autograd import topological_order
 from needle.backend_ndarray.dtypes import DTYPES, is_floating, is_half
 from needle.op import Op
-from needle.ops.slicing import Range
+from needle.ops._keys import Range
 from needle.trace import Graph, trace
 from needle_tvm.check.bounds import widened
 from needle_tvm.check.program import CONSTANT, INPUT, PARAMETER, Leaf, Program, Step

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import needle as ndl
 from needle import nn, ops
-from needle.ops.slicing import Range
+from needle.ops._keys import Range
 """
 
 

@@ -1,0 +1,167 @@
+"""The geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
+
+Convolution, pooling, `Unfold` and `Fold` share it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterator
+from operator import index as as_int
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backend_ndarray import zeros
+from ..backend_ndarray.arguments import LARGEST
+from ..backend_ndarray.dtypes import is_floating
+from ..errors import ShapeError
+from ..spec import Spec
+from . import _te
+
+Pair = tuple[int, int]
+
+
+class Window(NamedTuple):
+    """Extents, distance, and gaps of windows, each (rows, columns), and the zeros around the
+    input: `padding` on both sides."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    def counts(self, name: str, size: Pair) -> Pair:
+        """How many windows fit an input of `size`. ShapeError when there is not one."""
+        out = []
+        for n, k, s, p, d in zip(size, *self, strict=True):
+            reach = d * (k - 1) + 1
+            if n + 2 * p < reach:
+                raise ShapeError(
+                    f"{name}: an extent of {n} with padding {p} is smaller than a window of {k} "
+                    f"(dilation {d})"
+                )
+            out.append((n + 2 * p - reach) // s + 1)
+        return out[0], out[1]
+
+    def padded(self, size: Pair) -> Pair:
+        """`size` with the padding on both sides."""
+        return size[0] + 2 * self.padding[0], size[1] + 2 * self.padding[1]
+
+    def keys(self, counts: Pair) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
+        """(row, column) in the window and the key of what stands there, in a padded input."""
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                at = (i, j)
+                spans = [
+                    slice(a * d, a * d + s * (n - 1) + 1, s)
+                    for a, d, s, n in zip(at, self.dilation, self.stride, counts, strict=True)
+                ]
+                yield i, j, (slice(None), *spans)
+
+
+def as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+    """Each an int or a pair. TypeError and ValueError otherwise."""
+    given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
+    # What cannot be a key of the cache is no int either: its text is refused in its place.
+    return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+    return Window(
+        pair(name, "kernel", kernel, 1),
+        pair(name, "stride", stride, 1),
+        pair(name, "padding", padding, 0),
+        pair(name, "dilation", dilation, 1),
+    )
+
+
+def pair(name: str, what: str, value: Any, least: int) -> Pair:
+    try:
+        given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+        rows, columns = (as_int(v) for v in given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {what} {value!r} must be an int or two") from None
+    if min(rows, columns) < least:
+        raise ValueError(f"{name}: {what} {value} must be at least {least}")
+    if max(rows, columns) > LARGEST:
+        raise ValueError(f"{name}: {what} {value} must be below 2**63")
+    return rows, columns
+
+
+# On NDArrays
+
+
+def pad(x: Any, window: Window, value: float = 0) -> Any:
+    """x with `value` around its rows and columns (x itself where there is no padding)."""
+    (p, q) = window.padding
+    return x.pad(((0, 0), (p, p), (q, q), (0, 0)), value) if p or q else x
+
+
+def windows(x: Any, window: Window, counts: Pair) -> Any:
+    """A padded x (N, H, W, C) as a view (N, *counts, *kernel, C)."""
+    n, _, _, c = x.shape
+    shape = (n, *counts, *window.kernel, c)
+    batch, row, column, channel = x.strides
+    (s, t), (d, e) = window.stride, window.dilation
+    strides = (batch, row * s, column * t, row * d, column * e, channel)
+    if 0 in shape:
+        return zeros(shape, x.dtype, x.device)
+    return x.as_strided(shape, strides)
+
+
+def overlap(x: Any, window: Window, size: Pair) -> Any:
+    """Windows (N, rows, columns, *kernel, C) added up where they overlap: (N, *size, C)."""
+    n, c = x.shape[0], x.shape[5]
+    out = zeros((n, *window.padded(size), c), x.dtype, x.device)
+    for i, j, key in window.keys(x.shape[1:3]):
+        out[key] = out[key] + x[:, :, :, i, j]
+    (p, q) = window.padding
+    return out[:, p : p + size[0], q : q + size[1]] if p or q else out
+
+
+# On te.Tensors
+
+
+def pad_te(k: Any, x: Any, window: Window, value: Any = None) -> Any:
+    """`pad`; `value` None is zero."""
+    (p, q), (n, h, w, c) = window.padding, x.shape
+    if not p and not q:
+        return x
+    around = _te.full_like(k, x, 0) if value is None else value
+
+    def body(b: Any, i: Any, j: Any, f: Any) -> Any:
+        inside = k.tirx.all(i >= p, i < h + p, j >= q, j < w + q)
+        return k.tirx.if_then_else(inside, x[b, i - p, j - q, f], around)
+
+    return k.te.compute((n, h + 2 * p, w + 2 * q, c), body, name="pad")
+
+
+def counts_te(window: Window, h: Any, w: Any) -> list[Any]:
+    """`Window.counts` where extents may be symbolic."""
+    return [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip((h, w), *window, strict=True)
+    ]
+
+
+def windows_at(k: Any, window: Window, y: Any, x: Any, i: Any, j: Any) -> tuple[Any, Any, Any]:
+    """(row, column, whether there is one) of the window that has (i, j) at (y, x) of the input."""
+    out, hits = [], []
+    for at, tap, s, p, d in zip((y, x), (i, j), *window[1:], strict=True):
+        ahead = at + p - tap * d
+        out.append(k.tirx.floordiv(ahead, s))
+        hits += [ahead >= 0, k.tirx.floormod(ahead, s) == 0]
+    return out[0], out[1], hits
+
+
+def check_rank(name: str, what: str, x: Spec, ndim: int) -> None:
+    """ShapeError unless x has `ndim` axes."""
+    if x.ndim != ndim:
+        raise ShapeError(f"{name}: {what} has shape {x.shape}, not {ndim} axes")
+
+
+def lowest(dtype: str) -> float:
+    """What no element of a floating or integer dtype is below."""
+    return float("-inf") if is_floating(dtype) else int(np.iinfo(dtype).min)
