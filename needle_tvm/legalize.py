@@ -11,9 +11,8 @@ from needle.backend_ndarray.dtypes import HALVES, is_floating
 from needle.op import REGISTRY, Op
 from needle.ops import _te
 from needle.ops.arithmetic import Compare, Maximum, Minimum
-from needle.ops.index import Argmax
 from needle.ops.norm import Normalize
-from needle.ops.reduce import Max, Mean, Min, Summation
+from needle.ops.reduce import Argmax, Max, Mean, Min, Summation
 from needle.ops.scalar import MulScalar
 from needle_tvm._tvm import TE_NAMESPACE, Constant, relax, static_shape, te, tirx, topi
 

@@ -83,12 +83,10 @@ from .elementwise import sigmoid as sigmoid
 from .elementwise import sqrt as sqrt
 from .elementwise import tanh as tanh
 from .getitem import getitem as getitem
-from .index import Argmax as Argmax
 from .index import Gather as Gather
 from .index import OneHot as OneHot
 from .index import RavelIndex as RavelIndex
 from .index import ScatterAdd as ScatterAdd
-from .index import argmax as argmax
 from .index import embedding as embedding
 from .index import gather as gather
 from .index import one_hot as one_hot
@@ -125,11 +123,13 @@ from .recurrent import LstmGates as LstmGates
 from .recurrent import LstmSequence as LstmSequence
 from .recurrent import lstm_gates as lstm_gates
 from .recurrent import lstm_sequence as lstm_sequence
+from .reduce import Argmax as Argmax
 from .reduce import Max as Max
 from .reduce import Mean as Mean
 from .reduce import Min as Min
 from .reduce import Summation as Summation
 from .reduce import Var as Var
+from .reduce import argmax as argmax
 from .reduce import max as max
 from .reduce import mean as mean
 from .reduce import min as min

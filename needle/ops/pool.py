@@ -17,7 +17,8 @@ from ..spec import Spec
 from ..tensor import Tensor
 from . import _te
 from ._windows import Pair, Window, as_window, check_rank, counts_te, lowest, pad, pad_te
-from .index import argmax, one_hot
+from .index import one_hot
+from .reduce import argmax
 from .shape import broadcast_to, reshape, transpose
 from .window import fold, unfold
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, prod
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import numpy as np
 from ..apply import apply
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..errors import ShapeError
-from ..op import Reduce, in_float32, register
+from ..op import Op, Reduce, in_float32, register
 from ..samples import Arg, Sample, error, sample
-from ..spec import Axes, Spec, as_axes, normalize_axes
+from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
 from ..tensor import Tensor
 from . import _te
 from .arithmetic import compare
@@ -240,6 +241,83 @@ class Min(_Extreme):
         return self.te(k, x, _te.minimum_over)
 
 
+@register
+class Argmax(Op):
+    """y = int64 index of the first largest element along `axis` (None: of all elements in order);
+    NaN counts as the largest. Nothing flows back."""
+
+    axis: int | None = None
+    keepdims: bool = False
+
+    infer_first = True
+    samples = tuple(
+        Sample((Arg(shape),), {"axis": axis, "keepdims": keepdims})
+        for shape, axis in (
+            ((), None),
+            ((5,), 0),
+            ((3, 4), None),
+            ((3, 4), 0),
+            ((2, 3, 4), -1),
+            ((2, 3, 4), 1),
+            ((0, 2), 1),
+        )
+        for keepdims in (False, True)
+    )
+    error_samples = (
+        error(ShapeError, "out of range", (2, 3), axis=2),
+        error(ShapeError, "no elements", (2, 0), axis=1),
+        error(ShapeError, "no elements", (0,)),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        axes = normalize_axes(self.name, self.axis, x.ndim)
+        if any(x.shape[a] == 0 for a in axes):
+            raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axis}")
+        return Spec(reduced_shape(x.shape, axes, self.keepdims), "int64", x.device)
+
+    def reference(self, x: Any) -> Any:
+        return np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims), "int64")
+
+    def compute(self, x: Any) -> Any:
+        return x.argmax(self.axis, self.keepdims)
+
+    def gradient(self, out_grad: Any, node: Any) -> Any:
+        return None
+
+    def emit_te(self, k: Any, x: Any) -> Any:
+        axes = normalize_axes(self.name, self.axis, len(x.shape))
+        shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
+        shape = [n for a, n in enumerate(shape) if self.keepdims or a not in axes]
+        if not axes:
+            return k.te.compute(shape, lambda *_: k.tirx.const(0, "int64"))
+        if _te.dtype_of(x) == "bool":
+            x = _te.cast(k, x, "int32")
+        floating = is_floating(_te.dtype_of(x))
+        top = _te.maximum_over(k, x, axes, True)
+        over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
+        nowhere = k.tirx.max_value("int64")
+
+        def body(*o: Any) -> Any:
+            """The least place of what equals the largest; a NaN does where there is one."""
+            rest = list(o)
+            index, place = [], k.tirx.const(0, "int64")
+            for a, n in enumerate(x.shape):
+                if a not in over:
+                    index.append(rest.pop(0))
+                    continue
+                index.append(over[a].var)
+                place = place * k.tirx.Cast("int64", n) + k.tirx.Cast("int64", over[a].var)
+                if self.keepdims:
+                    rest.pop(0)
+            value = x[tuple(index)]
+            hit = value == top[tuple(0 if a in over else i for a, i in enumerate(index))]
+            if floating:
+                hit = k.tirx.any(hit, k.tirx.isnan(value))
+            return k.te.min(k.tirx.Select(hit, place, nowhere), axis=list(over.values()))
+
+        return k.te.compute(shape, body, name="argmax")
+
+
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum over `axes` (None: all). ShapeError for axes out of range or repeated."""
     return apply(Summation(as_axes("summation", axes), keepdims), (a,))
@@ -265,3 +343,8 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
     if not isinstance(correction, (int, float)):
         raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
     return apply(Var(as_axes("var", axes), keepdims, correction), (a,))
+
+
+def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """int64 index of the first largest element along `axis` (None: of all); NaN counts as such."""
+    return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))
