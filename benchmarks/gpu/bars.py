@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.gpu.sections import (
+from benchmarks.gpu.settings import (
     EITHER,
     GEMM,
     LARGE_BATCH,

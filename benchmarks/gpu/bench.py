@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.gpu import bars, host, report, sections, steps, turns
 from benchmarks.gpu.host import ROOT, Gpu, Refusal
 from benchmarks.gpu.sections import Section
+from benchmarks.gpu.settings import Settings
 
 SECONDS = 570.0  # in all: a host that takes a command for ten minutes sees its end
 _LEAST_SECONDS = 20.0  # a section's processes are not even up within less
@@ -145,7 +146,7 @@ def run_one(options: argparse.Namespace) -> int:
     """The process of one section: its result as JSON, or why there is none as one line."""
     from needle_tvm.errors import NeedleTVMError
 
-    settings = sections.Settings(
+    settings = Settings(
         deadline=options.deadline,
         rounds=options.rounds,
         device="cpu" if options.rehearse else "cuda",

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import apps
 from benchmarks.gpu.host import ROOT
-from benchmarks.gpu.sections import Settings
+from benchmarks.gpu.settings import Settings
 from needle_tvm import versions
 from needle_tvm.child import Child, ChildError, load_function
 from needle_tvm.threads import available_cores

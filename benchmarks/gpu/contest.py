@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contests
-from benchmarks.gpu.sections import Settings
+from benchmarks.gpu.settings import Settings
 from needle_tvm import timing
 from needle_tvm.words import error_line
 

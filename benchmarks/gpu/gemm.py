@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import apps
 from benchmarks.gpu import compiling, contest
-from benchmarks.gpu.sections import PRECISIONS, Settings, named
+from benchmarks.gpu.settings import PRECISIONS, Settings, named
 from benchmarks.products import operands
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.stages import MEASURED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpu.sections import Settings
+from benchmarks.gpu.settings import Settings
 
 _ROUNDS = 3  # a ladder has some twenty contestants
 # At a large size the rungs below these take seconds a launch and say nothing new.

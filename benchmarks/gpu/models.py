@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import apps, cases
 from benchmarks.gpu import compiling, contest
-from benchmarks.gpu.sections import EITHER, OWN_BATCH, PRECISIONS, Settings, named
+from benchmarks.gpu.settings import EITHER, OWN_BATCH, PRECISIONS, Settings, named
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.stages import MEASURED, OWN
 from needle_tvm.threads import available_cores

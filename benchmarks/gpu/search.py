@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import cases
 from benchmarks.gpu import compiling, contest
-from benchmarks.gpu.sections import MODELS, OWN_BATCH, Settings
+from benchmarks.gpu.settings import MODELS, OWN_BATCH, Settings
 from needle_tvm.child import Child, ChildError
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.threads import available_cores

@@ -5,44 +5,13 @@ Standard library only; a part imports what it needs in its own process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.gpu.settings import GEMM, LARGE_BATCH, MODELS, OWN_BATCH, STEPS, Settings
+
 Found = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a section is run: on which device, how often, until when (`time.time()`).
-
-    A rehearsal runs on the processor and is small: `batch` and `extent` say how small.
-    """
-
-    deadline: float
-    rounds: int = 7
-    device: str = "cuda"
-    block_seconds: float = 0.06
-
-    @property
-    def rehearsal(self) -> bool:
-        """Whether this only shows that everything works."""
-        return self.device == "cpu"
-
-    @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - time.time()
-
-    def batch(self, batch: int) -> int:
-        """A section's batch, or a rehearsal's."""
-        # Of two images a batch normalisation leaves nothing but their signs.
-        return 4 if self.rehearsal else batch
-
-    def extent(self, extent: int) -> int:
-        """The extent of a matrix, or a rehearsal's."""
-        return 32 if self.rehearsal else extent
 
 
 @dataclass(frozen=True)
@@ -55,13 +24,6 @@ class Section:
     share: int
     arguments: tuple[Any, ...] = ()
 
-
-MODELS = ("mlp", "conv", "transformer")
-PRECISIONS = ("float32", "tf32", "bfloat16")
-EITHER = "needle tuned or cuBLAS"  # tuned, with products by whichever was faster when compiling
-OWN_BATCH, LARGE_BATCH = 8, 256
-GEMM = 4096
-STEPS = 1000
 
 # In the order of interest: what comes last is what may be left to another call. The issue asks for
 # the models at both batches, training, the product and the search; then come the lab's ladders.
@@ -87,11 +49,6 @@ SECTIONS = {
     )
 }
 GROUPS = tuple(dict.fromkeys(section.group for section in SECTIONS.values()))
-
-
-def named(name: str, precision: str) -> str:
-    """A contestant's name with its precision: "PyTorch eager, bfloat16"; float32 goes unsaid."""
-    return name if precision == "float32" else f"{name}, {precision}"
 
 
 def chosen(names: list[str] | None) -> dict[str, Section]:

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import apps
 from benchmarks import training as cpu
 from benchmarks.gpu import contest
-from benchmarks.gpu.sections import Settings
+from benchmarks.gpu.settings import Settings
 from needle_tvm import timing
 from needle_tvm.child import Child
 from needle_tvm.scratch import scratch_folder

@@ -14,6 +14,7 @@ pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 import kernel_lab.run
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import bench, host, ladders, report, sections, steps
+from benchmarks.gpu.settings import Settings
 from kernel_lab import build, field, registry
 from kernel_lab.errors import WrongResult
 from kernel_lab.ladders import vector_add_cpu
@@ -342,7 +343,7 @@ def pretended(monkeypatch):
     return ladder
 
 
-SETTINGS = sections.Settings(deadline=float("inf"), rounds=2)
+SETTINGS = Settings(deadline=float("inf"), rounds=2)
 
 
 def test_a_gpu_ladder_from_end_to_end_with_a_processor_in_its_place(pretended, monkeypatch, fake):

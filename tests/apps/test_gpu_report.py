@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from benchmarks.gpu import bars, bench, host, report, report_lab, sections
+from benchmarks.gpu import bars, bench, host, report, report_lab, settings
 
 
 def timed(name, seconds, ours=False, precision="float32", **others):
     """A contestant whose blocks take so long."""
     blocks = [seconds, 2 * seconds, seconds]
     return {
-        "name": sections.named(name, precision),
+        "name": settings.named(name, precision),
         "ours": ours,
         "precision": precision,
         "median": seconds,
@@ -107,9 +107,9 @@ def test_the_best_of_pytorch_is_what_counts():
 
 def test_cublas_within_artifacts_counts_where_it_is_faster():
     section = model("mlp")
-    section["contestants"].append(timed(sections.EITHER, 0.5e-4, ours=True))
+    section["contestants"].append(timed(settings.EITHER, 0.5e-4, ours=True))
     bar = by_text(result(mlp_8=section))[best("mlp", 8, "float32")]
-    assert bar.measured == pytest.approx(3) and bar.note.startswith(f"{sections.EITHER} beside")
+    assert bar.measured == pytest.approx(3) and bar.note.startswith(f"{settings.EITHER} beside")
 
 
 def test_without_torch_compile_nothing_is_claimed():
