@@ -15,7 +15,7 @@ from typing import Any
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build, torch_models
+from needle_tvm import build
 from needle_tvm._tvm import structural_hash
 from needle_tvm.check import campaign, torch_programs, torch_recipes
 from needle_tvm.check.draw import draw
@@ -25,6 +25,8 @@ from needle_tvm.check.program import Program
 from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
 from needle_tvm.target import resolve
+from needle_tvm.torch_lowering import lowered
+from needle_tvm.torch_taken import take
 from needle_tvm.tune.workers import Workers
 
 KINDS = (OPS, GRADIENT, TORCH)
@@ -106,9 +108,9 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
             model, inputs = program.load()
             target = resolve("cpu", threads).to_tvm()
             if isinstance(program, TorchProgram):
-                taken = torch_models.take(model, inputs)
+                taken = take(model, inputs)
                 signature = taken.signature
-                module = torch_models.lowered(taken.module, target, stage)
+                module = lowered(taken.module, target, stage)
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
                 signature = build.signature(graph)

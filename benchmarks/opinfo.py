@@ -26,7 +26,7 @@ from needle_tvm.check.failures import FAILURES
 from needle_tvm.check.torch_service import serve as _  # noqa: F401  what it imports, and meets once
 from needle_tvm.check.verdicts import RIGHT, WRONG, raised
 from needle_tvm.errors import ScheduleWarning
-from needle_tvm.torch_reference import array, tensor
+from needle_tvm.torch_arrays import array, tensor
 from needle_tvm.tune.workers import Workers
 
 UNKNOWN = "unknown"  # PyTorch itself does not give values that could be compared

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import artifact, runtime, torch_graph, torch_reference, trees
+from needle_tvm import artifact, runtime, torch_export, torch_graph, trees
 from needle_tvm.scratch import scratch_folder
+from needle_tvm.torch_arrays import array
+from needle_tvm.torch_reference import Reference
+from needle_tvm.torch_taken import Taken, described, result_types
 
 if TYPE_CHECKING:
     from needle_tvm.products import Choice
     from needle_tvm.target import TargetSpec
-    from needle_tvm.torch_models import Taken
 
 
 def first_divergence(
@@ -28,17 +30,18 @@ def first_divergence(
     Compiles the model once more with every operator's result as an output; where the results are
     right that way, only the fusion across them can be at fault.
     """
-    from needle_tvm import build, torch_export, torch_models
+    from needle_tvm import build
+    from needle_tvm.torch_lowering import lowered
 
     nodes = _nodes(taken.functional)
     program = torch_graph.returning(taken.functional, nodes)
     module = torch_export.to_relax(program)
-    outputs = [torch_models.described(part) for part in torch_models.result_types(module)]
+    outputs = [described(part) for part in result_types(module)]
     tree = {"tuple": [trees.LEAF] * len(nodes)}
     changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
     signature = {**taken.signature, **changes}
     target = spec.to_tvm()
-    module = torch_models.lowered(module, target, stage, precision, by_library, disable)
+    module = lowered(module, target, stage, precision, by_library, disable)
     module = build.schedule(module, target, stage, disable)
     with scratch_folder("needle-divergence-") as folder:
         build.write_library(module, target, folder)
@@ -47,8 +50,8 @@ def first_divergence(
         probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
         probed.set_params(taken.params)
         results = probed.run(taken.example)
-    reference = torch_reference.Reference(taken, precision, nodes)
-    wrong = reference.first_wrong([torch_reference.array(result) for result in results])
+    reference = Reference(taken, precision, nodes)
+    wrong = reference.first_wrong([array(result) for result in results])
     return None if wrong is None else _name(nodes[wrong[0]])
 
 

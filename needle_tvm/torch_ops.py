@@ -25,9 +25,10 @@ import numpy as np
 
 from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm import torch_elements as elements
-from needle_tvm import torch_graph, torch_reference
+from needle_tvm import torch_graph
 from needle_tvm import torch_places as places
 from needle_tvm._tvm import relax, tirx
+from needle_tvm.torch_arrays import array
 from needle_tvm.torch_nodes import along, arguments, dtype_of, filled, pairs, result_dtype, shape_of
 
 _op = relax.op
@@ -464,7 +465,7 @@ def _constants(program: Any) -> Callable[[Any], Any]:
 
     def constant(node: Any) -> Any:
         value = evaluate(node)
-        return None if value is None else torch_reference.array(value)
+        return None if value is None else array(value)
 
     return constant
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.testing import tolerance
-from needle_tvm import arrays, bfloat16, torch_graph
+from needle_tvm import torch_graph
 from needle_tvm.check import bounds
 from needle_tvm.errors import TranslationError
 from needle_tvm.precision import FLOAT32
 from needle_tvm.tolerance import estimated_tolerances
+from needle_tvm.torch_arrays import Array, array, tensor
 
 if TYPE_CHECKING:
-    from needle_tvm.torch_models import Taken
-
-Array = np.ndarray[Any, Any]
+    from needle_tvm.torch_taken import Taken
 
 _RUNS = 12  # disturbed evaluations of the whole program
 _SUMMING = tuple(
@@ -113,10 +112,10 @@ class Reference:
             wanted = bounds.expected(value, [each[number] for each in self._runs])
             if not self._finite and bounds.is_float(value):
                 wanted = bounds.agreed(wanted, eager)
-            for whose, array in (("PyTorch's own, beside its operators': ", eager), ("", have)):
-                what = wanted.difference(array)
-                if array.dtype != value.dtype:
-                    what = f"dtype {array.dtype}, expected {value.dtype}"
+            for whose, result in (("PyTorch's own, beside its operators': ", eager), ("", have)):
+                what = wanted.difference(result)
+                if result.dtype != value.dtype:
+                    what = f"dtype {result.dtype}, expected {value.dtype}"
                 if what is not None:
                     return number, whose + what
         return None
@@ -280,22 +279,3 @@ def _nested(taken: Taken, tensors: Sequence[Any]) -> tuple[Any, ...]:
     spec = taken.exported.call_spec.in_spec  # of positional arguments and those by name
     arguments: tuple[Any, ...] = torch.utils._pytree.tree_unflatten(tensors, spec)[0]
     return arguments
-
-
-def array(value: Any) -> Array:
-    """A tensor, of PyTorch or of the runtime, as a NumPy array of its own."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().contiguous()
-    return np.array(arrays.as_numpy(value, "tensor"))
-
-
-def tensor(array: Array) -> Any:
-    """An array as a tensor of its own."""
-    import torch
-
-    array = np.array(array)
-    if bfloat16.is_bfloat16(array.dtype):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)

@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from needle_tvm import torch_models, torch_reference
 from needle_tvm.check import verdicts
 from needle_tvm.check.fenced import fenced
 from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.torch_recipes import draw
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.target import resolve
+from needle_tvm.torch_arrays import array
+from needle_tvm.torch_models import compile_taken
+from needle_tvm.torch_reference import Reference
+from needle_tvm.torch_taken import Taken, take
 from needle_tvm.tune.options import Options
 
 
@@ -52,9 +55,9 @@ def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
         with torch.no_grad():
             expected = model(*inputs)
         where = "export"
-        taken = torch_models.take(model, _examples(torch, model, inputs))
-        taken = replace(taken, example=[torch_reference.array(x) for x in inputs])
-        reference = torch_reference.Reference(taken)
+        taken = take(model, _examples(torch, model, inputs))
+        taken = replace(taken, example=[array(x) for x in inputs])
+        reference = Reference(taken)
         where = "exported"
         wrong = _difference(torch, reference, expected, expected)
         if wrong:
@@ -85,9 +88,7 @@ def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...
     return examples
 
 
-def _difference(
-    torch: Any, reference: torch_reference.Reference, expected: Any, found: Any
-) -> str | None:
+def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> str | None:
     """What is wrong with a result, in words: its structure, or a tensor of it."""
     flatten = torch.utils._pytree.tree_flatten
     (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
@@ -98,26 +99,24 @@ def _difference(
         if tensors[i] is not wanted[i] and tensors[i] != wanted[i]:
             return f"result {i}: {tensors[i]!r}, expected {wanted[i]!r}"
     wanted, tensors = ([x for i, x in enumerate(a) if i not in fixed] for a in (wanted, tensors))
-    arrays = [torch_reference.array(each) for each in tensors]
+    arrays = [array(each) for each in tensors]
     for i, want in enumerate(wanted):
         if want.dtype in (
             torch.int8,
             torch.uint8,
             torch.int16,
         ):  # which needle's Tensors hold as int32
-            arrays[i] = arrays[i].astype(torch_reference.array(want).dtype)
+            arrays[i] = arrays[i].astype(array(want).dtype)
     return reference.difference(arrays)
 
 
-def _compiled(
-    taken: torch_models.Taken, inputs: tuple[Any, ...]
-) -> Iterator[tuple[str, int, list[Any]]]:
+def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int, list[Any]]]:
     """Stage, threads, and the results of three calls. The last two find memory used, and inputs
     that end or begin beside a page of no access."""
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in verdicts.VARIANTS:
         try:
-            compiled = torch_models.compile_taken(
+            compiled = compile_taken(
                 taken, resolve("cpu", threads), stage, Options(), recompile=True, check=False
             )
             yield stage, threads, [compiled(*given) for given in calls]

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import torch_export, torch_models
+from needle_tvm import torch_export
 from needle_tvm._tvm import calls_of, relax
 from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
 from needle_tvm.passes.conv_transpose import conv_transpose
 from needle_tvm.passes.norm_as_scale import norm_as_scale
 from needle_tvm.passes.plain_views import plain_views
 from needle_tvm.target import resolve
+from needle_tvm.torch_lowering import lowered
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -55,7 +56,7 @@ def with_statistics(model):
 
 def kernels(model, target, *inputs):
     module, *_ = torch_export.translate(model.eval(), inputs)
-    module = torch_models.lowered(module, target, "tuned")
+    module = lowered(module, target, "tuned")
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 
