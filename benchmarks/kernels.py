@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import apps
+import apps.contestants
 from needle.trace import Graph, trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm.child import Child
 from needle_tvm.errors import TuningError
 from needle_tvm.target import resolve
@@ -91,7 +91,7 @@ def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits
     from needle_tvm._tvm import prim_funcs
 
     graph = trace(subject.model, *subject.tensors)
-    module = build.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
+    module = graphs.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
     functions, known = prim_funcs(module), useful_work(graph)
     contestant = subject.compiled("profile", executable, threads)
     found = _ask("profile_artifact", dict(contestant.kwargs), threads)

@@ -15,7 +15,7 @@ from typing import Any
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import build, graphs
 from needle_tvm._tvm import structural_hash
 from needle_tvm.check import campaign, torch_programs, torch_recipes
 from needle_tvm.check.draw import draw
@@ -113,8 +113,8 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
                 module = lowered(taken.module, target, stage)
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
-                signature = build.signature(graph)
-                module = build.lower(graph, target, stage)
+                signature = graphs.signature(graph)
+                module = graphs.lower(graph, target, stage)
             module = build.schedule(module, target, stage)
             found.append([structural_hash(module), repr(signature)])
     except Exception:  # of whatever kind: the whole judge then says what it is

@@ -1,14 +1,13 @@
-"""From a traced graph to the files of an artifact. Imports TVM's compiler."""
+"""From a Relax module to the files of an artifact. Imports TVM's compiler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from needle.graph import positional_names
-from needle_tvm import artifact, cublas, host, nvcc, pipeline, trees, versions
+from needle_tvm import artifact, cublas, host, nvcc, pipeline, versions
 from needle_tvm._tvm import (
     IRModule,
     Target,
@@ -20,36 +19,18 @@ from needle_tvm._tvm import (
     llvm_version,
     script,
 )
-from needle_tvm.errors import ArtifactError, ToolchainError, TranslationError
+from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
-from needle_tvm.indices import index_ranges
 from needle_tvm.passes import cuda_graph, library_products
 from needle_tvm.passes.library_products import Product
 from needle_tvm.passes.merge_kernels import BY_KERNEL
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
-from needle_tvm.translate import MAIN, translate
-
-if TYPE_CHECKING:
-    from needle.trace import Graph, Leaf
+from needle_tvm.translate import MAIN
 
 Progress = Callable[[str], None]
 TRANSFORM = f"{MAIN}_transform_params"
-
-
-def lower(
-    graph: Graph,
-    target: Target,
-    stage: str,
-    **choices: Any,
-) -> IRModule:
-    """The module of a stage before its loops are scheduled: what tuning takes its tasks from.
-
-    `choices` are keywords of `lower_module`.
-    """
-    module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
-    return lower_module(module, target, stage, **choices)
 
 
 def lower_module(
@@ -124,27 +105,6 @@ def schedule(
     return pipeline.run(pipeline.without(target, stage, disable).schedule, module, target)
 
 
-def signature(graph: Graph) -> dict[str, Any]:
-    """What `main` of a graph takes and gives, as a manifest holds it.
-
-    Raises TranslationError for an argument that cannot be kept in one.
-    """
-    ranges = index_ranges(graph)
-    return {
-        "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],
-        "params": [_leaf(leaf) for leaf in graph.params],
-        "ties": [[leaf.name, *leaf.others] for leaf in graph.params if leaf.others],
-        "outputs": [
-            {"shape": list(spec.shape), "dtype": str(spec.dtype)}
-            for node in graph.outputs
-            for spec in node.specs
-        ],
-        "bare_output": len(graph.outputs) == 1,
-        "arguments": _arguments(graph),
-        "output_tree": graph.output_tree,
-    }
-
-
 def describe(
     signature: dict[str, Any],
     module: IRModule,
@@ -173,38 +133,3 @@ def _target(spec: TargetSpec, target: Target) -> dict[str, Any]:
         return {**spec.fields, "nvcc": nvcc.version()}
     features = host.checkable(cpu_features(target))
     return {**spec.fields, "mcpu": str(target.attrs["mcpu"]), "features": features}
-
-
-def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:
-    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": list(valid)}
-
-
-def _leaf(leaf: Leaf) -> dict[str, Any]:
-    (spec,) = leaf.node.specs
-    return {"name": leaf.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}
-
-
-def _arguments(graph: Graph) -> list[dict[str, Any]]:
-    """The traced call's arguments as `trees.flatten_arguments` reads them."""
-    args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
-    names = positional_names(graph.signature, len(args))
-    named = [*zip(names, args, strict=True), *kwargs.items()]
-    for name, tree in named:
-        _check_static(name, tree)
-    return [{"name": name, "tree": tree} for name, tree in named]
-
-
-def _check_static(name: str, tree: Any) -> None:
-    """Raise TranslationError unless every value in the tree that is no array fits into JSON."""
-    if tree == trees.LEAF:
-        return
-    ((kind, parts),) = tree.items()
-    if kind == "static":
-        if parts is not None and not isinstance(parts, (bool, int, float, str)):
-            raise TranslationError(
-                f"argument {name!r}: a {type(parts).__name__} cannot be kept in an artifact; "
-                "tensors, numbers, strings, None and lists, tuples and dicts of them can"
-            )
-        return
-    for part in parts.values() if kind == "dict" else parts:
-        _check_static(name, part)

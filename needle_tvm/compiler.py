@@ -144,9 +144,11 @@ def _explained(graph: Graph, example: list[Any], found: list[Any], precision: st
 def _divergence(
     graph: Graph, example: list[Any], program: runtime.Program, stage: str
 ) -> str | None:
-    from needle_tvm import parity
+    from needle_tvm import divergence
 
-    return parity.first_divergence(graph, example, parity.evaluate(graph, example), stage, program)
+    return divergence.first_divergence(
+        graph, example, divergence.evaluate(graph, example), stage, program
+    )
 
 
 def compile_source(
@@ -239,12 +241,12 @@ def _lower(
     precision: str,
     by_library: Choice | None,
 ) -> tuple[IRModule, dict[str, Any]]:
-    from needle_tvm import build
+    from needle_tvm import graphs
 
-    module = build.lower(
+    module = graphs.lower(
         graph, target, stage, disable=disable, precision=precision, by_library=by_library
     )
-    return module, build.signature(graph)
+    return module, graphs.signature(graph)
 
 
 def _build(

@@ -12,7 +12,7 @@ from needle.backend_ndarray import DTYPES, Device
 from needle.op import Op
 from needle.testing import Compiled, OpCheckError
 from needle.trace import trace
-from needle_tvm import bfloat16, build
+from needle_tvm import bfloat16, build, graphs
 from needle_tvm._tvm import relax, tvm
 from needle_tvm.errors import StageError, TranslationError, UsageError
 from needle_tvm.memory import aligned_copy
@@ -61,7 +61,7 @@ def compiled(stage: str) -> Compiled:
         if key not in kept:
             graph = trace(lambda *values: op(*map(_grouped, values)), *inputs)
             try:
-                module = build.schedule(build.lower(graph, target, stage), target, stage)
+                module = build.schedule(graphs.lower(graph, target, stage), target, stage)
             except TranslationError as error:
                 raise OpCheckError(f"stage {stage!r}: {error}") from error
             machine = relax.VirtualMachine(relax.build(module, target=target), tvm.cpu())

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import IRModule, host_cpu, make_target, prim_funcs, tvm
 from needle_tvm.schedule import cpu
 from needle_tvm.tune import library as code
@@ -22,7 +22,7 @@ def target():
 
 def functions(model, *inputs):
     """The unscheduled functions of a model, by name, each alone in a module as "main"."""
-    module = build.lower(trace(model, *inputs), target(), "tuned")
+    module = graphs.lower(trace(model, *inputs), target(), "tuned")
     return {
         name: IRModule({"main": function.with_attr("global_symbol", "main")})
         for name, function in prim_funcs(module).items()

@@ -8,11 +8,11 @@ import json
 import numpy as np
 import pytest
 
-import models
-from contestants import build_model
+from apps import models
+from apps.contestants import build_model
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import artifact, build, pipeline
+from needle_tvm import artifact, build, graphs, pipeline
 from needle_tvm._tvm import calls_of
 from needle_tvm.errors import ArtifactError
 from needle_tvm.passes import cuda_graph
@@ -27,7 +27,7 @@ TARGET = resolve("cuda:sm_90")
 def scheduled(function, inputs, stage="tuned", disable=()):
     graph = trace(function, *inputs)
     target = TARGET.to_tvm()
-    module = build.lower(graph, target, stage, disable=disable)
+    module = graphs.lower(graph, target, stage, disable=disable)
     return graph, build.schedule(module, target, stage, disable)
 
 
@@ -45,7 +45,7 @@ def test_the_models_of_the_apps_are_captured(name):
     inputs = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     graph, module = scheduled(model.eval(), inputs)
     assert cuda_graph.is_marked(module)
-    manifest = build.describe(build.signature(graph), module, TARGET, TARGET.to_tvm(), {})
+    manifest = build.describe(graphs.signature(graph), module, TARGET, TARGET.to_tvm(), {})
     names = {"function": "main_for_graph", "results": "main_results"}
     assert manifest["functions"]["main"]["graph"] == names
     # Linear layers one after the other, at least: what is counted is not nothing.
@@ -119,7 +119,7 @@ def test_every_stage_has_the_switch():
 @pytest.mark.parametrize("entry", [{}, {"function": "main"}, {"function": 1, "results": "x"}])
 def test_a_manifest_that_names_no_functions_is_refused(tmp_path, entry):
     graph, module = scheduled(chain(4), [tensor(4, 8)])
-    manifest = build.describe(build.signature(graph), module, TARGET, TARGET.to_tvm(), {})
+    manifest = build.describe(graphs.signature(graph), module, TARGET, TARGET.to_tvm(), {})
     (tmp_path / artifact.LIBRARY).write_bytes(b"\x7fELF")
     artifact.write_manifest(tmp_path, manifest)
     assert artifact.read_manifest(tmp_path)["functions"] == json.loads(

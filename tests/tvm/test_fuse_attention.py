@@ -8,7 +8,7 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import Schedule, calls_of, generated_source, module_of, te, tvm
 from needle_tvm.passes.views import reshaped_index
 from needle_tvm.schedule import attention as rule
@@ -23,7 +23,7 @@ def values(*shape, seed=3):
 
 
 def kernels(fn, *inputs):
-    module = build.lower(trace(fn, *inputs), resolve("cpu", 2).to_tvm(), "tuned")
+    module = graphs.lower(trace(fn, *inputs), resolve("cpu", 2).to_tvm(), "tuned")
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 

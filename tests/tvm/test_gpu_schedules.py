@@ -8,7 +8,7 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import build, nvcc, pipeline
+from needle_tvm import build, graphs, nvcc, pipeline
 from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi, tvm
 from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
 from needle_tvm.schedule.gpu_narrow import narrow
@@ -149,7 +149,7 @@ def test_a_step_of_an_lstm_has_enough_blocks_and_no_slices_without_terms(batch, 
 
 
 def test_the_rules_have_switches():
-    module = build.lower(
+    module = graphs.lower(
         trace(nn.Linear(512, 512).eval(), Tensor(np.zeros((8, 512), np.float32))), TARGET, "tuned"
     )
     switched = ((), ("narrow",), ("narrow", "tiled"))
@@ -163,7 +163,7 @@ def test_a_convolution_is_a_product_of_windows():
     x = Tensor(np.zeros((4, 16, 10, 10), np.float32))
     found = [
         product
-        for function in prim_funcs(build.lower(trace(model, x), TARGET, "tuned")).values()
+        for function in prim_funcs(graphs.lower(trace(model, x), TARGET, "tuned")).values()
         if (product := gpu_product.find(function)) is not None
     ]
     assert [(p.batches, p.rows, p.columns, p.terms) for p in found] == [
@@ -243,7 +243,7 @@ def test_a_pool_has_a_thread_for_each_result():
 def test_an_empty_result_launches_nothing(stage):
     x = Tensor(np.zeros((0, 5), np.float32))
     graph = trace(nn.Sequential(nn.Linear(5, 3), nn.ReLU()).eval(), x)
-    module = build.schedule(build.lower(graph, TARGET, stage), TARGET, stage)
+    module = build.schedule(graphs.lower(graph, TARGET, stage), TARGET, stage)
     for function in prim_funcs(module).values():
         assert 0 not in extents(function).values()
 
@@ -264,7 +264,7 @@ def test_a_permutation_of_axes_of_one_element_is_a_view():
         return Tensor.reshape(x.transpose((1, 3)), (8, 128))
 
     moved = Tensor(np.zeros((8, 1, 1, 128), np.float32)), Tensor(np.zeros((8, 2, 1, 64), "f"))
-    kernels = [prim_funcs(build.lower(trace(flat, x), TARGET, "tuned")) for x in moved]
+    kernels = [prim_funcs(graphs.lower(trace(flat, x), TARGET, "tuned")) for x in moved]
     assert [len(functions) for functions in kernels] == [
         1,
         1,
@@ -278,7 +278,7 @@ def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
     """TVM merges its first value, its only term and its cast into a statement of both types."""
     x = Tensor(np.zeros((1, 1, 3, 3), np.float16), requires_grad=False)
     graph = trace(lambda x: ops.max_pool(x, 1), x)
-    module = build.schedule(build.lower(graph, TARGET, stage), TARGET, stage)
+    module = build.schedule(graphs.lower(graph, TARGET, stage), TARGET, stage)
     for function in prim_funcs(module).values():
         for kind in (*NODES.comparisons, *NODES.arithmetic):
             assert all(node.a.ty == node.b.ty for node in nodes_in(function, kind))

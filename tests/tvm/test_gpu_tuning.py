@@ -14,7 +14,7 @@ import pytest
 import needle_tvm
 from needle.ops._te import maximum_over
 from needle.trace import trace
-from needle_tvm import build, gpu, nvcc
+from needle_tvm import gpu, graphs, nvcc
 from needle_tvm._tvm import (
     TE_NAMESPACE,
     Schedule,
@@ -203,7 +203,7 @@ def test_a_search_without_a_gpu_is_refused_in_one_line():
 
 def test_other_machines_do_not_measure_for_gpus(monkeypatch):
     monkeypatch.setattr(gpu, "gpus", lambda: (emulated_gpu.GPU,))
-    module = build.lower(_graph(), TARGET, "tuned")
+    module = graphs.lower(_graph(), TARGET, "tuned")
     options = Options(1, tracker="localhost:9190", key="a")
     with pytest.raises(TuningError, match="on this machine alone"):
         session.tune(module, SPEC, options)

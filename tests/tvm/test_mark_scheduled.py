@@ -7,7 +7,7 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import build, graphs
 from needle_tvm._tvm import IRModule, prim_funcs, tvm
 from needle_tvm.schedule import cpu
 from needle_tvm.schedule.mark import mark_scheduled
@@ -23,7 +23,7 @@ def test_every_task_can_be_replaced_by_a_candidate(tmp_path):
     model.eval()
     x = ndl.Tensor(np.zeros((8, 64), np.float32))
     target = resolve("cpu", 2).to_tvm()
-    module = build.lower(trace(model, x), target, "tuned")
+    module = graphs.lower(trace(model, x), target, "tuned")
     tasks = session.find_tasks(module)
     assert len(tasks) >= 2
     for name, (plain, _) in tasks.items():

@@ -8,7 +8,7 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build, profile, runtime
+from needle_tvm import build, graphs, profile, runtime
 from needle_tvm._tvm import (
     calls_of,
     check_well_formed,
@@ -200,7 +200,7 @@ def test_sums_of_many_convolutions_stay_in_registers():
     target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
     model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
     x = tensor(np.zeros((1, 64, 28, 28), np.float32))
-    module = build.lower(trace(model, x), target, "tuned")
+    module = graphs.lower(trace(model, x), target, "tuned")
     module = build.schedule(module, target, "tuned")
     (name,) = calls_of(module, "main")
     function = prim_funcs(module)[name].with_attr("global_symbol", "main")
@@ -239,7 +239,7 @@ def test_results_share_no_memory(rng):
 def test_reshapes_inside_and_of_results_are_views(target):
     model = nn.Linear(8, 4)
     model.eval()
-    module = build.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
+    module = graphs.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
     assert len(calls_of(module, "main")) == 1  # the product; rows come and go as views
     assert "R.reshape" in str(module["main"].script())
 

@@ -6,7 +6,7 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import calls_of, check_well_formed, relax, static_shape, transform, tvm
 from needle_tvm.passes.merge_products import merge_products
 from needle_tvm.passes.share_norms import share_norms
@@ -159,7 +159,7 @@ def test_products_by_inputs_stay(target):
 def test_an_attention_layer_is_four_kernels(target):
     layer = nn.AttentionLayer(24, 3, 8)
     layer.eval()
-    module = build.lower(trace(layer, values(2, 9, 24)), target, "tuned")
+    module = graphs.lower(trace(layer, values(2, 9, 24)), target, "tuned")
     called = [name.rstrip("0123456789") for name in calls_of(module, "main")]
     assert called == ["layer_norm", "fused_dense_add", "attention", "dense"]
 

@@ -10,7 +10,7 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import artifact, build, golden, parity, pipeline, runtime
+from needle_tvm import artifact, golden, graphs, parity, pipeline, runtime
 from needle_tvm._tvm import relax
 from needle_tvm.check.bounds import error_bounds
 from needle_tvm.errors import StageError, TargetError, UsageError
@@ -233,7 +233,7 @@ def test_a_model_in_halves_stays_what_it_is(rng):
     exact = needle_tvm.compile(model, x, dtype="float16")
     np.testing.assert_array_equal(exact(x).numpy(), plain(x).numpy())
     graph = trace(model, x)
-    own, asked = (build.lower(graph, GPU, "tuned", precision=p) for p in (FLOAT32, "bfloat16"))
+    own, asked = (graphs.lower(graph, GPU, "tuned", precision=p) for p in (FLOAT32, "bfloat16"))
     assert own.script() == asked.script()
 
 
@@ -252,7 +252,7 @@ def values_of(module, name="main"):
 def test_on_a_gpu_operands_lie_in_memory_narrow():
     """Weights are rounded at load, and what products alone read by the kernel that makes it."""
     x = Tensor(np.zeros((32, 64), np.float32))
-    module = build.lower(trace(make_mlp(64, 96, 32), x), GPU, "tuned", precision="bfloat16")
+    module = graphs.lower(trace(make_mlp(64, 96, 32), x), GPU, "tuned", precision="bfloat16")
     first, second = values_of(module).items()
     assert first[0].startswith("fused_matmul") and first[1] == "bfloat16"
     assert second[0].startswith("fused_matmul") and second[1] == "float32"
@@ -273,7 +273,7 @@ def test_on_a_gpu_what_others_read_as_well_stays_float32():
             return y + self.second(y)
 
     x = Tensor(np.zeros((32, 64), np.float32))
-    module = build.lower(trace(Residual().eval(), x), GPU, "tuned", precision="float16")
+    module = graphs.lower(trace(Residual().eval(), x), GPU, "tuned", precision="float16")
     kernels = values_of(module)
     assert set(kernels.values()) == {"float32"} and len(kernels) == 2  # no kernel but the products
 

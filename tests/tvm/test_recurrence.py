@@ -6,7 +6,7 @@ import pytest
 from needle import nn, ops
 from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import build, graphs
 from needle_tvm._tvm import calls_of, module_of, te, transform, tvm, write_object
 from needle_tvm.memory import aligned_copy
 from needle_tvm.passes.pack_recurrence import pack_recurrence
@@ -60,7 +60,7 @@ def test_no_rows_are_nothing_to_pack(target):
 
 
 def test_weights_are_packed_at_load(target):
-    module = build.lower(trace(nn.LSTM(4, 6, 2).eval(), zeros(5, 3, 4)), target, "tuned")
+    module = graphs.lower(trace(nn.LSTM(4, 6, 2).eval(), zeros(5, 3, 4)), target, "tuned")
     assert calls_of(module, "main").count("lstm_steps") == 2
     assert calls_of(module, build.TRANSFORM).count("pack_gates") == 2
 

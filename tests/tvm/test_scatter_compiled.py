@@ -7,7 +7,7 @@ import needle as ndl
 import needle_tvm
 from needle import ops
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import build, graphs
 from needle_tvm._tvm import script
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
@@ -52,7 +52,7 @@ def test_no_loop_runs_over_outputs_and_indices_both():
     graph = trace(lambda a, i: ops.scatter_add(a, i, 4001), x, index)
     target = resolve("cpu").to_tvm()
     for stage in STAGES:
-        text = script(build.schedule(build.lower(graph, target, stage), target, stage))
+        text = script(build.schedule(graphs.lower(graph, target, stage), target, stage))
         depth = {}
         for line in text.splitlines():
             for extent in ("1009", "4001"):

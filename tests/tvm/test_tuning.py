@@ -15,7 +15,7 @@ import pytest
 import needle_tvm
 from needle.trace import trace
 from needle_tvm import __main__ as program
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import Schedule, tvm
 from needle_tvm.errors import StageError, TuningError
 from needle_tvm.records import rows, sqlite
@@ -43,7 +43,7 @@ def own_store(tmp_path, monkeypatch):
 
 def lowered(spec, *sizes, batch=4):
     x = tensor(np.zeros((batch, sizes[0]), np.float32))
-    return build.lower(trace(make_mlp(*sizes), x), spec.to_tvm(), "tuned")
+    return graphs.lower(trace(make_mlp(*sizes), x), spec.to_tvm(), "tuned")
 
 
 @pytest.fixture(scope="module")

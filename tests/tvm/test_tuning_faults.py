@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import tvm
 from needle_tvm.records.rows import GATED, REJECTED, Record, Verdict
 from needle_tvm.records.store import Store
@@ -31,7 +31,7 @@ def task():
     """(TVM's target description, {name: its task}) of a small layer."""
     spec = resolve("cpu", 2)
     x = tensor(np.zeros((4, 32), np.float32))
-    module = build.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
+    module = graphs.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
     ((name, (plain, calls)),) = session.find_tasks(module).items()
     rule = tvm.IRModule({"main": cpu.schedule_function(plain["main"], spec.to_tvm())})
     texts = {

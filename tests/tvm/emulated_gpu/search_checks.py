@@ -7,7 +7,7 @@ import pytest
 
 import needle_tvm
 from needle.trace import trace
-from needle_tvm import build
+from needle_tvm import graphs
 from needle_tvm._tvm import tvm
 from needle_tvm.records.rows import GATED, REJECTED, Record, Trial, Verdict
 from needle_tvm.records.store import Store
@@ -82,7 +82,7 @@ def setup_of(folder, trials):
     """A search's setup for one small layer: see search.search."""
     spec = resolve("cuda")
     x = tensor(np.zeros((8, 128), np.float32))
-    module = build.lower(trace(make_mlp(128, 32), x), spec.to_tvm(), "tuned")
+    module = graphs.lower(trace(make_mlp(128, 32), x), spec.to_tvm(), "tuned")
     ((name, (plain, calls)),) = session.find_tasks(gpu.prepared(module)).items()
     rule = tvm.IRModule({"main": gpu.schedule_function(plain["main"], spec.to_tvm())})
     texts = {"plain": tvm.ir.save_json(plain), "written": tvm.ir.save_json(plain)}
