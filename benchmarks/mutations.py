@@ -20,6 +20,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from needle_tvm.scratch import scratch_folder
 
@@ -37,32 +38,37 @@ def sources(group: str) -> list[Path]:
     return [f for f in sorted((ROOT / group).glob("*.py")) if not f.name.startswith(_FOR_GPUS)]
 
 
-def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
-    """File, operator, source and mutated source of so many mutations."""
+def places(files: Sequence[Path]) -> list[tuple[Path, str, Any, int]]:
+    """File, source, operator and occurrence of all mutations that cosmic-ray makes of files."""
     from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
     kinds = [get_operator(name) for name in sorted(operator_names())]
     operators = [kind() for kind in kinds if not kind.arguments()]
-    places = []
-    for group in GROUPS:
-        places.append([])
-        for file in sources(group):
-            code = file.read_text()
-            nodes = list(ast_nodes(get_ast(code)))
-            for operator in operators:
-                found = sum(len(list(operator.mutation_positions(node))) for node in nodes)
-                places[-1] += [(file, code, operator, occurrence) for occurrence in range(found)]
+    found = []
+    for file in files:
+        code = file.read_text()
+        nodes = list(ast_nodes(get_ast(code)))
+        for operator in operators:
+            count = sum(len(list(operator.mutation_positions(node))) for node in nodes)
+            found += [(file, code, operator, occurrence) for occurrence in range(count)]
+    return found
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
+    """File, operator, source and mutated source of so many mutations."""
+    from cosmic_ray.mutating import mutate_code
+
+    candidates = [places(sources(group)) for group in GROUPS]
     rng = random.Random(seed)
     for number in range(count):
-        file, code, operator, occurrence = rng.choice(places[number % len(GROUPS)])
+        file, code, operator, occurrence = rng.choice(candidates[number % len(GROUPS)])
         yield file, type(operator).__name__, code, mutate_code(code, operator, occurrence)
 
 
-def functions(file: Path, code: str, mutated: str) -> list[str]:
-    """FILE:LINE, as code objects have it, of the functions and lambdas around what was mutated; of
-    a change outside of them none."""
+def functions(name: str, code: str, mutated: str) -> list[str]:
+    """NAME:LINE, as code objects have it, of the functions and lambdas around what was mutated in
+    the file of that name; of a change outside of them none."""
     lines = [code.splitlines(), mutated.splitlines()]
     matched = difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes()
     changed = {i + 1 for tag, low, high, *_ in matched if tag != "equal" for i in range(low, high)}
@@ -76,17 +82,18 @@ def functions(file: Path, code: str, mutated: str) -> list[str]:
                 (node.end_lineno or first) + 1,
             )
             if changed <= set(inside):
-                found.append(f"{file.relative_to(ROOT)}:{first}")
+                found.append(f"{name}:{first}")
     return found
 
 
 def judged(file: Path, code: str, mutated: str, tree: Path, programs: int) -> dict[str, object]:
     """What the campaign says of the copy in `tree` with one file mutated: by how many programs it
     is reached, which, counted from 1, was the first that failed, and how; None where none did."""
-    target = tree / file.relative_to(ROOT)
+    name = str(file.relative_to(ROOT))
+    target = tree / name
     before = target.read_text()
     target.write_text(mutated)
-    at = [f"--function={each}" for each in functions(file, code, mutated)]
+    at = [f"--function={each}" for each in functions(name, code, mutated)]
     try:
         done = ran(tree, "--programs", str(programs), *at)
     except subprocess.TimeoutExpired:
@@ -116,9 +123,17 @@ def copy_tree(folder: Path) -> None:
     packages = Path(sysconfig.get_path("purelib"))
     for built in packages.glob("needle/**/*.so"):
         shutil.copy(built, folder / built.relative_to(packages))
+    own_environment(folder)
+
+
+def own_environment(folder: Path, *paths: Path) -> Path:
+    """`folder`/venv, which has what is installed here and finds modules in `paths` before it, but
+    for what is installed editably. Returns its folder of packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     own = next((folder / "venv/lib").glob("python*/site-packages"))
-    (own / "base.pth").write_text(f"{packages}\n")
+    lines = [*paths, sysconfig.get_path("purelib")]
+    (own / "base.pth").write_text("".join(f"{line}\n" for line in lines))
+    return own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
