@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-import digits
-import models
 import needle as ndl
 import needle_tvm
-import peers
-from contestants import Disagreement, build_model, check_agreement, save_arrays
+from apps import digits, models, peers
+from apps.contestants import Disagreement, build_model, check_agreement, save_arrays
 from needle_tvm import host, parity, timing
 from needle_tvm.command_line import Progress
 from needle_tvm.errors import EvaluationError, UsageError
@@ -29,7 +27,6 @@ from needle_tvm.timing import Contestant, TimingError
 from needle_tvm.tune.status import Status
 from needle_tvm.words import error_line
 
-CONTESTANTS = Path(__file__).with_name("contestants.py")
 EAGER = "needle eager"
 PEERS = ("torch", "onnxruntime")  # the benchmarks have more
 
@@ -292,12 +289,12 @@ def prepare_contestants(
         "inputs": inputs,
         "device": request.device,
     }
-    contestants = [Contestant(EAGER, f"{CONTESTANTS}:eager", eager, threads=threads)]
+    contestants = [Contestant(EAGER, "apps.contestants:eager", eager, threads=threads)]
     for name, stage in compiled.items():
         path = str(folder / name)
         stage.executable.export(path)
         files = {"path": path, "inputs": inputs}
-        contestants.append(Contestant(name, f"{CONTESTANTS}:artifact", files, threads=threads))
+        contestants.append(Contestant(name, "apps.contestants:artifact", files, threads=threads))
     if request.with_peers:
         files = peers.Files(weights, inputs, folder)
         contestants += peers.contestants(

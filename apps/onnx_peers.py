@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from needle_tvm.child import load_module
+from apps.contestants import load_arrays
 
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
-
-_HERE = Path(__file__).parent
-
-
-def _load(path: str) -> list[np.ndarray]:
-    found: list[np.ndarray] = load_module(_HERE / "contestants.py").load_arrays(path)
-    return found
 
 
 def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
@@ -37,7 +29,7 @@ def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    for spec, array in zip(session.get_inputs(), _load(inputs), strict=True):
+    for spec, array in zip(session.get_inputs(), load_arrays(inputs), strict=True):
         binding.bind_ortvalue_input(spec.name, ort.OrtValue.ortvalue_from_numpy(array))
     results = []
     for spec in session.get_outputs():
@@ -62,7 +54,7 @@ def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
     compiled = ov.Core().compile_model(onnx, "CPU", settings)
     request = compiled.create_infer_request()
     # Shared, not copied: both must live as long as the request does.
-    shared = [(array, ov.Tensor(array, shared_memory=True)) for array in _load(inputs)]
+    shared = [(array, ov.Tensor(array, shared_memory=True)) for array in load_arrays(inputs)]
     for index, (_, tensor) in enumerate(shared):
         request.set_input_tensor(index, tensor)
 
@@ -81,8 +73,10 @@ def jax(onnx: str, inputs: str, threads: int) -> Contestant:
     hold_to(threads)
     import jax as framework
 
-    graph = load_module(_HERE / "onnx_jax.py").Graph(onnx)
-    arrays = [framework.device_put(array) for array in _load(inputs)]
+    from apps.onnx_jax import Graph
+
+    graph = Graph(onnx)
+    arrays = [framework.device_put(array) for array in load_arrays(inputs)]
     run = framework.jit(graph)
 
     def call() -> Any:
@@ -101,7 +95,7 @@ def tinygrad(onnx: str, inputs: str, threads: int) -> Contestant:
     runner = OnnxRunner(onnx)
     tensors = {
         name: Tensor(array).realize()
-        for name, array in zip(runner.graph_inputs, _load(inputs), strict=True)
+        for name, array in zip(runner.graph_inputs, load_arrays(inputs), strict=True)
     }
 
     @TinyJit

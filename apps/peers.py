@@ -18,7 +18,6 @@ from needle_tvm.child import Child
 from needle_tvm.threads import thread_environment
 from needle_tvm.timing import Contestant
 
-_HERE = Path(__file__).parent
 _EXPORT_SECONDS = 300.0
 
 
@@ -26,11 +25,10 @@ _EXPORT_SECONDS = 300.0
 class Peer:
     """One way to run a model.
 
-    `factory` is in the file of `apps` named before the colon; those of onnx_peers.py get an ONNX
-    file, the others what torch_peers.load takes. `modules` and `programs` are what must be
-    installed. `images` are for models with inputs of four axes only, `gpu` ones run on a GPU too,
-    `without` names models that it cannot run; `slow` ones take so long to compile, or to run, that
-    they must be asked for.
+    `factory` is one of needle_tvm.timing; those of onnx_peers.py get an ONNX file, the others what
+    torch_peers.load takes. `modules` and `programs` are what must be installed. `images` are for
+    models with inputs of four axes only, `gpu` ones run on a GPU too, `without` names models that
+    it cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Peer:
     @property
     def reads_onnx(self) -> bool:
         """Whether it takes the model as an ONNX file."""
-        return self.factory.startswith("onnx_peers.py:")
+        return self.factory.startswith("apps.onnx_peers:")
 
     @property
     def missing(self) -> list[str]:
@@ -61,10 +59,10 @@ class Peer:
 TORCH_EAGER = "PyTorch eager"
 
 PEERS = {
-    "torch": Peer(TORCH_EAGER, "torch_peers.py:forward", ("torch",), gpu=True),
+    "torch": Peer(TORCH_EAGER, "apps.torch_peers:forward", ("torch",), gpu=True),
     "torch-channels-last": Peer(
         f"{TORCH_EAGER}, channels last",
-        "torch_peers.py:forward",
+        "apps.torch_peers:forward",
         ("torch",),
         {"channels_last": True},
         images=True,
@@ -72,7 +70,7 @@ PEERS = {
     ),
     "torch-compile": Peer(
         "torch.compile",
-        "torch_peers.py:forward",
+        "apps.torch_peers:forward",
         ("torch",),
         {"compiled": True},
         programs=("g++",),
@@ -81,26 +79,26 @@ PEERS = {
     ),
     "torch-compile-plain": Peer(
         "torch.compile, not frozen",
-        "torch_peers.py:forward",
+        "apps.torch_peers:forward",
         ("torch",),
         {"compiled": True, "frozen": False},
         programs=("g++",),
         gpu=True,
         slow=True,
     ),
-    "onnxruntime": Peer("ONNX Runtime", "onnx_peers.py:onnxruntime", ("onnxruntime",)),
-    "openvino": Peer("OpenVINO", "onnx_peers.py:openvino", ("openvino",)),
-    "jax": Peer("JAX", "onnx_peers.py:jax", ("jax",), environment=lambda n: {"NPROC": str(n)}),
+    "onnxruntime": Peer("ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",)),
+    "openvino": Peer("OpenVINO", "apps.onnx_peers:openvino", ("openvino",)),
+    "jax": Peer("JAX", "apps.onnx_peers:jax", ("jax",), environment=lambda n: {"NPROC": str(n)}),
     "tinygrad": Peer(
         "tinygrad",
-        "onnx_peers.py:tinygrad",
+        "apps.onnx_peers:tinygrad",
         ("tinygrad",),
         environment=lambda n: {"DEV": "CPU", "NUM_CPU_THREADS": str(n)},
         programs=("clang",),
         without=("lstm", "language"),  # it knows no LSTM
         slow=True,
     ),
-    "tvm": Peer("TVM, unscheduled", "torch_peers.py:stock_tvm", ("torch", "tvm"), slow=True),
+    "tvm": Peer("TVM, unscheduled", "apps.torch_peers:stock_tvm", ("torch", "tvm"), slow=True),
 }
 QUICK = tuple(key for key, peer in PEERS.items() if not peer.slow)
 
@@ -170,7 +168,7 @@ def contestants(
     return [
         Contestant(
             peer.name,
-            f"{_HERE}/{peer.factory}",
+            peer.factory,
             {**peer.options, **(read if peer.reads_onnx else load)},
             env=peer.environment(threads),
             threads=threads,
@@ -183,7 +181,7 @@ def write_onnx(load: Mapping[str, Any], path: Path) -> str:
     """The ONNX file of a model that `torch_peers.load` takes, made in a process of its own."""
     with Child(
         "the export to ONNX",
-        f"{_HERE / 'torch_peers.py'}:export_onnx",
+        "apps.torch_peers:export_onnx",
         {**load, "path": str(path)},
         timeout=_EXPORT_SECONDS,
         environment=thread_environment(load["threads"]),

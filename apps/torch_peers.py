@@ -8,17 +8,14 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from needle_tvm.child import load_function, load_module
+from apps import contestants, peer_models
 
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
-
-_HERE = Path(__file__).parent
 
 # What a model computes in: weights and activations are of that dtype. "tf32" is float32 whose
 # products a GPU may round to 11 bits. Not torch.autocast: in inference it casts weights each call.
@@ -54,13 +51,12 @@ def load(
     narrow = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = narrow
     torch.backends.cudnn.benchmark = True
-    make = load_function(f"{_HERE / 'peer_models.py'}:{twin}")
+    make = getattr(peer_models, twin)
     known = inspect.signature(make).parameters
-    side = load_module(_HERE / "contestants.py")
     net = make(
-        side.load_named(weights), **{name: x for name, x in options.items() if name in known}
+        contestants.load_named(weights), **{name: x for name, x in options.items() if name in known}
     )
-    tensors = [torch.from_numpy(array) for array in side.load_arrays(inputs)]
+    tensors = [torch.from_numpy(array) for array in contestants.load_arrays(inputs)]
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
@@ -102,13 +98,13 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
     """`training` of contestants.py in PyTorch, with the optimizer's fused form."""
-    side = load_module(_HERE / "contestants.py")
-    models = load_module(_HERE / "peer_models.py")
     net, tensors = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     device = tensors[0].device
-    (targets,) = (torch.from_numpy(array).long().to(device) for array in side.load_arrays(labels))
+    (targets,) = (
+        torch.from_numpy(array).long().to(device) for array in contestants.load_arrays(labels)
+    )
     entropy = torch.nn.CrossEntropyLoss()
 
     def loss() -> Any:
@@ -119,7 +115,7 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
     def make(rate: float) -> Any:
         if optimizer == "adam":
             return torch.optim.Adam(net.parameters(), lr=rate, fused=True)
-        momentum = side.MOMENTUM
+        momentum = contestants.MOMENTUM
         sgd = torch.optim.SGD(
             net.parameters(), lr=rate, momentum=momentum, dampening=momentum, fused=True
         )
@@ -135,12 +131,12 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
 
     def outputs() -> list[np.ndarray]:
         net.load_state_dict(before)
-        (first,) = _arrays(step(make(side.COMPARED_RATE[optimizer])).detach())
-        grads = models.as_state(net, lambda parameter: parameter.grad)
-        values = models.as_state(net, lambda parameter: parameter)
+        (first,) = _arrays(step(make(contestants.COMPARED_RATE[optimizer])).detach())
+        grads = peer_models.as_state(net, lambda parameter: parameter.grad)
+        values = peer_models.as_state(net, lambda parameter: parameter)
         timed.zero_grad(set_to_none=True)
         (after,) = _arrays(loss().detach())
-        return side.step_outputs(optimizer, first, grads, values, after)
+        return contestants.step_outputs(optimizer, first, grads, values, after)
 
     def call() -> None:
         step(timed)
@@ -148,7 +144,7 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    timed = make(side.TIMED_RATE)
+    timed = make(contestants.TIMED_RATE)
     return call, outputs
 
 

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import training
+if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from apps import training
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
 from needle_tvm.words import error_line
@@ -48,7 +51,7 @@ class Cifar10(training.Task):
 
     def __init__(self, options: argparse.Namespace, device: Any) -> None:
         import needle as ndl
-        from models.resnet import ResNet9
+        from apps.models.resnet import ResNet9
 
         self.device = device
         self.carried = {}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import training
+if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from apps import training
 from needle_tvm import command_line as cli
 
 HIDDEN = (128, 64)
@@ -39,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_task(options: argparse.Namespace, device: Any) -> training.Task:
     """The model, its data and how they are trained."""
-    import digits
     import needle as ndl
+    from apps import digits
 
     resnet = options.model == "resnet"
 
@@ -58,13 +62,13 @@ def make_task(options: argparse.Namespace, device: Any) -> training.Task:
                 "weight_decay": WEIGHT_DECAY,
             }
             if resnet:
-                from models.resnet import DigitsResNet
+                from apps.models.resnet import DigitsResNet
 
                 self.model: Any = DigitsResNet(device=device)
                 moved = [ndl.data.RandomCrop(SHIFT)]
                 data: Any = digits.DigitImages(train=True, transforms=moved)
             else:
-                from models.mlp import MLP
+                from apps.models.mlp import MLP
 
                 self.model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
                 self.model.to(device)

@@ -10,7 +10,10 @@ from operator import index as as_int
 from pathlib import Path
 from typing import Any
 
-import training
+if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from apps import training
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
 from needle_tvm.words import error_line
@@ -85,7 +88,7 @@ class PennTreebank(training.Task):
 
     def __init__(self, options: argparse.Namespace, device: Any) -> None:
         import needle as ndl
-        from models.language import LanguageModel
+        from apps.models.language import LanguageModel
 
         self.device = device
         self.carried = {}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import checkpoint
+from apps import checkpoint
 from needle_tvm import command_line as cli
 from needle_tvm import host
 from needle_tvm.errors import EvaluationError, UsageError

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import models
+if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from apps import models
 from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
 from needle_tvm.precision import FLOAT32, PRECISIONS
@@ -168,8 +171,7 @@ def run(options: argparse.Namespace) -> int:
         from needle_tvm.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))
-    import evaluation
-    import report
+    from apps import evaluation, report
 
     # With --json - the object has stdout to itself.
     console = cli.console(stderr=to_stdout, quiet=options.quiet)

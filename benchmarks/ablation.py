@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import apps, cases, contests
+import apps.contestants
+import apps.report
+from benchmarks import cases, contests
 from needle_tvm import command_line as cli
 from needle_tvm import pipeline, timing
 from needle_tvm.child import Child, ChildError
@@ -70,7 +72,7 @@ def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Cont
     ) as child:
         script = child.receive("compile")["script"]
     kwargs = {"path": str(path), "inputs": subject.files.inputs}
-    factory = f"{apps.contestants.__file__}:artifact"
+    factory = "apps.contestants:artifact"
     return Contestant(name, factory, kwargs, threads=threads), script
 
 

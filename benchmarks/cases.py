@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+import apps.contestants
+import apps.peers
 import needle as ndl
 import needle_tvm
-from benchmarks import apps, tables
+from benchmarks import tables
 from needle.trace import trace
-from needle_tvm import parity
+from needle_tvm import divergence
 from needle_tvm.timing import Contestant
 
 EAGER, TUNED = tables.EAGER, "needle tuned"
-MODELS_FOLDER = apps.FOLDER / "models"
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,18 @@ def mlp(*sizes: int, batches: tuple[int, ...] = (8, 1, 64), head: bool = False) 
     options: dict[str, Any] = {"sizes": list(sizes)}
     if head:
         options = {"sizes": list(sizes[:-1]), "classes": sizes[-1]}
-    return Model("mlp", "mlp.py:build", batches, options)
+    return Model("mlp", "mlp:build", batches, options)
 
 
 MODELS = {
     "mlp": mlp(*(512,) * 6, batches=(8, 1, 7, 64)),
-    "conv": Model("conv", "resnet.py:build", (8, 1, 64)),
-    "transformer": Model("transformer", "transformer.py:build", (8, 1, 64)),
+    "conv": Model("conv", "resnet:build", (8, 1, 64)),
+    "transformer": Model("transformer", "transformer:build", (8, 1, 64)),
     "mlp-784": mlp(784, 1000, 300, 10, head=True),
-    "bert": Model("bert", "bert.py:build", (1, 8)),
-    "resnet18": Model("resnet18", "resnet18.py:build", (1,)),
-    "lstm": Model("lstm", "recurrent.py:build", (1,)),
-    "mobilenet": Model("mobilenet", "mobilenet.py:build", (1,)),
+    "bert": Model("bert", "bert:build", (1, 8)),
+    "resnet18": Model("resnet18", "resnet18:build", (1,)),
+    "lstm": Model("lstm", "recurrent:build", (1,)),
+    "mobilenet": Model("mobilenet", "mobilenet:build", (1,)),
     "mlp-100": mlp(*(100,) * 6, batches=(8,)),
     "mlp-256": mlp(*(256,) * 13, batches=(8,)),
     "mlp-300": mlp(*(300,) * 4, batches=(7,)),
@@ -77,7 +78,7 @@ class Case:
     @property
     def factory(self) -> str:
         """As needle_tvm.child names functions."""
-        return f"{MODELS_FOLDER}/{MODELS[self.model].factory}"
+        return f"apps.models.{MODELS[self.model].factory}"
 
 
 def chosen(models: Collection[str], batches: Collection[int] | None, whole: bool) -> list[Case]:
@@ -140,13 +141,13 @@ class Subject:
     def exact(self) -> list[np.ndarray]:
         """The model's outputs in float64, op by op on the NumPy device."""
         graph = trace(self.model, *self.tensors)
-        values = parity.evaluate(graph, self.inputs)
+        values = divergence.evaluate(graph, self.inputs)
         return [values[node].numpy() for node in graph.outputs]
 
     def eager(self, threads: int, device: str = "cpu") -> Contestant:
         """needle's own devices, nothing compiled."""
         kwargs = {**self.recipe, "device": device}
-        return Contestant(EAGER, f"{apps.contestants.__file__}:eager", kwargs, threads=threads)
+        return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
     def compiled(self, name: str, executable: Any, threads: int) -> Contestant:
         """An executable as a contestant, through an artifact of its own."""
@@ -156,7 +157,7 @@ class Subject:
     def exported(self, name: str, path: Path, threads: int) -> Contestant:
         """The artifact at `path` as a contestant."""
         kwargs = {"path": str(path), "inputs": self.files.inputs}
-        return Contestant(name, f"{apps.contestants.__file__}:artifact", kwargs, threads=threads)
+        return Contestant(name, "apps.contestants:artifact", kwargs, threads=threads)
 
     def peers(self, names: Collection[str], threads: int, **where: str) -> list[Contestant]:
         """Those of `names` (keys of apps/peers.py) that are installed and can run this model;

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apps import report
+from apps import report
 from needle_tvm.words import counted
 
 _OURS = "#1f6fb4"

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+import apps.contestants
+import apps.peers
 import needle as ndl
-from benchmarks import apps
 from needle_tvm import command_line as cli
 from needle_tvm import host, timing
 from needle_tvm.threads import available_cores

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import apps
+import apps.contestants
 from needle_tvm.cache import CACHE_VARIABLE
 from needle_tvm.child import Child
 from needle_tvm.threads import thread_environment

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import apps.peers
+import apps.report
 from benchmarks import (
     ablation,
-    apps,
     cases,
     charts,
     contests,

@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+import apps.contestants
+import apps.peers
+import apps.report
 import needle_tvm
-from benchmarks import apps, contests, tables
+from benchmarks import contests, tables
 from needle_tvm import command_line as cli
 from needle_tvm.errors import InstallError, UsageError
 from needle_tvm.scratch import scratch_folder
@@ -96,7 +99,7 @@ def entries_of(
     apps.contestants.save_arrays(read["inputs"], arrays)
     executable = needle_tvm.compile_torch(module, *tensors, threads=threads)
     path = str(executable.export(folder / "artifact"))
-    factory = f"{apps.contestants.__file__}:artifact"
+    factory = "apps.contestants:artifact"
     entries = [Contestant(OURS, factory, {"path": path, **read}, threads=threads)]
     onnx = str(folder / "model.onnx")
     with warnings.catch_warnings(), torch.no_grad():
@@ -106,10 +109,11 @@ def entries_of(
     for key in options.peers:
         peer = apps.peers.PEERS[key]
         if not peer.missing:
-            factory = f"{apps.FOLDER}/{peer.factory}"
             kwargs = {**peer.options, **read, "onnx": onnx, "threads": threads}
             environment = peer.environment(threads)
-            entries.append(Contestant(peer.name, factory, kwargs, env=environment, threads=threads))
+            entries.append(
+                Contestant(peer.name, peer.factory, kwargs, env=environment, threads=threads)
+            )
     return entries, [exact]
 
 

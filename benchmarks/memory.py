@@ -9,24 +9,21 @@ product, say) counts on neither side. They import nothing that their contestant 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from needle_tvm.child import load_module
-
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 
-_APPS = Path(__file__).resolve().parent.parent / "apps"
 WARM_UP = 2
 
 
 def needle_step(**kwargs: Any) -> Contestant:
     """needle counts the bytes of its arrays as they come and go."""
     import needle as ndl
+    from apps import contestants
 
-    call, _ = load_module(_APPS / "contestants.py").training(**kwargs)
+    call, _ = contestants.training(**kwargs)
 
     def measure() -> list[np.ndarray]:
         for _ in range(WARM_UP):
@@ -45,7 +42,9 @@ def torch_step(**kwargs: Any) -> Contestant:
     in the order of time."""
     import torch
 
-    call, _ = load_module(_APPS / "torch_peers.py").training(**kwargs)
+    from apps import torch_peers
+
+    call, _ = torch_peers.training(**kwargs)
 
     def measure() -> list[np.ndarray]:
         for _ in range(WARM_UP):

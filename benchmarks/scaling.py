@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from benchmarks import apps, cases, contests
+import apps.report
+from benchmarks import cases, contests
 from needle_tvm.scratch import scratch_folder
 
 BATCHES = tuple(1 << power for power in range(9))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import apps
+import apps.contestants
 
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 

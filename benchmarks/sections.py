@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.apps import report
+from apps import report
 
 TOP = 5  # kernels of a model
 

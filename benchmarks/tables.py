@@ -9,7 +9,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from benchmarks.apps import report
+from apps import report
 from needle_tvm.command_line import console
 from needle_tvm.words import counted
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+import apps.contestants
+import apps.peers
+import apps.report
 import needle as ndl
-from benchmarks import apps, contests, memory, products, tables
+from benchmarks import contests, memory, products, tables
 from needle_tvm import command_line as cli
 from needle_tvm import host, timing
 from needle_tvm.scratch import scratch_folder
@@ -20,7 +23,6 @@ from needle_tvm.timing import Contestant
 
 OURS = "needle eager"
 CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"
-MODELS = apps.FOLDER / "models"
 PRODUCT = "gemm"
 TORCH = ("torch",)
 MEMORY_BATCH = 64  # at which memory is measured besides the models' own
@@ -42,11 +44,11 @@ class Case:
         return {"batch": self.batch, **self.options}
 
 
-_LSTM = f"{MODELS / 'language.py'}:lstm"
+_LSTM = "apps.models.language:lstm"
 CASES = (
-    Case("mlp", "mlp", f"{MODELS / 'mlp.py'}:build", 8),
-    Case("conv", "conv", f"{MODELS / 'resnet.py'}:build", 8),
-    Case("transformer", "transformer", f"{MODELS / 'transformer.py'}:build", 8),
+    Case("mlp", "mlp", "apps.models.mlp:build", 8),
+    Case("conv", "conv", "apps.models.resnet:build", 8),
+    Case("transformer", "transformer", "apps.models.transformer:build", 8),
     Case("lstm-128", "language", _LSTM, 16, {"words": 1000, "size": 128, "length": 20}),
     Case("lstm-256", "language", _LSTM, 16, {"words": 1000, "size": 256, "length": 35}),
 )
@@ -80,14 +82,12 @@ def contestants(
     else:
         function, peer = "eager", "forward"
     ours = {"factory": case.factory, "options": case.settings, **common}
-    found = [
-        Contestant(OURS, f"{apps.contestants.__file__}:{function}", ours, threads=options.threads)
-    ]
+    found = [Contestant(OURS, f"apps.contestants:{function}", ours, threads=options.threads)]
     if apps.peers.missing(case.peer, TORCH):
         return found
     twin = apps.peers.TWINS[case.peer]
     theirs = {"twin": twin, "options": case.settings, "threads": options.threads, **common}
-    factory = f"{apps.FOLDER / 'torch_peers.py'}:{peer}"
+    factory = f"apps.torch_peers:{peer}"
     torch = Contestant(apps.peers.TORCH_EAGER, factory, theirs, threads=options.threads)
     found.append(torch)
     if case.peer == "conv":

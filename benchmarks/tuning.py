@@ -17,8 +17,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+import apps.contestants
+import apps.models
+import apps.report
 import needle_tvm
-from benchmarks import apps, contests, searches, tables
+from benchmarks import contests, searches, tables
 from needle_tvm import command_line as cli
 from needle_tvm.cache import CACHE_VARIABLE
 from needle_tvm.child import Child
@@ -101,13 +104,12 @@ def prepare(folder: Path, options: argparse.Namespace) -> list[Contestant]:
     apps.contestants.save_arrays(folder / "inputs.npz", {f"x{i}": x for i, x in enumerate(arrays)})
     files = {name: str(folder / f"{name}.npz") for name in ("weights", "inputs")}
     eager = {"factory": factory, "options": {}, "device": "cpu", **files}
-    ours = f"{apps.contestants.__file__}:"
     executable = needle_tvm.compile(model, *arrays, threads=options.threads)
     path = str(executable.export(folder / "rule"))
     rule = {"path": path, "inputs": files["inputs"]}
     return [
-        Contestant(EAGER, f"{ours}eager", eager, threads=options.threads),
-        Contestant(RULE, f"{ours}artifact", rule, threads=options.threads),
+        Contestant(EAGER, "apps.contestants:eager", eager, threads=options.threads),
+        Contestant(RULE, "apps.contestants:artifact", rule, threads=options.threads),
     ]
 
 
@@ -149,7 +151,7 @@ def _contestant(
         kwargs = {"folder": str(out), "inputs": inputs}
         return Contestant(title, f"{searches.__name__}:stock_library", kwargs, threads=threads)
     kwargs = {"path": str(out / "artifact"), "inputs": inputs}
-    return Contestant(title, f"{apps.contestants.__file__}:artifact", kwargs, threads=threads)
+    return Contestant(title, "apps.contestants:artifact", kwargs, threads=threads)
 
 
 def throughput_ratio(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:

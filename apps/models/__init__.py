@@ -1,21 +1,20 @@
 """The models that tvm_eval.py knows by name. Imports neither needle nor any other framework.
 
-A model is named by its factory, `path/file.py:function`. The function returns (model, inputs):
-the needle Module and its example inputs, an array or a tuple of arrays. It may take two keyword
-arguments: `batch`, the number of samples in the inputs, and `state`, the names and arrays of a
-weights file, from which a factory that can be built in many sizes takes its sizes.
+A model is named by its factory, `package.module:function` or `path/file.py:function`. The
+function returns (model, inputs): the needle Module and its example inputs, an array or a tuple of
+arrays. It may take two keyword arguments: `batch`, the number of samples in the inputs, and
+`state`, the names and arrays of a weights file, from which a factory that can be built in many
+sizes takes its sizes.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent
-
 FACTORIES = {
-    "mlp": f"{_FOLDER / 'mlp.py'}:build",
-    "conv": f"{_FOLDER / 'resnet.py'}:build",
-    "transformer": f"{_FOLDER / 'transformer.py'}:build",
+    "mlp": "apps.models.mlp:build",
+    "conv": "apps.models.resnet:build",
+    "transformer": "apps.models.transformer:build",
 }
 
 

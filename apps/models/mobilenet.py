@@ -6,15 +6,11 @@ Applications" (2017): what follows its first convolution, down to 28 x 28 pixels
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 import needle as ndl
+from apps.models.resnet import with_statistics
 from needle import nn
-from needle_tvm.child import load_module
-
-with_statistics = load_module(Path(__file__).with_name("resnet.py")).with_statistics
 
 BATCH = 1
 IMAGE = 112

@@ -5,15 +5,11 @@ K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition" 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 import needle as ndl
+from apps.models.resnet import with_statistics
 from needle import nn
-from needle_tvm.child import load_module
-
-with_statistics = load_module(Path(__file__).with_name("resnet.py")).with_statistics
 
 BATCH = 1
 IMAGE = 224

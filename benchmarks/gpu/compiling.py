@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import apps
+import apps.contestants
 from benchmarks.gpu.host import ROOT
 from benchmarks.gpu.settings import Settings
 from needle_tvm import versions

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import apps
+import apps.peers
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.settings import PRECISIONS, Settings, named
 from benchmarks.products import operands

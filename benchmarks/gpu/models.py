@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import apps, cases
+import apps.peers
+from benchmarks import cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.settings import EITHER, OWN_BATCH, PRECISIONS, Settings, named
 from needle_tvm.scratch import scratch_folder

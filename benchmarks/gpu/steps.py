@@ -215,7 +215,7 @@ def _run(step: Step, more: Sequence[str], seconds: float) -> tuple[str, dict[str
             workers = max(1, min(_WORKERS, len(os.sched_getaffinity(0)) - 2))
             command += ["-n", str(workers)]
         command += [*step.arguments, *more]
-        paths = f"{ROOT}:{ROOT / 'apps'}:{os.environ.get('PYTHONPATH', '')}"
+        paths = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
         until = time.time() + (1 - _LAST_TEST) * seconds
         environment = {**os.environ, UNTIL: str(until), **step.environment}
         environment["PYTHONPATH"] = paths

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import apps
+import apps.contestants
+import apps.peers
 from benchmarks import training as cpu
 from benchmarks.gpu import contest
 from benchmarks.gpu.settings import Settings

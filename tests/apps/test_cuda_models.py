@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import models
 import needle_tvm
-from contestants import build_model
+from apps import models
+from apps.contestants import build_model
 from needle import Tensor
 from needle_tvm import gpu, nvcc
 from needle_tvm.precision import PRECISIONS

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-import models
 import needle as ndl
 import needle_tvm
-from contestants import build_model
-from models import language
+from apps import models
+from apps.contestants import build_model
+from apps.models import language
 from needle.testing import assert_close
 from needle_tvm import parity
 from needle_tvm.child import load_function
@@ -73,10 +73,7 @@ def test_models_are_torchs(name, peer):
     torch = pytest.importorskip("torch")
     model, (x,) = build_model(models.factory(name))
     state = {key: value.numpy() for key, value in model.state_dict().items()}
-    path = models.factory(name).replace(
-        "models/resnet.py" if name == "conv" else "models/transformer.py", "peer_models.py"
-    )
-    theirs = load_function(f"{path.rpartition(':')[0]}:{peer}")(state).eval()
+    theirs = load_function(f"apps.peer_models:{peer}")(state).eval()
     with torch.inference_mode():
         expected = theirs(torch.from_numpy(x))
     found = model(tensor(x))

@@ -5,23 +5,25 @@ import argparse
 import numpy as np
 import pytest
 
-from benchmarks import apps, cases, contests
+import apps.contestants
+import apps.peers
+from benchmarks import cases, contests
 from needle_tvm import timing
 
 OURS = "needle eager"
 
 SMALL = {
-    "mlp": ("mlp.py:build", {"sizes": [20, 30, 10], "classes": 4}),
-    "conv": ("resnet.py:build", {}),
-    "transformer": ("transformer.py:build", {}),
-    "language": ("language.py:lstm", {}),
-    "lstm": ("recurrent.py:build", {"length": 5, "size": 16}),
+    "mlp": ("mlp:build", {"sizes": [20, 30, 10], "classes": 4}),
+    "conv": ("resnet:build", {}),
+    "transformer": ("transformer:build", {}),
+    "language": ("language:lstm", {}),
+    "lstm": ("recurrent:build", {"length": 5, "size": 16}),
     "bert": (
-        "bert.py:build",
+        "bert:build",
         {"length": 7, "size": 24, "heads": 3, "hidden": 40, "layers": 2},
     ),
-    "resnet18": ("resnet18.py:build", {"image": 32, "width": 8, "classes": 10}),
-    "mobilenet": ("mobilenet.py:build", {"image": 14, "width": 8, "classes": 7}),
+    "resnet18": ("resnet18:build", {"image": 32, "width": 8, "classes": 10}),
+    "mobilenet": ("mobilenet:build", {"image": 14, "width": 8, "classes": 7}),
 }
 
 
@@ -86,7 +88,7 @@ def test_models_compile_to_what_they_are(monkeypatch, tmp_path, name):
 def test_what_is_missing_is_told_by_name(monkeypatch):
     peers = apps.peers
     absent = peers.Peer(
-        "Nobody's", "onnx_peers.py:none", ("no_such_module",), programs=("no-such",)
+        "Nobody's", "apps.onnx_peers:none", ("no_such_module",), programs=("no-such",)
     )
     monkeypatch.setitem(peers.PEERS, "nobody", absent)
     missing = peers.missing("mlp", ["nobody"])["Nobody's"]

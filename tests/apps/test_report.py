@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-import report
+from apps import report
 
 
 @pytest.mark.parametrize(

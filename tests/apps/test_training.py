@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import training
+from apps import training
 
 from ..waiting import interrupt
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import evaluation
 import needle_tvm
+from apps import evaluation
 from needle_tvm.tune.status import Status
 
 from ..waiting import interrupt

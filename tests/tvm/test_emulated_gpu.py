@@ -27,7 +27,7 @@ def check(what, seconds, file="checks.py", **environment):
     done = subprocess.run(
         [*command, "-p", "no:xdist", f"{HERE / file}" + (f"::{what}" if what else "")],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'apps'}:{ROOT}", **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=seconds,

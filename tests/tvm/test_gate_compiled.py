@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from models import language, mlp, resnet, transformer
+from apps.models import language, mlp, resnet, transformer
 from needle import nn, ops
 from needle_tvm._tvm import (
     NARROW_FLOATS,

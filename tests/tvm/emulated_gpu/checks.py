@@ -10,14 +10,14 @@ import os
 import numpy as np
 import pytest
 
-import models
 import needle as ndl
 import needle_tvm
-from contestants import build_model
+from apps import models
+from apps.contestants import build_model
 from needle.ops import REGISTRY
 from needle.testing import check_op
 from needle.trace import trace
-from needle_tvm import artifact, build, memory, parity, runtime
+from needle_tvm import artifact, build, graphs, memory, parity, runtime
 from needle_tvm.stages import STAGES
 from needle_tvm.target import resolve
 
@@ -37,11 +37,11 @@ def program(function, inputs, stage, folder):
     graph = trace(function, *inputs)
     spec = resolve("cuda")
     target = spec.to_tvm()
-    module = build.schedule(build.lower(graph, target, stage), target, stage)
+    module = build.schedule(graphs.lower(graph, target, stage), target, stage)
     folder.mkdir()
     notes = build.write_library(module, target, folder)
     artifact.write_manifest(
-        folder, build.describe(build.signature(graph), module, spec, target, notes)
+        folder, build.describe(graphs.signature(graph), module, spec, target, notes)
     )
     return graph, runtime.Program(folder, artifact.verify(folder))
 

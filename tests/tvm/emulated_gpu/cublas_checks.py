@@ -9,12 +9,12 @@ import ctypes
 import numpy as np
 import pytest
 
-import models
 import needle as ndl
 import needle_tvm
-from contestants import build_model
+from apps import models
+from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import artifact, build, cublas, pipeline, products, runtime
+from needle_tvm import artifact, build, cublas, graphs, pipeline, products, runtime
 from needle_tvm.errors import TargetError
 from needle_tvm.passes.library_products import Product, library_products
 from needle_tvm.target import resolve
@@ -141,7 +141,7 @@ def test_tf32_is_asked_of_cublas(library, tmp_path):
     module = pipeline.run(pipeline.of(target, "tuned").graph, found, target)
     module = build.schedule(module, target, "tuned")
     notes = build.write_library(module, target, tmp_path)
-    manifest = build.describe(build.signature(graph), module, spec, target, notes)
+    manifest = build.describe(graphs.signature(graph), module, spec, target, notes)
     artifact.write_manifest(tmp_path, manifest)
     before = library.needle_rounded_products()
     (have,) = runtime.Program(tmp_path, artifact.verify(tmp_path)).run([x, w])

@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import models
 import needle as ndl
 import needle_tvm
-from contestants import build_model
+from apps import models
+from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import artifact, build, parity, runtime
+from needle_tvm import artifact, build, graphs, parity, runtime
 from needle_tvm.schedule import gpu_tensor_core
 from needle_tvm.target import resolve
 from needle_tvm.tolerance import relative_tolerance
@@ -40,11 +40,11 @@ def program(function, tensors, dtype, folder):
     graph = trace(function, *tensors)
     spec = resolve("cuda")
     target = spec.to_tvm()
-    module = build.lower(graph, target, "tuned", precision=dtype)
+    module = graphs.lower(graph, target, "tuned", precision=dtype)
     module = build.schedule(module, target, "tuned")
     folder.mkdir()
     notes = build.write_library(module, target, folder)
-    manifest = build.describe(build.signature(graph), module, spec, target, notes)
+    manifest = build.describe(graphs.signature(graph), module, spec, target, notes)
     artifact.write_manifest(folder, manifest)
     return runtime.Program(folder, artifact.verify(folder)), module.script()
 
