@@ -27,9 +27,9 @@ from needle_tvm.passes.merge_kernels import BY_KERNEL
 from needle_tvm.precision import FLOAT32
 from needle_tvm.scratch import scratch_folder
 from needle_tvm.target import TargetSpec
-from needle_tvm.translate import MAIN
 
 Progress = Callable[[str], None]
+MAIN = "main"  # the function that is the model
 TRANSFORM = f"{MAIN}_transform_params"
 
 

@@ -20,6 +20,7 @@ from needle_tvm._tvm import (
     te,
     tensors_of,
 )
+from needle_tvm.build import MAIN
 from needle_tvm.errors import TranslationError
 from needle_tvm.faults import named, sentence
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from needle.autograd import Node
     from needle.op import Op
     from needle.trace import Graph, Leaf
-
-MAIN = "main"
 
 
 def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:

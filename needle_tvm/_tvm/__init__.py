@@ -5,6 +5,7 @@ runs a compiled artifact may do it.
 """
 
 from needle_tvm._tvm import bf16, integers, lowering, nests, reads, regions, vector_math
+from needle_tvm._tvm.dlight import DLIGHT, by_dlight
 from needle_tvm._tvm.functions import (
     NARROW_FLOATS,
     NODES,
@@ -30,11 +31,9 @@ from needle_tvm._tvm.functions import (
 )
 from needle_tvm._tvm.gpu_code import device_source, export_library
 from needle_tvm._tvm.libraries import (
-    DLIGHT,
     SESSION_EXPIRED,
     about_server,
     build_executable,
-    by_dlight,
     compiled_function,
     connect_session,
     cxx_compiler,

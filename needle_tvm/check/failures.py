@@ -34,10 +34,12 @@ if __name__ == "__main__":
 
 _BY_REQUEST = """
 if __name__ == "__main__":
-    from needle_tvm.check.judge import rerun_request
+    from {home} import rerun_request
 
     raise SystemExit(rerun_request({request!r}))
 """
+
+_HOMES = ("needle_tvm.check.judge", "needle_tvm.check.torch_programs")
 
 _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 
@@ -59,7 +61,7 @@ def write(
         program = judge({"kind": kind, "seed": result["seed"], "variants": []}).get("program")
     if program is None or kind == TORCH:
         of = {"seed": result["seed"]} if program is None else {"program": program}
-        text += _BY_REQUEST.format(request={"kind": kind, **of})
+        text += _BY_REQUEST.format(home=_HOMES[kind == TORCH], request={"kind": kind, **of})
     else:
         small, variants = _small(Program.from_json(program), result, judge, seconds)
         text += _BY_SOURCE.format(source=small.source(), variants=list(variants))

@@ -31,18 +31,13 @@ Variant = tuple[str, int]  # a stage, and threads
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a program.
+    """The verdict on a program of needle's.
 
     `request` has its `kind` and `seed`, or the program itself as `program`; `variants`, pairs of a
     stage and threads, stand in for all there are. The answer has the `verdict`, in what `where` (a
     stage and its threads, "eager" or "trace") and `what` it is, and the `program`, its `ops` by
     name and the number of its `steps`.
     """
-    if request["kind"] == TORCH:
-        from needle_tvm.check import torch_programs
-
-        with _own_cache():
-            return torch_programs.judged(request)
     if "program" in request:
         program = Program.from_json(request["program"])
     else:
@@ -72,7 +67,7 @@ def judged(
     """
     where = "eager"
     try:
-        with _own_cache():
+        with own_cache():
             model, inputs = load()
             eager = _flat(model(*[ndl.Tensor(x) for x in inputs]))
             where = "trace"
@@ -104,22 +99,23 @@ def rerun(
     load: Callable[[], tuple[Any, Sequence[Any]]], variants: Sequence[Variant] = VARIANTS
 ) -> int:
     """What a failing program's script ends with: says what is wrong; 1 as long as something is."""
-    return _told(*judged(load, variants))
+    return told(*judged(load, variants))
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
     """The same of a request to `serve`."""
     answer = serve(request)
-    return _told(answer["where"], answer["verdict"], answer["what"])
+    return told(answer["where"], answer["verdict"], answer["what"])
 
 
-def _told(where: str, verdict: str, what: str) -> int:
+def told(where: str, verdict: str, what: str) -> int:
+    """Says what a verdict is; 1 where something is wrong."""
     sys.stdout.write(f"{verdict}{f' at {where}: {what}' if what else ''}\n")
     return int(verdict not in (RIGHT, REFUSED))
 
 
 @contextmanager
-def _own_cache() -> Iterator[None]:
+def own_cache() -> Iterator[None]:
     """A cache of compiled models that ends with the program, and no warnings, of which random
     programs have many, but for those that are failures."""
     with TemporaryDirectory(prefix="needle-check-") as folder, warnings.catch_warnings():

@@ -13,6 +13,7 @@ from typing import Any
 
 from needle_tvm.check import verdicts
 from needle_tvm.check.fenced import fenced
+from needle_tvm.check.judge import own_cache, told
 from needle_tvm.check.torch_draw import TorchProgram
 from needle_tvm.check.torch_recipes import draw
 from needle_tvm.errors import ScheduleWarning
@@ -24,10 +25,20 @@ from needle_tvm.torch_taken import Taken, take
 from needle_tvm.tune.options import Options
 
 
-def judged(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on the program of a `seed`, or on one given as `program`, as `judge.serve`.
+def serve(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict on the program of a `seed`, or on one given as `program`, as `judge.serve`."""
+    with own_cache():
+        return judged(request)
 
-    What is compiled goes to the cache folder there is."""
+
+def rerun_request(request: Mapping[str, Any]) -> int:
+    """What a failing program's script ends with, as `judge.rerun_request`."""
+    answer = serve(request)
+    return told(answer["where"], answer["verdict"], answer["what"])
+
+
+def judged(request: Mapping[str, Any]) -> dict[str, Any]:
+    """`serve`; what is compiled goes to the cache folder there is."""
     import torch
 
     warnings.simplefilter("ignore")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from needle_tvm.check import torch_programs  # noqa: F401
-from needle_tvm.check.service import serve
+from needle_tvm.check import service  # noqa: F401
+from needle_tvm.check.torch_programs import serve
 from needle_tvm.torch_arrays import array
 from needle_tvm.torch_reference import Reference
 from needle_tvm.torch_taken import take
