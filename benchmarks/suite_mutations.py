@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mutations import ROOT, functions, own_environment
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
 
 _LEFT_OUT = (".git", ".venv", ".gpu", ".hypothesis", "build", "out")
 _SECONDS = 900.0  # that a run may take beyond three times what was recorded
@@ -42,14 +42,16 @@ _MEMORY = (12 << 30,) * 2  # bytes of data for a process: a mutated loop may hav
 def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
     """The file of a mutation in a tree, and its mutated text.
 
-    It is looked for in its own file first, then anywhere in its package; by all its lines, then
-    without those behind it or before it. Raises LookupError where it is not there once.
+    It is looked for in its own file first, then anywhere in its package; by all its lines, then by
+    fewer around it. Where its own line was rewritten since, `now` in the entry has `file`, `lead`,
+    `before`, `after` and `trail` as they are today. Raises LookupError where it is not there once.
     """
     own = tree / entry["file"]
     package = sorted((tree / Path(entry["file"]).parts[0]).rglob("*"))
     others = [f for f in package if f.suffix in (".py", ".h", ".cc", ".inc") and f != own]
     lead, before, trail = ([x.strip() for x in entry[key]] for key in ("lead", "before", "trail"))
-    for above, below in ((lead, trail), (lead, []), ([], trail)):
+    around = ((lead, trail), (lead, []), ([], trail), (lead[-1:], []), ([], trail[:1]))
+    for above, below in around:
         wanted = [*above, *before, *below]
         for files in ([own] if own.exists() else [], others):
             hits = []
@@ -65,6 +67,8 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
                 was, now = (x[: -len(x.lstrip())] for x in (entry["before"][0], lines[at]))
                 lines[at : at + len(before)] = [now + x.removeprefix(was) for x in entry["after"]]
                 return file, "\n".join(lines) + "\n"
+    if "now" in entry:
+        return located(entry["now"], tree)
     raise LookupError("is not there")
 
 
