@@ -57,6 +57,7 @@ lint: $(STAMPS)/lint
 	$(PY) -m ruff check $(LINT_PATHS)
 	$(PY) -m ruff format --check $(LINT_PATHS)
 	$(PY) -m mypy $(TYPED)
+	$(VENV)/bin/lint-imports --no-cache
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
 # The array tests against a sanitized build, in a copy of the tree and an environment of its own:

@@ -1,8 +1,8 @@
 """What a contest's child processes run for needle itself: the eager model, a training step of it,
 and a compiled artifact.
 
-Each function is a factory of needle_tvm.timing: it returns (call, outputs). Nothing is imported
-that the contestant does not need, so that each process is the one a user would run.
+Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). Nothing is
+imported that the contestant does not need, so that each process is the one a user would run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.child import load_function
+from needle_tvm.process.child import load_function
 
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 

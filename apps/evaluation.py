@@ -16,14 +16,16 @@ import needle as ndl
 import needle_tvm
 from apps import digits, models, peers
 from apps.contestants import Disagreement, build_model, check_agreement, save_arrays
-from needle_tvm import host, parity, timing
-from needle_tvm.command_line import Progress
+from needle_tvm.check import parity
 from needle_tvm.errors import EvaluationError, UsageError
-from needle_tvm.precision import FLOAT32
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process import timing
+from needle_tvm.process.command_line import Progress
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores
+from needle_tvm.process.timing import Contestant, TimingError
 from needle_tvm.stages import OWN, STAGES
-from needle_tvm.threads import available_cores
-from needle_tvm.timing import Contestant, TimingError
+from needle_tvm.target import host
+from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tune.status import Status
 from needle_tvm.words import error_line
 

@@ -1,8 +1,8 @@
 """Frameworks that run the ONNX file which PyTorch writes of a model: each set up as its own users
 would for the shortest time of a call, in float32.
 
-Each function is a factory of needle_tvm.timing; `onnx` is the file, `inputs` the saved inputs in
-the order of the graph's.
+Each function is a factory of needle_tvm.process.timing; `onnx` is the file, `inputs` the saved
+inputs in the order of the graph's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Other people's frameworks running the same model: which there are, and what each needs.
 
-Each is a contestant of needle_tvm.timing in a process of its own, with the same weights and inputs
-as ours. `PEERS` is all there is to say of each, by the key it is asked for; `TWINS` are the models
-they run.
+Each is a contestant of needle_tvm.process.timing in a process of its own, with the same weights and
+inputs as ours. `PEERS` is all there is to say of each, by the key it is asked for; `TWINS` are the
+models they run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.child import Child
-from needle_tvm.threads import thread_environment
-from needle_tvm.timing import Contestant
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant
 
 _EXPORT_SECONDS = 300.0
 
@@ -25,8 +25,9 @@ _EXPORT_SECONDS = 300.0
 class Peer:
     """One way to run a model.
 
-    `factory` is one of needle_tvm.timing; those of onnx_peers.py get an ONNX file, the others what
-    torch_peers.load takes. `modules` and `programs` are what must be installed. `images` are for
+    `factory` is one of needle_tvm.process.timing; those of onnx_peers.py get an ONNX file, the
+    others what torch_peers.load takes. `modules` and `programs` are what must be installed.
+    `images` are for
     models with inputs of four axes only, `gpu` ones run on a GPU too, `without` names models that
     it cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
     """

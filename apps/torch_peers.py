@@ -1,6 +1,6 @@
 """PyTorch's side of contests, and what others import from it: an ONNX file, a torch.export graph.
 
-Each contestant is a factory of needle_tvm.timing and gets the same weights and inputs as ours.
+Each contestant is a factory of needle_tvm.process.timing and gets the weights and inputs of ours.
 """
 
 from __future__ import annotations
@@ -162,8 +162,9 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
 def stock_tvm(**kwargs: Any) -> Contestant:
     """TVM as it comes: torch.export, its front end, its own pipeline; nothing is searched, and no
     schedule is there for a CPU without a search."""
-    from needle_tvm._tvm import from_exported_program, relax, tvm
-    from needle_tvm.target import resolve
+    from needle_tvm._tvm.names import relax, tvm
+    from needle_tvm.frontend.torch.importer import from_exported_program
+    from needle_tvm.target.spec import resolve
 
     net, tensors = load(**kwargs)
     net.eval()

@@ -14,8 +14,8 @@ if __name__ == "__main__":  # a script finds modules beside it, not the package 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
-from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
+from needle_tvm.process import command_line as cli
 from needle_tvm.words import error_line
 
 LEARNING_RATE = {"lstm": 4e-3, "transformer": 1e-3}

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from apps import checkpoint
-from needle_tvm import command_line as cli
-from needle_tvm import host
 from needle_tvm.errors import EvaluationError, UsageError
+from needle_tvm.process import command_line as cli
+from needle_tvm.target import host
 from needle_tvm.words import error_line
 
 _QUIET_SECONDS = 5.0  # between lines of progress within an epoch

@@ -13,10 +13,10 @@ if __name__ == "__main__":  # a script finds modules beside it, not the package 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import models
-from needle_tvm import command_line as cli
 from needle_tvm.errors import UsageError
-from needle_tvm.precision import FLOAT32, PRECISIONS
+from needle_tvm.process import command_line as cli
 from needle_tvm.stages import OWN, PRODUCTS, STAGES
+from needle_tvm.target.precision import FLOAT32, PRECISIONS
 
 DEVICES = ("cpu", "cuda")
 
@@ -130,7 +130,7 @@ def check_search(options: argparse.Namespace) -> None:
     if (options.tracker is None) != (options.key is None):
         raise UsageError("--tracker and --key go together: the key names the servers to use")
     if options.tracker is not None:
-        from needle_tvm.rpc.protocol import parse_address
+        from needle_tvm.tune.remote.protocol import parse_address
 
         parse_address(options.tracker)
     searches = options.trials or options.minutes is not None
@@ -168,7 +168,7 @@ def run(options: argparse.Namespace) -> int:
         cli.check_writable(path, folder=True)
     if options.threads is not None:
         # Before anything that starts threads is imported.
-        from needle_tvm.threads import thread_environment
+        from needle_tvm.process.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))
     from apps import evaluation, report

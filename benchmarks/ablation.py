@@ -9,12 +9,13 @@ from typing import Any
 import apps.contestants
 import apps.report
 from benchmarks import cases, contests
-from needle_tvm import command_line as cli
-from needle_tvm import pipeline, timing
-from needle_tvm.child import Child, ChildError
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.threads import thread_environment
-from needle_tvm.timing import Contestant
+from needle_tvm.lower import pipeline
+from needle_tvm.process import command_line as cli
+from needle_tvm.process import timing
+from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant
 from needle_tvm.words import error_line
 
 ALL_ON = "needle tuned"

@@ -17,8 +17,8 @@ import needle as ndl
 import needle_tvm
 from benchmarks import tables
 from needle.trace import trace
-from needle_tvm import divergence
-from needle_tvm.timing import Contestant
+from needle_tvm.frontend import divergence
+from needle_tvm.process.timing import Contestant
 
 EAGER, TUNED = tables.EAGER, "needle tuned"
 
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def factory(self) -> str:
-        """As needle_tvm.child names functions."""
+        """As needle_tvm.process.child names functions."""
         return f"apps.models.{MODELS[self.model].factory}"
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import apps.contestants
 import apps.peers
 import needle as ndl
-from needle_tvm import command_line as cli
-from needle_tvm import host, timing
-from needle_tvm.threads import available_cores
-from needle_tvm.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.process import command_line as cli
+from needle_tvm.process import timing
+from needle_tvm.process.threads import available_cores
+from needle_tvm.target import host
 from needle_tvm.words import error_line
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start

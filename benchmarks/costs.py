@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import apps.contestants
-from needle_tvm.cache import CACHE_VARIABLE
-from needle_tvm.child import Child
-from needle_tvm.threads import thread_environment
-from needle_tvm.timing import Contestant
+from needle_tvm.artifact.cache import CACHE_VARIABLE
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant
 
 _SECONDS = 600.0  # for a child to answer
 

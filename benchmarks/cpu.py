@@ -25,8 +25,8 @@ from benchmarks import (
     sections,
     tables,
 )
-from needle_tvm import command_line as cli
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process import command_line as cli
+from needle_tvm.process.scratch import scratch_folder
 
 COSTS = ("onnxruntime",)  # whose first result and memory stand beside ours
 

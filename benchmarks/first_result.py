@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.child import load_function
+from needle_tvm.process.child import load_function
 
 _CALLS = 3  # before the memory is asked for: some grows in the second call
 

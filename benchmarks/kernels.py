@@ -17,11 +17,11 @@ import numpy as np
 
 import apps.contestants
 from needle.trace import Graph, trace
-from needle_tvm import graphs
-from needle_tvm.child import Child
 from needle_tvm.errors import TuningError
-from needle_tvm.target import resolve
-from needle_tvm.threads import thread_environment
+from needle_tvm.frontend import graphs
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune import roofline
 
 _SECONDS = 120.0  # for a child to answer
@@ -88,7 +88,7 @@ def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
 def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
     """The kernels of a case, slowest first, as JSON values: seconds of all calls of one run,
     operations and bytes of all of them, and the share of the roofline that they reach."""
-    from needle_tvm._tvm import prim_funcs
+    from needle_tvm.tir.functions import prim_funcs
 
     graph = trace(subject.model, *subject.tensors)
     module = graphs.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
@@ -158,7 +158,8 @@ def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
 
 def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """A service: the profile of the artifact at `path` on saved `inputs`."""
-    from needle_tvm import profile, runtime
+    from needle_tvm import runtime
+    from needle_tvm.runtime import profile
 
     program = runtime.load(setup["path"])
     inputs = apps.contestants.load_arrays(setup["inputs"])

@@ -18,10 +18,10 @@ import apps.peers
 import apps.report
 import needle_tvm
 from benchmarks import contests, tables
-from needle_tvm import command_line as cli
 from needle_tvm.errors import InstallError, UsageError
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.timing import Contestant
+from needle_tvm.process import command_line as cli
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.timing import Contestant
 
 OURS = "needle tuned"
 DEFAULT_PEERS = ("onnxruntime", "openvino")

@@ -1,4 +1,4 @@
-"""How much memory a training step takes: factories of needle_tvm.timing that measure one step.
+"""How much memory a training step takes: factories of `timing` that measure one step.
 
 Their outputs are one array: [the most tensor bytes alive at any time in the step, above those
 before it]. Two steps go before, so that parameters, optimizer state and caches exist; gradients are

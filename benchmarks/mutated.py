@@ -15,19 +15,22 @@ from typing import Any
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import structural_hash
-from needle_tvm.check import campaign, torch_programs, torch_recipes
-from needle_tvm.check.draw import draw
-from needle_tvm.check.failures import FAILURES
-from needle_tvm.check.judge import GRADIENT, OPS, TORCH, judged
-from needle_tvm.check.program import Program
-from needle_tvm.check.torch_draw import TorchProgram
-from needle_tvm.check.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
-from needle_tvm.target import resolve
-from needle_tvm.torch_lowering import lowered
-from needle_tvm.torch_taken import take
-from needle_tvm.tune.workers import Workers
+from needle_tvm._tvm.names import structural_hash
+from needle_tvm.check.campaign import campaign
+from needle_tvm.check.campaign.draw import draw
+from needle_tvm.check.campaign.failures import FAILURES
+from needle_tvm.check.campaign.judge import GRADIENT, OPS, TORCH, judged
+from needle_tvm.check.campaign.program import Program
+from needle_tvm.check.campaign.torch import programs as torch_programs
+from needle_tvm.check.campaign.torch import recipes as torch_recipes
+from needle_tvm.check.campaign.torch.draw import TorchProgram
+from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.torch.lowering import lowered
+from needle_tvm.frontend.torch.taken import take
+from needle_tvm.lower import build
+from needle_tvm.target.spec import resolve
+from needle_tvm.tune.measure.workers import Workers
 
 KINDS = (OPS, GRADIENT, TORCH)
 RECORD = Path("recorded.jsonl")  # in the working directory

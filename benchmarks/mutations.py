@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[1]
 # Equal shares: passes would have most of them, and ops the least. A CPU's programs reach no rule of
 # a GPU's.
-GROUPS = ("needle_tvm/passes", "needle_tvm/schedule", "needle/ops")
+GROUPS = ("needle_tvm/graph", "needle_tvm/kernels", "needle/ops")
 _FOR_GPUS = ("gpu", "cuda", "library_products", "mma", "wmma")
 SAID = ("verdict", "after", "reached_by", "what")
 _SECONDS = 1800.0  # for the programs of one mutation
@@ -35,7 +35,7 @@ _SECONDS = 1800.0  # for the programs of one mutation
 
 def sources(group: str) -> list[Path]:
     """The files of a group that code for a processor goes through."""
-    return [f for f in sorted((ROOT / group).glob("*.py")) if not f.name.startswith(_FOR_GPUS)]
+    return [f for f in sorted((ROOT / group).rglob("*.py")) if not f.name.startswith(_FOR_GPUS)]
 
 
 def places(files: Sequence[Path]) -> list[tuple[Path, str, Any, int]]:

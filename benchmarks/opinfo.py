@@ -21,13 +21,13 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import needle_tvm
-from needle_tvm.check import campaign
-from needle_tvm.check.failures import FAILURES
-from needle_tvm.check.torch_service import serve as _  # noqa: F401  what it imports, and meets once
-from needle_tvm.check.verdicts import RIGHT, WRONG, raised
+from needle_tvm.check.campaign import campaign
+from needle_tvm.check.campaign.failures import FAILURES
+from needle_tvm.check.campaign.torch.service import serve as _  # noqa: F401  what it imports, and meets once
+from needle_tvm.check.campaign.verdicts import RIGHT, WRONG, raised
 from needle_tvm.errors import ScheduleWarning
-from needle_tvm.torch_arrays import array, tensor
-from needle_tvm.tune.workers import Workers
+from needle_tvm.frontend.torch.arrays import array, tensor
+from needle_tvm.tune.measure.workers import Workers
 
 UNKNOWN = "unknown"  # PyTorch itself does not give values that could be compared
 _DTYPES = ("float32", "float64", "float16", "int64", "bool")

@@ -1,4 +1,4 @@
-"""One square matrix product, in needle, NumPy and PyTorch: factories of needle_tvm.timing.
+"""One square matrix product, in needle, NumPy and PyTorch: factories of needle_tvm.process.timing.
 
 They import nothing that their contestant does not need.
 """

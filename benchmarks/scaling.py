@@ -7,7 +7,7 @@ from typing import Any
 
 import apps.report
 from benchmarks import cases, contests
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
 
 BATCHES = tuple(1 << power for power in range(9))
 THREADS = (1, 2)

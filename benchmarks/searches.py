@@ -36,9 +36,10 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
     comes out, `batch` as TVM's num_trials_per_iter. TVM checks no candidate's results.
     """
     from needle.trace import trace
-    from needle_tvm._tvm import ms, prim_funcs, relax, sequential, transform
-    from needle_tvm.target import resolve
-    from needle_tvm.translate import translate
+    from needle_tvm._tvm.names import ms, relax, sequential, transform
+    from needle_tvm.frontend.translate import translate
+    from needle_tvm.target.spec import resolve
+    from needle_tvm.tir.functions import prim_funcs
 
     model, _, tensors = _model(setup)
     folder, target = Path(setup["folder"]), resolve("cpu", setup["threads"]).to_tvm()
@@ -120,7 +121,7 @@ def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, A
 
 def stock_library(folder: str, inputs: str) -> Contestant:
     """What `stock` compiled, its weights packed once, in TVM's virtual machine."""
-    from needle_tvm._tvm import relax, tvm
+    from needle_tvm._tvm.names import relax, tvm
 
     device = tvm.cpu()
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(Path(folder) / LIBRARY)), device)
@@ -148,11 +149,11 @@ def _model(setup: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
 
 def _gated(threads: int) -> list[Any]:
     """What the record store of this process's cache folder holds of right candidates."""
-    from needle_tvm.records.database import RecordDatabase
-    from needle_tvm.records.keys import Key
-    from needle_tvm.records.rows import GATED
-    from needle_tvm.records.store import Store, default_path
-    from needle_tvm.target import resolve
+    from needle_tvm.target.spec import resolve
+    from needle_tvm.tune.records.database import RecordDatabase
+    from needle_tvm.tune.records.keys import Key
+    from needle_tvm.tune.records.rows import GATED
+    from needle_tvm.tune.records.store import Store, default_path
 
     with Store(default_path()) as store:
         key = Key.of(resolve("cpu", threads).to_tvm())
@@ -180,7 +181,7 @@ def _failures(logs: Path, count: int) -> dict[str, int]:
 
 def _distinct(records: Iterable[Any]) -> int:
     """How many different scheduled modules there are among the records, workload by workload."""
-    from needle_tvm._tvm import Schedule, structural_hash
+    from needle_tvm._tvm.names import Schedule, structural_hash
 
     found = set()
     for record in records:
@@ -191,6 +192,6 @@ def _distinct(records: Iterable[Any]) -> int:
 
 
 def _name(module: Any) -> str:
-    from needle_tvm._tvm import structural_hash
+    from needle_tvm._tvm.names import structural_hash
 
     return structural_hash(module)

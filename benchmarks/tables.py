@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from apps import report
-from needle_tvm.command_line import console
+from needle_tvm.process.command_line import console
 from needle_tvm.words import counted
 
 EAGER = "needle eager"

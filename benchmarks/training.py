@@ -16,10 +16,11 @@ import apps.peers
 import apps.report
 import needle as ndl
 from benchmarks import contests, memory, products, tables
-from needle_tvm import command_line as cli
-from needle_tvm import host, timing
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.timing import Contestant
+from needle_tvm.process import command_line as cli
+from needle_tvm.process import timing
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.timing import Contestant
+from needle_tvm.target import host
 
 OURS = "needle eager"
 CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"

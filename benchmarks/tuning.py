@@ -22,11 +22,11 @@ import apps.models
 import apps.report
 import needle_tvm
 from benchmarks import contests, searches, tables
-from needle_tvm import command_line as cli
-from needle_tvm.cache import CACHE_VARIABLE
-from needle_tvm.child import Child
-from needle_tvm.threads import thread_environment
-from needle_tvm.timing import Contestant, Spread
+from needle_tvm.artifact.cache import CACHE_VARIABLE
+from needle_tvm.process import command_line as cli
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant, Spread
 
 # Those that begin with "needle" get a column of ratios (see contests.run).
 EAGER, RULE, OURS, STOCK = "eager", "compiled, no search", "needle tuned", "TVM tune_relax"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab.workload import Processor
-from needle_tvm import gpu, nvcc
-from needle_tvm import target as targets
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target import spec as targets
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, Target
+    from needle_tvm._tvm.names import IRModule, Target
 
 CUDA_ARCHITECTURES = ("sm_75", "sm_90a")  # what the GPU rungs are compiled for where no GPU is
 _OWN_FEATURES = ("sm_90",)  # have instructions that no other architecture has: compiled for as "a"
@@ -54,8 +54,8 @@ def architecture(target: Target) -> str | None:
 
 def make_target(device: str, arch: str | None = None) -> Target:
     """TVM's Target, a GPU's with this machine's processor as its host."""
-    from needle_tvm._tvm import make_target as make
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import make_target as make
+    from needle_tvm._tvm.names import tvm
 
     if device == "cpu":
         return make(description("cpu"))
@@ -64,7 +64,7 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 def processor(target: Target) -> Processor:
     """What the schedules look at of an llvm target; the defaults for a GPU."""
-    from needle_tvm._tvm import cpu_features
+    from needle_tvm._tvm.names import cpu_features
 
     if str(target.kind) != "llvm":
         return Processor()
@@ -83,7 +83,7 @@ def compile_module(module: IRModule, target: Target) -> Any:
     A module that was scheduled goes through the pipeline for schedules, one written by hand in
     tirx through tirx's, which adds no barriers of its own.
     """
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import tvm
 
     scheduled = all("s_tir" in function.attrs for function in module.functions.values())
     # Only copies that a schedule names asynchronous become cp.async.
@@ -97,7 +97,7 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
     A GPU's kernels are machine code in it, by nvcc and without its fast mathematics. Raises
     TargetError where there is no nvcc, CudaCompilerError where it refuses the code.
     """
-    from needle_tvm._tvm import export_library
+    from needle_tvm.lower.gpu_code import export_library
 
     def compile_cuda(source: str) -> bytes:
         return nvcc.compile_cubin(source, str(architecture(target)))[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from kernel_lab import registry
 from kernel_lab.run import Request, run
 from kernel_lab.workload import DEVICES, describe
-from needle_tvm.command_line import (
+from needle_tvm.process.command_line import (
     OK,
     Parser,
     check_writable,

@@ -1,4 +1,4 @@
-"""What a contest's child processes run: factories of needle_tvm.timing.
+"""What a contest's child processes run: factories of needle_tvm.process.timing.
 
 Each returns (call, outputs). Nothing is imported that the contestant does not need.
 """
@@ -23,8 +23,8 @@ def load_inputs(path: str) -> list[Array]:
 
 def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
     """A rung's compiled library, run without TVM's compiler."""
-    from needle_tvm.ffi import load_ffi
-    from needle_tvm.memory import aligned_copy
+    from needle_tvm._tvm.ffi import load_ffi
+    from needle_tvm.runtime.memory import aligned_copy
 
     ffi = load_ffi()
     function = ffi.load_module(path)["main"]
@@ -49,7 +49,7 @@ def device_library(
     runs, so what they take is the device's time, as long as that is above a launch's few
     microseconds.
     """
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import tvm
 
     place = tvm.runtime.device(device, 0)
     function = tvm.runtime.load_module(path)["main"]

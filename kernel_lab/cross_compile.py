@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 
 from kernel_lab.errors import LabError
-from needle_tvm import nvcc
 from needle_tvm.errors import CudaCompilerError
-from needle_tvm.nvcc import Resources
+from needle_tvm.target import nvcc
+from needle_tvm.target.nvcc import Resources
 
 _KERNEL = re.compile(
     r'^extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', re.MULTILINE

@@ -13,11 +13,11 @@ from kernel_lab import build, peers, roofline
 from kernel_lab.errors import NotCompiled, WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
-from needle_tvm import timing
 from needle_tvm.errors import CudaCompilerError
+from needle_tvm.process import timing
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Target
+    from needle_tvm._tvm.names import Target
 
 LAUNCHES = 100  # of a GPU kernel in a row, where its own time is measured
 PLACE = "cuda"  # TVM's and PyTorch's name of where GPU contestants run; a test may say "cpu"

@@ -24,19 +24,19 @@ from kernel_lab.code_counts import (
     x86_counts,
 )
 from kernel_lab.errors import LabError
-from needle_tvm import nvcc
-from needle_tvm.nvcc import Resources, resources
+from needle_tvm.target import nvcc
+from needle_tvm.target.nvcc import Resources, resources
 from needle_tvm.words import counted
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, Target
+    from needle_tvm._tvm.names import IRModule, Target
 
 _NVCC_SECONDS = 120
 
 
 def tvmscript(module: IRModule) -> str:
     """The module's TVMScript, without the lines every script begins with."""
-    from needle_tvm._tvm import script
+    from needle_tvm._tvm.names import script
 
     lines = script(module).splitlines()
     kept = [line for line in lines if not line.startswith("# from tvm")]
@@ -123,7 +123,7 @@ class CpuCode:
 
 def cpu_code(module: IRModule, target: Target) -> CpuCode:
     """Compile a rung for a CPU and take the code apart. Counts are of x86-64 assembly."""
-    from needle_tvm._tvm import generated_source
+    from needle_tvm.lower.libraries import generated_source
 
     library = build.compile_module(module, target)
     assembly = without_directives(generated_source(library, "asm"))
@@ -206,7 +206,7 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
 def cuda_source(module: IRModule, arch: str) -> str:
     """The CUDA that TVM generates for that architecture. Takes no nvcc."""
-    from needle_tvm._tvm import device_source
+    from needle_tvm.lower.gpu_code import device_source
 
     return device_source(build.compile_module(module, build.make_target("cuda", arch)))
 

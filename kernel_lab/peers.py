@@ -9,8 +9,8 @@ from typing import Any
 
 from kernel_lab.results import RungResult
 from kernel_lab.workload import Size, Workload
-from needle_tvm import host
-from needle_tvm.timing import Contestant
+from needle_tvm.process.timing import Contestant
+from needle_tvm.target import host
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def contestant(
     threads: int,
     options: Mapping[str, Any],
 ) -> Contestant:
-    """A peer as a contestant of needle_tvm.timing; `options` go to a GPU's peers."""
+    """A peer as a contestant of needle_tvm.process.timing; `options` go to a GPU's peers."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]

@@ -12,14 +12,15 @@ from kernel_lab.field import LAUNCHES, Field, one_launch
 from kernel_lab.results import LabResult, Quartiles, Roofline, RungResult, SweepPoint
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size, Workload, describe
-from needle_tvm import host, timing
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.threads import available_cores
-from needle_tvm.timing import Progress
+from needle_tvm.process import timing
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores
+from needle_tvm.process.timing import Progress
+from needle_tvm.target import host
 from needle_tvm.words import counted
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Target
+    from needle_tvm._tvm.names import Target
 
 _SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
 _SECONDS_IDLE_GPU = 0.05  # launching leaves no threads that spin
@@ -117,7 +118,7 @@ def _searches(
     ladder: Ladder, case: Case, target: Target, request: Request, say: Progress
 ) -> list[RungResult]:
     """The two search rungs, each with a budget of `trials`."""
-    from needle_tvm._tvm import IRModule, te
+    from needle_tvm._tvm.names import IRModule, te
 
     trials, seed = request.trials, request.seed
     start = ladder[ladder.tuned_from]

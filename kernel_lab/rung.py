@@ -12,7 +12,7 @@ from kernel_lab.workload import Case, Size, Workload
 
 if TYPE_CHECKING:
     from kernel_lab.search import Space
-    from needle_tvm._tvm import IRModule
+    from needle_tvm._tvm.names import IRModule
 
 ScheduleFunction = Callable[..., Any]  # of a Schedule and a Case; a kernel's, of a Case
 Definition = Callable[[Case], list[Any]]
@@ -82,7 +82,7 @@ class Rung:
 
         Raises LabUsageError, naming the rung, at a size it does not claim.
         """
-        from needle_tvm._tvm import Schedule, te
+        from needle_tvm._tvm.names import Schedule, te
 
         refusal = self.claims(case.size)
         if refusal:

@@ -19,15 +19,15 @@ import numpy as np
 from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
-from needle_tvm.child import Child, ChildError, Messages
 from needle_tvm.errors import NeedleTVMError
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.threads import thread_environment
+from needle_tvm.process.child import Child, ChildError, Messages
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import thread_environment
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, Schedule, Target
+    from needle_tvm._tvm.names import IRModule, Schedule, Target
 
 Knobs = Mapping[str, Any]
 Say = Callable[[int, int, str], None]
@@ -46,7 +46,7 @@ class Space:
 
     def module(self, case: Case, knobs: Knobs) -> IRModule:
         """The scheduled module of one choice of knobs."""
-        from needle_tvm._tvm import Schedule, te
+        from needle_tvm._tvm.names import Schedule, te
 
         sch = Schedule(te.create_prim_func(self.define(case, knobs)))
         self.schedule(sch, case, knobs)
@@ -190,8 +190,8 @@ def meta_schedule(plain: IRModule, threads: int, trials: int, say: Say, seed: in
     Its space is the one meta_schedule generates for any function. Nothing found before is used, nor
     kept for later. Raises LabError where no candidate ran or the search died.
     """
-    from needle_tvm._tvm import make_target, tvm
-    from needle_tvm.schedule import cpu
+    from needle_tvm._tvm.names import make_target, tvm
+    from needle_tvm.kernels import cpu
     from needle_tvm.tune import session
 
     def show(said: Any) -> None:

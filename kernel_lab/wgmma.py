@@ -27,8 +27,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kernel_lab.errors import LabUsageError
-from needle_tvm._tvm import IRModule
-from needle_tvm._tvm import tvmscript as T
+from needle_tvm._tvm.names import IRModule
+from needle_tvm._tvm.names import tvmscript as T
 
 ROWS, STEP = 128, 64  # of a block's tile, and of k in a stage: 64 halves are the 128 bytes swizzled
 _CONSUMERS = 2

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import Published
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm.artifact.tolerance import relative_tolerance
 
 Array = np.ndarray[Any, Any]
 Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", where there is one, is a string

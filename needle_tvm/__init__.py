@@ -10,18 +10,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler import compile, load
+    from needle_tvm.compiler.compiler import compile, load
+    from needle_tvm.compiler.executable import Executable
+    from needle_tvm.compiler.torch_models import compile_torch
     from needle_tvm.errors import MismatchError, NeedleTVMError
-    from needle_tvm.executable import Executable
-    from needle_tvm.torch_models import compile_torch
 
 _HOMES = {
-    "Executable": "needle_tvm.executable",
+    "Executable": "needle_tvm.compiler.executable",
     "MismatchError": "needle_tvm.errors",
     "NeedleTVMError": "needle_tvm.errors",
-    "compile": "needle_tvm.compiler",
-    "compile_torch": "needle_tvm.torch_models",
-    "load": "needle_tvm.compiler",
+    "compile": "needle_tvm.compiler.compiler",
+    "compile_torch": "needle_tvm.compiler.torch_models",
+    "load": "needle_tvm.compiler.compiler",
 }
 
 __all__ = ["Executable", "MismatchError", "NeedleTVMError", "compile", "compile_torch", "load"]

@@ -6,17 +6,17 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from needle_tvm.command_line import Parser, guarded
-from needle_tvm.versions import UNKNOWN, installed
+from needle_tvm._tvm.versions import UNKNOWN, installed
+from needle_tvm.process.command_line import Parser, guarded
 
 # Each has add_parser(subparsers), which adds commands whose default `command` is the function that
 # is called with the parsed options and returns the exit code.
 MODULES = (
-    "needle_tvm.artifact_command",
-    "needle_tvm.profile_command",
-    "needle_tvm.key_command",
-    "needle_tvm.records.command",
-    "needle_tvm.rpc.command",
+    "needle_tvm.cli.artifact_command",
+    "needle_tvm.cli.profile_command",
+    "needle_tvm.cli.key_command",
+    "needle_tvm.cli.records_command",
+    "needle_tvm.cli.remote_command",
 )
 
 

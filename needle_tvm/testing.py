@@ -12,12 +12,14 @@ from needle.backend_ndarray import DTYPES, Device
 from needle.op import Op
 from needle.testing import Compiled, OpCheckError
 from needle.trace import trace
-from needle_tvm import bfloat16, build, graphs
-from needle_tvm._tvm import relax, tvm
+from needle_tvm._tvm.names import relax, tvm
+from needle_tvm.artifact import bfloat16
 from needle_tvm.errors import StageError, TranslationError, UsageError
-from needle_tvm.memory import aligned_copy
+from needle_tvm.frontend import graphs
+from needle_tvm.lower import build
+from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.stages import STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
 
 __all__ = ["OpCheckError", "check_op", "compiled"]

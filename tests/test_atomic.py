@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from needle_tvm import atomic
+from needle_tvm.process import atomic
 
 # Forks a writer for each point at which it can be killed: the moments before each step that
 # Python's audit hooks report (opening, renaming, making and removing files and folders, the call
@@ -19,7 +19,7 @@ from needle_tvm import atomic
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from needle_tvm import atomic
+from needle_tvm.process import atomic
 
 target, two_steps = Path(sys.argv[1]), sys.argv[2] == "two steps"
 FILES = ["a", "b", "manifest.json"]
@@ -155,7 +155,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 LEFT = """
 import contextlib, os, signal, sys
 from pathlib import Path
-from needle_tvm import atomic
+from needle_tvm.process import atomic
 
 atomic.reaped = lambda path: contextlib.nullcontext()
 target, what = Path(sys.argv[1]), sys.argv[2]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from needle_tvm import command_line as cli
 from needle_tvm.__main__ import main
 from needle_tvm.errors import ArtifactError, EvaluationError, TargetError, UsageError
+from needle_tvm.process import command_line as cli
 
 
 def raising(error):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from needle_tvm import threads
+from needle_tvm.process import threads
 
 
 @pytest.fixture(autouse=True)

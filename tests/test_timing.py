@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from needle_tvm import child, timing
-from needle_tvm.threads import THREAD_VARIABLES
-from needle_tvm.timing import Contestant, Result, Spread, TimingError, contest, ratio
+from needle_tvm.process import child, timing
+from needle_tvm.process.threads import THREAD_VARIABLES
+from needle_tvm.process.timing import Contestant, Result, Spread, TimingError, contest, ratio
 
 from .waiting import PATIENCE, until
 
@@ -171,7 +171,7 @@ def test_no_child_outlives_its_parent(tmp_path, how):
     pids = tmp_path / "pids"
     script = textwrap.dedent(
         f"""
-        from needle_tvm.timing import Contestant, contest
+        from needle_tvm.process.timing import Contestant, contest
         contest([Contestant("hangs", {f"{FACTORIES}:hangs"!r}, {{"pids": {str(pids)!r}}})])
         """
     )
@@ -228,7 +228,7 @@ def test_spread_agrees_with_numpy():
 
 def test_timing_and_threads_need_neither_needle_nor_tvm():
     script = (
-        "import sys, needle_tvm.timing, needle_tvm.threads\n"
+        "import sys, needle_tvm.process.timing, needle_tvm.process.threads\n"
         "print([m for m in ('needle', 'tvm', 'torch') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -20,10 +20,10 @@ from typing import Any
 import apps.contestants
 from benchmarks.gpu.host import ROOT
 from benchmarks.gpu.settings import Settings
-from needle_tvm import versions
-from needle_tvm.child import Child, ChildError, load_function
-from needle_tvm.threads import available_cores
-from needle_tvm.timing import Contestant
+from needle_tvm._tvm import versions
+from needle_tvm.process.child import Child, ChildError, load_function
+from needle_tvm.process.threads import available_cores
+from needle_tvm.process.timing import Contestant
 from needle_tvm.words import error_line
 
 WORK = ROOT / "build" / "gpu"  # what one call leaves for the next on the same machine
@@ -90,14 +90,14 @@ def export(model: Any, inputs: Sequence[Any], setup: Mapping[str, Any]) -> dict[
 def stamp() -> dict[str, str]:
     """Versions of needle and of TVM, which only those that import them know."""
     import needle
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import tvm
 
     return {"needle": needle.__version__, "TVM": str(tvm.__version__)}
 
 
 def use_caches() -> None:
     """Lets this process and its children keep what they compile where the next call finds it."""
-    from needle_tvm.cache import CACHE_VARIABLE
+    from needle_tvm.artifact.cache import CACHE_VARIABLE
 
     os.environ.setdefault(CACHE_VARIABLE, str(WORK / "cache"))
     os.environ.setdefault(INDUCTOR, str(WORK / "inductor"))

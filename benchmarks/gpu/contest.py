@@ -1,7 +1,7 @@
 """A contest on a GPU: what fails or is wrong is left out by name, and the rest is timed.
 
 Everything lies on the device already and stays there; each call is waited for. Blocks alternate, a
-process for each contestant (needle_tvm.timing).
+process for each contestant (needle_tvm.process.timing).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import contests
 from benchmarks.gpu.settings import Settings
-from needle_tvm import timing
+from needle_tvm.process import timing
 from needle_tvm.words import error_line
 
 # Bits of an operand's significand. Sums are float32 everywhere.

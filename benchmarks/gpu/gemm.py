@@ -15,11 +15,11 @@ import apps.peers
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.settings import PRECISIONS, Settings, named
 from benchmarks.products import operands
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores
+from needle_tvm.process.timing import Contestant
 from needle_tvm.stages import MEASURED
 from needle_tvm.stages import OWN as OWN_KERNELS
-from needle_tvm.threads import available_cores
-from needle_tvm.timing import Contestant
 
 Made = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 

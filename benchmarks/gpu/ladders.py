@@ -17,8 +17,8 @@ def measure(name: str, extent: int | None, settings: Settings) -> dict[str, Any]
     from kernel_lab import registry
     from kernel_lab.errors import ContestantError
     from kernel_lab.run import Request, run
-    from needle_tvm._tvm import tvm
-    from needle_tvm.timing import TimingError
+    from needle_tvm._tvm.names import tvm
+    from needle_tvm.process.timing import TimingError
 
     ladder = registry.ladder(name, settings.device)
     rungs = [rung.name for rung in ladder.rungs]

@@ -12,10 +12,10 @@ import apps.peers
 from benchmarks import cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.settings import EITHER, OWN_BATCH, PRECISIONS, Settings, named
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores
+from needle_tvm.process.timing import Contestant
 from needle_tvm.stages import MEASURED, OWN
-from needle_tvm.threads import available_cores
-from needle_tvm.timing import Contestant
 
 LADDER = ("noopt", "fused")  # the stages below `tuned`: at a model's own batch, in float32
 COMPILED = ("torch-compile-plain", "torch-compile")

@@ -194,7 +194,7 @@ def draw(result: Mapping[str, Any], stem: Path) -> None:
         return
     from dataclasses import asdict
 
-    from needle_tvm.timing import Spread
+    from needle_tvm.process.timing import Spread
 
     cases = []
     for name, section in result["sections"].items():

@@ -8,9 +8,9 @@ from typing import Any
 from benchmarks import cases
 from benchmarks.gpu import compiling, contest
 from benchmarks.gpu.settings import MODELS, OWN_BATCH, Settings
-from needle_tvm.child import Child, ChildError
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.threads import available_cores
+from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores
 from needle_tvm.words import error_line
 
 _CONTEST_SECONDS = 12.0  # of a model: two processes

@@ -17,10 +17,10 @@ import apps.peers
 from benchmarks import training as cpu
 from benchmarks.gpu import contest
 from benchmarks.gpu.settings import Settings
-from needle_tvm import timing
-from needle_tvm.child import Child
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.threads import available_cores, thread_environment
+from needle_tvm.process import timing
+from needle_tvm.process.child import Child
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import available_cores, thread_environment
 
 MODEL = "conv"
 BATCH = 64  # of the thousand steps

@@ -11,7 +11,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import conv1d
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(conv1d.CONV1D, "cpu")
 
@@ -91,7 +91,7 @@ def define_padded(case: Case) -> list[Any]:
     Results come in whole register tiles; what hangs over the end is computed from zeros and not
     written.
     """
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
     tile = VECTORS * case.processor.lanes
@@ -244,7 +244,7 @@ def _count(case: Case, vectors: int) -> int:
 
 def _windowed(case: Case, a: Any, w: Any, padded: Callable[[Any], Any], vectors: int) -> list[Any]:
     """The sums over (s, p) in tiles of `vectors` vectors; result i begins at padded(i)."""
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     n, lanes, parts = case["N"], case.processor.lanes, _parts(case)
     tile = vectors * lanes
@@ -302,7 +302,7 @@ def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
 
     All but the last, cut vector of the copy then lie wholly inside the signal or wholly outside.
     """
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     m, n, lanes = case["M"], case["N"], case.processor.lanes
     before = n - 1 - conv1d.first(case.size)

@@ -10,7 +10,7 @@ from kernel_lab.workload import Case, Size
 from kernel_lab.workloads import conv1d
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(conv1d.CONV1D, "cuda")
 
@@ -39,7 +39,7 @@ def _blocks(sch: Schedule, threads: int) -> Any:
 
 def define_padded(case: Case) -> list[Any]:
     """The signal between zeros, so that each result sums N terms."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
     a, w, padded = conv1d.padded(case, size + n - 1)
@@ -154,7 +154,7 @@ def _tile(sch: Schedule, case: Case, sums: Any, write: Any) -> None:
 
 def define_whole(case: Case) -> list[Any]:
     """Sums for whole blocks of results, those beyond the end of zeros; B is cut from them."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
     whole = -(-size // (THREADS * EACH)) * THREADS * EACH

@@ -13,7 +13,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import depthwise
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(depthwise.DEPTHWISE, "cpu")
 separable = Ladder(depthwise.SEPARABLE, "cpu")
@@ -31,7 +31,7 @@ def naive(sch: Schedule, case: Case) -> None:
 
 def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
     """The image copied into a frame of zeros, the results in whole register tiles, cut to size."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     image, kernel = depthwise.placeholders(case)
     tiles = padded_depthwise(case, image, kernel, tile_rows)
@@ -42,7 +42,7 @@ def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
 
 def padded_depthwise(case: Case, image: Any, kernel: Any, tile_rows: int = ROWS) -> Any:
     """(B, C, H, W) results, H and W rounded up to whole tiles, from a padded copy of the image."""
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], depthwise.before(case.size)
     rows, columns = _whole(h, tile_rows), _whole(w, case.processor.lanes)
@@ -242,7 +242,7 @@ def separable_naive(sch: Schedule, case: Case) -> None:
 
 def define_separable_padded(case: Case) -> list[Any]:
     """The padded depthwise convolution in whole tiles, then the pointwise one, cut to size."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     image, kernel = depthwise.placeholders(case)
     point = te.placeholder((case["O"], case["C"]), name="point")

@@ -10,7 +10,7 @@ from kernel_lab.workload import Case, Size
 from kernel_lab.workloads import depthwise
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(depthwise.DEPTHWISE, "cuda")
 separable = Ladder(depthwise.SEPARABLE, "cuda")
@@ -120,7 +120,7 @@ def define_padded(case: Case) -> list[Any]:
 
 
 def _framed(case: Case, image: Any, kernel: Any, name: str) -> Any:
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], depthwise.before(case.size)
 

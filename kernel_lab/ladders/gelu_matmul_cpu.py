@@ -10,7 +10,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import gelu_matmul
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(gelu_matmul.GELU_MATMUL, "cpu")
 
@@ -34,7 +34,7 @@ def fuse(sch: Schedule, case: Case) -> None:
 
 def define_packed(case: Case) -> list[Any]:
     """The panels and tiles of `gemm`, and the epilogue over its tiles."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     a, b, product = gemm_cpu.define_packed(case)
     bias = te.placeholder((case["N"],), name="bias")

@@ -10,7 +10,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import gelu_matmul
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
 

@@ -15,7 +15,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import gemm
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(gemm.GEMM, "cpu")
 
@@ -182,7 +182,7 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
     Inside a panel the kernel reads memory front to back. Tiles that hang over the edge of C read
     the last row of A again and zeros of B; what they compute there is not written.
     """
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     m, n, k = case["M"], case["N"], case["K"]
     rows, columns = tile or _tile(case)

@@ -15,7 +15,7 @@ from kernel_lab.workload import Case, Size
 from kernel_lab.workloads import gemm
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(gemm.GEMM, "cuda")
 

@@ -16,7 +16,7 @@ from kernel_lab.ladders.cuda_limits import grid_claim
 from kernel_lab.workload import Case, Size
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = gemm_cuda.ladder
 

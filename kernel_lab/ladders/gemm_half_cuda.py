@@ -16,7 +16,7 @@ from kernel_lab.workload import Case, Size, Workload
 from kernel_lab.workloads.gemm_half import GEMM_BF16, GEMM_F16
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, Schedule
+    from needle_tvm._tvm.names import IRModule, Schedule
 
 BLOCKS = 132  # multiprocessors of an H100 or H200 SXM; on others the grid is right, but uneven
 _ARCHITECTURE = "sm_90a"

@@ -17,7 +17,7 @@ from kernel_lab.ladders.cuda_limits import grid_claim
 from kernel_lab.workload import Case, Size
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = gemm_ffma.ladder
 
@@ -27,7 +27,7 @@ WARPS = 2  # of a block along each axis
 
 def define(case: Case) -> list[Any]:
     """C = A B with A and B rounded to float16, the sums float32."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]
     a = te.placeholder((m, k), name="A")
@@ -85,7 +85,7 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
 
 def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
     """`blocks` with CUDA's wmma; returns the loop over the strips."""
-    from needle_tvm.schedule.wmma import Fragments
+    from needle_tvm.kernels.dense.wmma import Fragments
 
     kind = Fragments()
     parts = blocks(sch, each, step, vector, pad)
@@ -104,7 +104,7 @@ def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) ->
 
 def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
     """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
-    from needle_tvm.schedule.mma import Registers
+    from needle_tvm.kernels.dense.mma import Registers
 
     kind = Registers()
     parts = blocks(sch, each, step, vector, pad)

@@ -9,7 +9,7 @@ from kernel_lab.workload import Case
 from kernel_lab.workloads import vector_add
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import Schedule
+    from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(vector_add.VECTOR_ADD, "cpu")
 

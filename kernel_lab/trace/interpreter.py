@@ -75,14 +75,15 @@ def _too_many(name: str, count: str, limit: int) -> str:
 
 def lowered(func_or_module: Any) -> tuple[str, Any]:
     """Name and lowered form of the one PrimFunc; LabUsageError where there is not exactly one."""
-    from needle_tvm import _tvm
+    from needle_tvm._tvm import names as tvm_names
+    from needle_tvm.tir import functions as tir_functions
 
     module = func_or_module
-    if isinstance(module, _tvm.PrimFunc):
-        module = _tvm.module_of(module)
+    if isinstance(module, tvm_names.PrimFunc):
+        module = tir_functions.module_of(module)
     try:
-        functions = _tvm.prim_funcs(_tvm.lowered_loops(module))
-    except _tvm.INTERNAL_ERROR as error:
+        functions = tir_functions.prim_funcs(tir_functions.lowered_loops(module))
+    except tvm_names.INTERNAL_ERROR as error:
         # The rest of its text is a trace of C++ calls.
         reason = str(error).strip().splitlines()[-1]
         raise NotLowered(f"trace: TVM does not lower the schedule: {reason}") from error

@@ -34,7 +34,7 @@ def define(case: Case) -> list[Any]:
 
 def define_over(case: Case, terms: int) -> list[Any]:
     """The definition with k from 0 to `terms`."""
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     m, n, offset = case["M"], case["N"], first(case.size)
     a = te.placeholder((m,), name="A")
@@ -53,7 +53,7 @@ def define_over(case: Case, terms: int) -> list[Any]:
 
 def padded(case: Case, extent: int) -> tuple[Any, Any, Any]:
     """Signal, kernel, and the signal between zeros: result i meets padded[i : i + N]."""
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     m, n = case["M"], case["N"]
     before = n - 1 - first(case.size)

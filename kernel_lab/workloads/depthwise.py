@@ -21,7 +21,7 @@ def before(size: Size) -> int:
 
 def placeholders(case: Case) -> tuple[Any, Any]:
     """The image (B, C, H, W) and the kernels (C, K, K)."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     k = case["K"]
     image = te.placeholder((case["B"], case["C"], case["H"], case["W"]), name="image")
@@ -30,7 +30,7 @@ def placeholders(case: Case) -> tuple[Any, Any]:
 
 def depthwise(case: Case, image: Any, kernel: Any, name: str) -> Any:
     """Each channel with its own kernel, zeros asked for where the kernel hangs over the edge."""
-    from needle_tvm._tvm import te, tirx
+    from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], before(case.size)
     kh, kw = te.reduce_axis((0, k), name="kh"), te.reduce_axis((0, k), name="kw")
@@ -52,7 +52,7 @@ def define(case: Case) -> list[Any]:
 
 def define_separable(case: Case) -> list[Any]:
     """The depthwise convolution, then every output channel a weighted sum of its channels."""
-    from needle_tvm._tvm import te
+    from needle_tvm._tvm.names import te
 
     image, kernel = placeholders(case)
     point = te.placeholder((case["O"], case["C"]), name="point")

@@ -11,7 +11,7 @@ from kernel_lab.workloads import gemm
 def _workload(name: str, dtype: str) -> Workload:
     def define(case: Case) -> list[Any]:
         """S[i, j] = sum over k of A[i, k] B[k, j] in float32, C the same rounded."""
-        from needle_tvm._tvm import te
+        from needle_tvm._tvm.names import te
 
         m, n, k = case["M"], case["N"], case["K"]
         a = te.placeholder((m, k), dtype, name="A")

@@ -22,7 +22,9 @@ class _Float(Elementwise):
 
     floating = True
     numpy: ClassVar[Any]  # the twin, on floats
-    relax: ClassVar[str]  # Relax's operator on floats; needle_tvm.legalize gives it our `emit_te`
+    relax: ClassVar[
+        str
+    ]  # Relax's operator on floats; needle_tvm.graph.legalize gives it our `emit_te`
     error_samples = (_TWO_INPUTS,)
 
     def reference(self, x: Any) -> Any:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from needle_tvm import versions
+from needle_tvm._tvm import versions
+from needle_tvm._tvm.ffi import torch_left_out
 from needle_tvm.errors import InstallError
-from needle_tvm.ffi import torch_left_out
-from needle_tvm.threads import configure_tvm_threads
+from needle_tvm.process.threads import configure_tvm_threads
 
 versions.check_pins()
 # TVM takes half the processors unless told, and reads the variable once.

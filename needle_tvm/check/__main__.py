@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import command_line as cli
 from needle_tvm.errors import InstallError
+from needle_tvm.process import command_line as cli
 from needle_tvm.words import printable
 
 if TYPE_CHECKING:
-    from needle_tvm.check.campaign import Summary
+    from needle_tvm.check.campaign.campaign import Summary
 
 _KINDS = ("ops", "gradient", "torch")
 _PROGRAMS = 10_000  # of each kind, where no seeds are given
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         seeds = range(base, base + _PROGRAMS)
     console.print(f"seeds {seeds.start}:{seeds.stop} of {', '.join(kinds)}")
 
-    from needle_tvm.check import campaign
+    from needle_tvm.check.campaign import campaign
 
     plan = campaign.Plan(
         kinds=kinds,
@@ -144,7 +144,7 @@ def _print(
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from needle_tvm.check.campaign import VERDICTS
+    from needle_tvm.check.campaign.campaign import VERDICTS
 
     console = cli.console()
     table = Table(title="random programs", title_justify="left", box=SIMPLE_HEAD)

@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 
-from needle_tvm import _tvm
-from needle_tvm.records import rows
-from needle_tvm.scratch import scratch_folder
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tune import roofline
-from needle_tvm.tune.workers import OK, Limits, Outcome, Runner, Workers
+from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
+from needle_tvm.tune.records import rows
 
 WRONG = "wrong"  # the kind of a candidate that ran and gave something else
 UNFIT = "unfit"  # of one whose code takes more of a GPU's registers than there are
@@ -32,7 +32,7 @@ class Seconds:
 
 # By what generates the code. nvcc takes seconds, and so may a process's first look at a GPU.
 _SECONDS = {"llvm": Seconds(300.0, 10.0, 15.0), "cuda": Seconds(300.0, 90.0, 30.0)}
-_SERVICE = "needle_tvm.tune.services:serve"
+_SERVICE = "needle_tvm.tune.measure.services:serve"
 # How a candidate is timed: as meta_schedule does by default.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _REMOTE_COMPARISONS = 5
@@ -77,7 +77,7 @@ class Bench:
             )
             self._runner: Runner = self._local
             if tracker is not None and key is not None:
-                from needle_tvm.tune.remote import RemoteRunner
+                from needle_tvm.tune.remote.measure import RemoteRunner
 
                 self._runner = stack.enter_context(RemoteRunner(tracker, key, limits=run))
             self._stack = stack.pop_all()
@@ -107,7 +107,7 @@ class Bench:
         The outcome's value is what `measure.prepare` answers.
         """
         # Expected results are computed here, whatever the candidates are for.
-        target = {"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": self._threads}
+        target = {"kind": "llvm", "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
             {"do": "prepare", "module": module, "target": target, "folder": str(gate), "seed": seed}

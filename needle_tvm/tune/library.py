@@ -7,18 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from needle_tvm import nvcc
-from needle_tvm._tvm import (
-    IRModule,
-    Target,
-    cxx_compiler,
-    export_library,
-    for_llvm,
-    pass_options,
-    tvm,
-    write_object,
-)
+from needle_tvm._tvm.names import IRModule, Target, tvm
 from needle_tvm.errors import TuningError
+from needle_tvm.lower.gpu_code import export_library
+from needle_tvm.lower.libraries import cxx_compiler, for_llvm, pass_options, write_object
+from needle_tvm.target import nvcc
 
 
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:

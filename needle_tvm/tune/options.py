@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm.errors import StageError
-from needle_tvm.rpc.protocol import parse_address
 from needle_tvm.stages import STAGES
+from needle_tvm.tune.remote.protocol import parse_address
 
 
 @dataclass(frozen=True)

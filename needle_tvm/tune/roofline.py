@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from needle_tvm.errors import TuningError
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, PrimFunc
+    from needle_tvm._tvm.names import IRModule, PrimFunc
 
 WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: of a second-level cache, a third, memory
 
@@ -96,7 +96,7 @@ def work(function: PrimFunc) -> tuple[int, int]:
 
     Raises TuningError where an extent is not a number, or TVM cannot estimate the body.
     """
-    from needle_tvm._tvm import estimate_flops, parameter_bytes
+    from needle_tvm.tir.functions import estimate_flops, parameter_bytes
 
     return estimate_flops(function), sum(parameter_bytes(function))
 
@@ -108,7 +108,7 @@ def peak(cores: int, registers: int, lanes: int) -> Probe:
     multiply-add that depends on the last one; half of the registers as independent chains hide its
     latency. With x = 0 it stays at one.
     """
-    from needle_tvm._tvm import Schedule, te, tirx
+    from needle_tvm._tvm.names import Schedule, te, tirx
 
     chains = registers // 2
     x = te.placeholder((lanes,), name="x")
@@ -143,7 +143,7 @@ def triad(cores: int, lanes: int, working_set: int) -> Probe:
     A call passes over small arrays many times, with another s each time, so that it is their
     bandwidth that is measured and not the start of the threads.
     """
-    from needle_tvm._tvm import Schedule, te, tirx
+    from needle_tvm._tvm.names import Schedule, te, tirx
 
     unit = lanes * 4
     part = -(-working_set // (12 * cores * unit)) * unit
@@ -184,12 +184,12 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     threads = request.get("threads") if description is None else description.get("num-cores")
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise TuningError(f"probe: threads={threads!r}: must be a whole number of at least 1")
-    from needle_tvm.threads import configure_tvm_threads
+    from needle_tvm.process.threads import configure_tvm_threads
 
     configure_tvm_threads(threads)
-    from needle_tvm._tvm import make_target, pool_threads
-    from needle_tvm.schedule.blocks import vector_registers
-    from needle_tvm.target import resolve
+    from needle_tvm._tvm.names import make_target, pool_threads
+    from needle_tvm.kernels.blocks import vector_registers
+    from needle_tvm.target.spec import resolve
 
     if pool_threads() != threads:
         raise TuningError(
@@ -211,8 +211,8 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
 def _compiled(probe: Probe, target: Any) -> Callable[[], object]:
     import numpy as np
 
-    from needle_tvm._tvm import tvm
-    from needle_tvm.memory import aligned_copy
+    from needle_tvm._tvm.names import tvm
+    from needle_tvm.runtime.memory import aligned_copy
 
     function = tvm.tirx.build(probe.module, target=target)["main"]
     arrays = [aligned_copy(np.zeros(shape, np.float32)) for shape in probe.shapes]

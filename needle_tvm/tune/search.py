@@ -1,4 +1,4 @@
-"""The search: a service of `needle_tvm.child`, so that it ends with its parent and cannot take it
+"""The search: a service of `process.child`, so that it ends with its parent and cannot take it
 along.
 
 It proposes candidates, has them built and measured by `workers`, and keeps every trial in the
@@ -15,22 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
-from needle_tvm.child import Messages
+from needle_tvm._tvm.names import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.errors import NeedleTVMError, TuningError
-from needle_tvm.records import near, rows
-from needle_tvm.records.database import RecordDatabase, trace_text
-from needle_tvm.records.keys import Key
-from needle_tvm.records.rows import GATED, MEASURED, REJECTED
-from needle_tvm.records.store import Store
-from needle_tvm.schedule.kinds import rules_of
+from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.process.child import Messages
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
-from needle_tvm.tune.remote import LOST
+from needle_tvm.tune.measure.workers import OK, Outcome
+from needle_tvm.tune.records import near, rows
+from needle_tvm.tune.records.database import RecordDatabase, trace_text
+from needle_tvm.tune.records.keys import Key
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED
+from needle_tvm.tune.records.store import Store
+from needle_tvm.tune.remote.measure import LOST
 from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task
-from needle_tvm.tune.workers import OK, Outcome
 from needle_tvm.words import counted, error_line
 
 _CANDIDATES = 2  # per task, compared with the rule at the end

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import IRModule, PrimFunc, calls_of, tvm
-from needle_tvm.child import Child, ChildError
+from needle_tvm._tvm.names import IRModule, PrimFunc, tvm
 from needle_tvm.errors import TargetError, TuningError
-from needle_tvm.records.store import default_path
-from needle_tvm.schedule.blocks import work
-from needle_tvm.schedule.kinds import rules_of
-from needle_tvm.schedule.mark import is_scheduled, mark_scheduled
-from needle_tvm.target import TargetSpec
-from needle_tvm.threads import available_cores, thread_environment
+from needle_tvm.kernels.blocks import work
+from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.kernels.mark import is_scheduled, mark_scheduled
+from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.threads import available_cores, thread_environment
+from needle_tvm.target.spec import TargetSpec
+from needle_tvm.tir.functions import calls_of
 from needle_tvm.tune.options import Options
+from needle_tvm.tune.records.store import default_path
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE as RULE
 from needle_tvm.tune.task import SEARCH as SEARCH
@@ -53,7 +54,7 @@ def tune(
     if not tasks:
         return module, []
     if options.tracker is not None and options.key is not None:
-        from needle_tvm.tune.remote import check_tracker
+        from needle_tvm.tune.remote.measure import check_tracker
 
         check_tracker(options.tracker, options.key)
     rules = {

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from needle_tvm._tvm import IRModule, Target, ms
-from needle_tvm.schedule.kinds import rules_of
+from needle_tvm._tvm.names import IRModule, Target, ms
+from needle_tvm.kernels.kinds import rules_of
 
 
 class Source(Protocol):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from needle_tvm import _tvm
-from needle_tvm._tvm import IRModule, Schedule, Target, ms
-from needle_tvm.schedule.kinds import rules_of
-from needle_tvm.tune.analysis import multiplied_dtypes
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import IRModule, Schedule, Target, ms
+from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
 _POPULATION = 64  # of the evolution, TVM's default being 512: a batch takes 8 to 16 of them
 _GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
@@ -38,7 +38,7 @@ _RULES: dict[str, Callable[[IRModule, Target], str]] = {"llvm": _on_processor, "
 def context(module: IRModule, target: Target, name: str, seed: int, threads: int) -> Any:
     """A TuneContext for the task `module`, whose search is TVM's evolution over `design_space`."""
     rules = _RULES[str(target.kind)](module, target)
-    with _tvm.tensor_intrinsics(cuda=rules == "cuda-tensorcore"):
+    with tvm_names.tensor_intrinsics(cuda=rules == "cuda-tensorcore"):
         return ms.TuneContext(
             mod=module,
             target=target,

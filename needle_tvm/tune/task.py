@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import IRModule
+from needle_tvm._tvm.names import IRModule
 from needle_tvm.tune import budget
 from needle_tvm.tune.sources import Turn
 from needle_tvm.tune.status import TaskStatus

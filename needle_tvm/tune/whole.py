@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle_tvm import artifact, runtime
-from needle_tvm.scratch import scratch_folder
-from needle_tvm.timing import Contestant, Outputs, contest, ratio
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.timing import Contestant, Outputs, contest, ratio
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm import IRModule, Target
-    from needle_tvm.target import TargetSpec
+    from needle_tvm._tvm.names import IRModule, Target
+    from needle_tvm.target.spec import TargetSpec
 
 RULES, TUNED = "rules", "tuned"
 
@@ -86,7 +87,7 @@ def _write(
 ) -> None:
     from safetensors.numpy import save_file
 
-    from needle_tvm import build
+    from needle_tvm.lower import build
 
     build.write_library(module, target, path)
     save_file({n: np.ascontiguousarray(a) for n, a in params.items()}, path / artifact.PARAMS)

@@ -8,8 +8,8 @@ import pytest
 from benchmarks import ablation, cases, charts, costs, cpu, kernels, scaling, sections
 from needle import Tensor, nn
 from needle.trace import trace
-from needle_tvm.child import ChildError
-from needle_tvm.timing import Contestant
+from needle_tvm.process.child import ChildError
+from needle_tvm.process.timing import Contestant
 from needle_tvm.tune.roofline import Limits
 
 LIMITS = Limits(2, 100.0, {1 << 18: 50.0, 1 << 26: 10.0})

@@ -7,9 +7,9 @@ import needle_tvm
 from apps import models
 from apps.contestants import build_model
 from needle import Tensor
-from needle_tvm import gpu, nvcc
-from needle_tvm.precision import PRECISIONS
 from needle_tvm.stages import STAGES
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target.precision import PRECISIONS
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 

@@ -20,7 +20,7 @@ from kernel_lab.errors import WrongResult
 from kernel_lab.ladders import vector_add_cpu
 from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
-from needle_tvm.timing import TimingError
+from needle_tvm.process.timing import TimingError
 
 H200 = host.Gpu("NVIDIA H200", "580.1", "sm_90")
 

@@ -11,7 +11,7 @@ pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 from benchmarks import cases, products
 from benchmarks.gpu import compiling, contest, gemm, models, search, training
 from benchmarks.gpu.settings import Settings
-from needle_tvm.timing import Contestant, TimingError
+from needle_tvm.process.timing import Contestant, TimingError
 
 
 @pytest.fixture

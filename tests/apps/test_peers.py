@@ -8,7 +8,7 @@ import pytest
 import apps.contestants
 import apps.peers
 from benchmarks import cases, contests
-from needle_tvm import timing
+from needle_tvm.process import timing
 
 OURS = "needle eager"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import searches, tuning
-from needle_tvm import timing
+from needle_tvm.process import timing
 
 OPTIONS = ["-m", "mlp", "--trials", "2", "--stock-batch", "2", "--threads", "2"]
 
@@ -76,7 +76,7 @@ def test_failures_are_told_as_tvms_logs_tell_them(tmp_path):
 
 def test_candidates_are_told_apart_by_what_they_compile_to():
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
-    from needle_tvm._tvm import IRModule, Schedule, make_target, ms, te
+    from needle_tvm._tvm.names import IRModule, Schedule, make_target, ms, te
 
     a = te.placeholder((64, 64), name="a")
     module = IRModule(

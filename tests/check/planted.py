@@ -1,7 +1,7 @@
 """A wrong rule, wherever this is imported: the compiled sigmoid is another one below -1."""
 
 from needle import ops
-from needle_tvm.check.judge import serve
+from needle_tvm.check.campaign.judge import serve
 
 __all__ = ["serve"]
 

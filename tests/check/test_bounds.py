@@ -6,7 +6,7 @@ import pytest
 import needle as ndl
 from needle import ops
 from needle.trace import trace
-from needle_tvm.check.bounds import Evaluation
+from needle_tvm.frontend.bounds import Evaluation
 
 
 @pytest.fixture

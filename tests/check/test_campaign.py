@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from needle.op import REGISTRY
-from needle_tvm.check import campaign, failures, layers
 from needle_tvm.check.__main__ import main
-from needle_tvm.check.draw import draw, generic
-from needle_tvm.check.drawer import Drawer, Unfit
-from needle_tvm.check.judge import GRADIENT, KINDS, OPS, TORCH
-from needle_tvm.check.recipes import BUILDERS
-from needle_tvm.check.verdicts import VARIANTS
-from needle_tvm.tune.workers import Limits, Workers
+from needle_tvm.check.campaign import campaign, failures, layers
+from needle_tvm.check.campaign.draw import draw, generic
+from needle_tvm.check.campaign.drawer import Drawer, Unfit
+from needle_tvm.check.campaign.judge import GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.campaign.recipes import BUILDERS
+from needle_tvm.check.campaign.verdicts import VARIANTS
+from needle_tvm.tune.measure.workers import Limits, Workers
 
 from . import services
 
@@ -36,7 +36,8 @@ ALTERNATING = [VARIANTS[0::2], VARIANTS[1::2]]
 @pytest.mark.peer
 def test_everything_of_pytorch_is_drawn_in_most_tries():
     torch = pytest.importorskip("torch")
-    from needle_tvm.check import torch_draw, torch_recipes
+    from needle_tvm.check.campaign.torch import draw as torch_draw
+    from needle_tvm.check.campaign.torch import recipes as torch_recipes
 
     seldom = []
     for recipe in dict.fromkeys(each for some, _ in torch_recipes._RECIPES for each in some):
@@ -57,7 +58,7 @@ def test_everything_of_pytorch_is_drawn_in_most_tries():
 def small(kind, first, count):
     """(kind, seed) of so many programs of at most six steps."""
     if kind == TORCH:
-        from needle_tvm.check.torch_recipes import draw as drawn
+        from needle_tvm.check.campaign.torch.recipes import draw as drawn
     else:
         drawn = functools.partial(draw, gradient=kind == GRADIENT)
     found, seed = [], first
@@ -157,7 +158,7 @@ def test_more_programs(judges, kind, count, part):
 def test_a_seed_draws_the_same_program_everywhere(gradient):
     seeds = range(20)
     code = (
-        "from needle_tvm.check.draw import draw\n"
+        "from needle_tvm.check.campaign.draw import draw\n"
         f"print([draw(seed, {gradient}).to_json() for seed in {seeds!r}])"
     )
     texts = {

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from needle_tvm.check.fenced import fenced
+from needle_tvm.check.campaign.fenced import fenced
 
 DTYPES = ("float32", "bool", "int8", "float64")
 SHAPES = ((), (0, 3), (5,), (4096,), (100, 100))
@@ -30,7 +30,7 @@ def test_a_touch_outside_ends_the_process(at_end, byte, dies):
     text = f"""
 import ctypes
 import numpy as np
-from needle_tvm.check.fenced import fenced
+from needle_tvm.check.campaign.fenced import fenced
 array = fenced(np.ones(64, "uint8"), {at_end})
 ctypes.string_at(array.ctypes.data + {byte}, 1)
 """

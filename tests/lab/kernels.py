@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from needle_tvm import _tvm
-from needle_tvm._tvm import te, tirx
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.artifact.tolerance import relative_tolerance
 
 
 def schedule(*tensors):
     """A fresh schedule of the PrimFunc over these placeholders and results."""
-    return _tvm.Schedule(te.create_prim_func(list(tensors)))
+    return tvm_names.Schedule(te.create_prim_func(list(tensors)))
 
 
 def vector_add(n, dtype="float32"):

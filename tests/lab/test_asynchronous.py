@@ -11,7 +11,7 @@ from kernel_lab import build, contestants, ir_views, registry
 from kernel_lab.ladders import gemm_half_cuda
 from kernel_lab.ladders.gemm_ffma import STEP
 from kernel_lab.workload import Case, describe
-from needle_tvm import nvcc
+from needle_tvm.target import nvcc
 from tests.lab import asynchronous
 
 wgmma = pytest.importorskip("kernel_lab.wgmma", reason="the lab needs the [tvm] extra")

@@ -14,7 +14,7 @@ from kernel_lab import build, ir_views, registry
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, describe
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm.artifact.tolerance import relative_tolerance
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

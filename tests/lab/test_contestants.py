@@ -10,8 +10,8 @@ except ImportError:
 
 from kernel_lab import build, contestants, peers, registry
 from kernel_lab.workload import Case, describe
-from needle_tvm import host
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm.artifact.tolerance import relative_tolerance
+from needle_tvm.target import host
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

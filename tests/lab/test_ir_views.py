@@ -12,8 +12,8 @@ pytest.importorskip("tvm")
 from kernel_lab import ir_views
 from kernel_lab.code_counts import hot_part, ptx_counts, x86_counts
 from kernel_lab.errors import LabError
-from needle_tvm._tvm import make_target
-from needle_tvm.nvcc import resources
+from needle_tvm._tvm.names import make_target
+from needle_tvm.target.nvcc import resources
 
 from . import kernels
 

@@ -11,7 +11,7 @@ from kernel_lab.errors import LabUsageError, WrongResult
 from kernel_lab.results import Quartiles
 from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
-from needle_tvm import host
+from needle_tvm.target import host
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
@@ -119,7 +119,7 @@ def test_a_wrong_rung_is_named_and_not_timed(monkeypatch):
     wrong = Ladder(gemm.workload, "cpu")
 
     def doubled(case):
-        from needle_tvm._tvm import te
+        from needle_tvm._tvm.names import te
 
         a, b, c = gemm.workload.define(case)
         return [a, b, te.compute(c.shape, lambda i, j: c[i, j] * 2.0, name="twice")]

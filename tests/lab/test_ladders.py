@@ -7,8 +7,8 @@ from kernel_lab import build, registry
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import KINDS
 from kernel_lab.workload import Case, describe
-from needle_tvm.memory import aligned_copy
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm.artifact.tolerance import relative_tolerance
+from needle_tvm.runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
@@ -135,7 +135,7 @@ def right_where_claimed(ladder, rung, target, sizes):
 
 
 def _tensor(array):
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import tvm
 
     return tvm.runtime.from_dlpack(array)
 

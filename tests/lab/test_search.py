@@ -7,7 +7,7 @@ from kernel_lab import build, registry, run, search
 from kernel_lab.errors import LabError
 from kernel_lab.run import Request
 from kernel_lab.workload import Case
-from needle_tvm.memory import aligned_copy
+from needle_tvm.runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
@@ -36,7 +36,7 @@ def test_the_own_search_finds_a_right_candidate(ladder, target):
     found = search.own(ladder.space, workload, case, target, 3, silent)
     assert found.notes["candidates"] == 3 and found.notes["rejected"] < 3
     assert dict(found.notes["knobs"]) in [dict(knobs) for knobs in ladder.space.knobs(case)]
-    from needle_tvm._tvm import tvm
+    from needle_tvm._tvm.names import tvm
 
     inputs = [aligned_copy(array) for array in workload.inputs(size, seed=5)]
     out = aligned_copy(np.zeros(workload.shapes(size)[-1], np.float32))
@@ -50,7 +50,7 @@ def planted(knobs):
     workload = registry.workload("vector_add")
 
     def define(case, knobs):
-        from needle_tvm._tvm import te
+        from needle_tvm._tvm.names import te
 
         a, b, c = workload.define(case)
         if knobs["which"] == "wrong":

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 from kernel_lab.trace import NotInterpreted, TraceError, gpu, trace
-from needle_tvm import _tvm
-from needle_tvm._tvm import tvmscript as T
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import tvmscript as T
 
 rng = np.random.default_rng(5)
 
@@ -167,9 +167,9 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
         a = T.alloc_buffer((256,), "float16", scope=scope)
         b = T.alloc_buffer((256,), "float16", scope="warp")
         c = T.alloc_buffer((256,), "float32", scope="warp")
-        _tvm.mma_fill(8, c.data, 0, dtype="float32")
+        tvm_names.mma_fill(8, c.data, 0, dtype="float32")
         T.evaluate(
-            _tvm.ldmatrix(
+            tvm_names.ldmatrix(
                 False,
                 count,
                 ".b16",
@@ -181,7 +181,7 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
             )
         )
         T.evaluate(
-            _tvm.ldmatrix(
+            tvm_names.ldmatrix(
                 True,
                 4,
                 ".b16",
@@ -194,7 +194,7 @@ def mma(form="m16n8k16", count=4, scope="warp", threads=32):
         )
         for half in range(2):
             T.evaluate(
-                _tvm.mma(
+                tvm_names.mma(
                     form,
                     "row",
                     "col",

@@ -9,7 +9,7 @@ pytest.importorskip("tvm")
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import gpu, statistics, trace
-from needle_tvm._tvm import te
+from needle_tvm._tvm.names import te
 
 from . import kernels
 

@@ -9,8 +9,9 @@ pytest.importorskip("tvm")
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import NotInterpreted, NotLowered, TraceError, TraceTooLarge, trace
-from needle_tvm import _tvm
-from needle_tvm._tvm import te, tirx
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.tir import functions
 
 from . import kernels
 from .kernels import close, counts, random
@@ -66,9 +67,9 @@ def test_round_takes_halves_away_from_zero():
 def test_the_error_function_agrees_with_the_compiled_kernel():
     (x,) = random(40)
     module = elementwise(tirx.erf, "float32")[0][0]
-    compiled = _tvm.tvm.compile(module, target="llvm")
-    result = _tvm.tvm.runtime.tensor(np.zeros(40, np.float32))
-    compiled["main"](_tvm.tvm.runtime.tensor(x), result)
+    compiled = tvm_names.tvm.compile(module, target="llvm")
+    result = tvm_names.tvm.runtime.tensor(np.zeros(40, np.float32))
+    compiled["main"](tvm_names.tvm.runtime.tensor(x), result)
     np.testing.assert_allclose(trace(module, [x]).arrays["R"], result.numpy(), rtol=0, atol=5e-7)
 
 
@@ -172,11 +173,11 @@ def test_what_is_not_known_is_refused_by_name():
 
 def test_a_schedule_tvm_refuses_is_one_line(monkeypatch):
     def refuse(module):
-        raise _tvm.INTERNAL_ERROR(
+        raise tvm_names.INTERNAL_ERROR(
             "in some pass\nCheck failed: Cannot insert syncs inside condition"
         )
 
-    monkeypatch.setattr(_tvm, "lowered_loops", refuse)
+    monkeypatch.setattr(functions, "lowered_loops", refuse)
     with pytest.raises(NotLowered) as caught:
         trace(kernels.vector_add(4).mod)
     assert str(caught.value) == (

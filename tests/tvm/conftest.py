@@ -22,7 +22,7 @@ def own_cache(tmp_path_factory):
 @pytest.fixture
 def store(tmp_path):
     """An empty record store; damage that is reported fails the test."""
-    from needle_tvm.records.store import Store
+    from needle_tvm.tune.records.store import Store
 
     with Store(tmp_path / "records", report=pytest.fail) as opened:
         yield opened
@@ -44,7 +44,7 @@ OTHERS = (
 @pytest.fixture(params=OTHERS, ids=lambda fields: fields["mcpu"])
 def processor(request):
     """A target of two threads, with vectors of any width: what is compiled for it need not run."""
-    from needle_tvm.target import resolve
+    from needle_tvm.target.spec import resolve
 
     return resolve({"kind": "llvm", **request.param}, 2).to_tvm()
 

@@ -7,8 +7,8 @@ the environment, so that what the search builds when it is done is left alone.
 import os
 from pathlib import Path
 
-from needle_tvm._tvm import tvm
-from needle_tvm.tune import services
+from needle_tvm._tvm.names import tvm
+from needle_tvm.tune.measure import services
 
 from .faulty_services import abort, hang, hang_holding_the_gil, stop_itself
 

@@ -4,13 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import IRModule, host_cpu, make_target, prim_funcs, tvm
-from needle_tvm.schedule import cpu
+from needle_tvm._tvm.names import IRModule, host_cpu, make_target, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import cpu
+from needle_tvm.tir.functions import prim_funcs
 from needle_tvm.tune import library as code
-from needle_tvm.tune import measure
-from needle_tvm.tune.devices import Processor
-from needle_tvm.tune.gate import Gate
+from needle_tvm.tune.gate.gate import Gate
+from needle_tvm.tune.measure import steps as measure
+from needle_tvm.tune.measure.devices import Processor
 
 TARGET = {"kind": "llvm", "mcpu": host_cpu(), "num-cores": 2}
 ONCE = {"number": 1, "repeat": 1, "min_repeat_ms": 0}

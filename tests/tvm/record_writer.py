@@ -8,8 +8,8 @@ The writer is a tuning session with a budget of COUNT trials: started again, it 
 import hashlib
 import sys
 
-from needle_tvm.records import rows
-from needle_tvm.records.store import Store
+from needle_tvm.tune.records import rows
+from needle_tvm.tune.records.store import Store
 
 
 def token(*parts):

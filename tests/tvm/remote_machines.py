@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 
-from needle_tvm._tvm import module_of, statements, te, tirx, tvm
-from needle_tvm.tune import measure
+from needle_tvm._tvm.names import statements, te, tirx, tvm
+from needle_tvm.tir.functions import module_of
+from needle_tvm.tune.measure import steps as measure
 
 COUNT = 1024
 TARGET = {"kind": "llvm"}  # any processor of this machine's kind

@@ -17,9 +17,11 @@ from safetensors.numpy import load_file
 import needle as ndl
 import needle_tvm
 from needle import nn
-from needle_tvm import artifact, atomic, runtime
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
+from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError, UsageError
-from needle_tvm.tolerance import relative_difference
+from needle_tvm.process import atomic
 
 from .conftest import make_mlp, tensor
 

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 import needle_tvm
 from needle import nn
-from needle_tvm import artifact, nvcc
 from needle_tvm.__main__ import main
+from needle_tvm.artifact import artifact
+from needle_tvm.target import nvcc
 
 from .conftest import make_mlp, tensor
 
@@ -302,7 +303,7 @@ def test_interrupted(models):
     run = [sys.executable, "-m", "needle_tvm", "run", str(models / "mlp"), "--random"]
     code = (
         "import os, signal, sys\n"
-        "from needle_tvm import artifact_command, __main__ as m\n"
+        "from needle_tvm.cli import artifact_command; from needle_tvm import __main__ as m\n"
         "artifact_command._time = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.exit(m.main(sys.argv[1:]))\n"
     )

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import artifact, signature
+from needle_tvm.artifact import artifact, signature
 
 from .conftest import make_mlp, tensor
 

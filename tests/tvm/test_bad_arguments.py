@@ -7,7 +7,7 @@ import needle_tvm
 from needle import Tensor, nn, ops
 from needle_tvm import runtime
 from needle_tvm.errors import InputError, ParameterError, StageError, UsageError
-from needle_tvm.profile import profile
+from needle_tvm.runtime.profile import profile
 
 from .conftest import make_mlp, tensor
 

@@ -10,7 +10,8 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import ops
-from needle_tvm import artifact, cache, versions
+from needle_tvm._tvm import versions
+from needle_tvm.artifact import artifact, cache
 from needle_tvm.tune.options import Options
 
 from .conftest import make_mlp, tensor
@@ -92,7 +93,7 @@ def variant(name, x, monkeypatch):
             ops.elementwise.Relu, "emit_te", lambda self, k, value: rule(self, k, value)
         )
     elif name == "host":
-        monkeypatch.setattr(needle_tvm.target.host, "identity", lambda: "another")
+        monkeypatch.setattr(needle_tvm.target.spec.host, "identity", lambda: "another")
     else:
         source = "pair" if name in versions.pair() else "stamp"
         found = getattr(versions, source)()

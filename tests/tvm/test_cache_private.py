@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import artifact, cache
+from needle_tvm.artifact import artifact, cache
 from needle_tvm.errors import ArtifactError, RecordsError
-from needle_tvm.records import sqlite
-from needle_tvm.records.store import Store
+from needle_tvm.tune.records import sqlite
+from needle_tvm.tune.records.store import Store
 
 from .conftest import make_mlp, tensor
 
@@ -295,7 +295,8 @@ def test_a_cache_of_another_user_is_an_error():
 
 KILLED = """
 import contextlib, os, sys
-from needle_tvm import atomic, cache
+from needle_tvm.artifact import cache
+from needle_tvm.process import atomic
 atomic.reaped = lambda path: contextlib.nullcontext()  # killed as well
 with cache.writing(cache.entry({"killed": sys.argv[1]})) as folder:
     (folder / "half").write_text("written")

@@ -9,16 +9,19 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import calls_of, generated_source, nodes_in, prim_funcs, relax, tvm
-from needle_tvm.passes.conv_as_matmul import conv_as_matmul
-from needle_tvm.passes.dependence import is_op
-from needle_tvm.passes.trim_taps import Axis, trim_taps, trimmed
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.blocks import item_bytes, vector_registers
-from needle_tvm.schedule.conv_tiles import conv_tile
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm._tvm.names import relax, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.translate import translate
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.blocks import item_bytes, vector_registers
+from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
+from needle_tvm.kernels.conv.tiles import conv_tile
+from needle_tvm.kernels.conv.trim_taps import Axis, trim_taps, trimmed
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import generated_source
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, calls_of, nodes_in, prim_funcs
 
 from .conftest import tensor
 
@@ -186,7 +189,7 @@ def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copi
     model.eval()
     module = graphs.lower(trace(model, zeros(1, channels, 9, 9)), target, "tuned")
     function = cpu.schedule_function(prim_funcs(module)["depthwise_conv"], target)
-    written = {store.buffer.name for store in nodes_in(function, needle_tvm._tvm.NODES.store)}
+    written = {store.buffer.name for store in nodes_in(function, NODES.store)}
     assert sum(name.startswith("padded") for name in written) == copies
 
 
@@ -207,7 +210,7 @@ def test_a_large_layer_is_parallel_and_vectorised(target):
     module = graphs.lower(trace(model, x), target, "tuned")
     module = build.schedule(module, target, "tuned")
     (function,) = (f for name, f in prim_funcs(module).items() if "conv" in name)
-    kinds = {int(loop.kind) for loop in nodes_in(function, needle_tvm._tvm.NODES.loop)}
+    kinds = {int(loop.kind) for loop in nodes_in(function, NODES.loop)}
     assert {1, 2, 3} <= kinds  # parallel, vectorised, unrolled
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from needle_tvm.schedule.conv_tiles import (
+from needle_tvm.kernels.conv.tiles import (
     ConvTile,
     Copied,
     conv_tile,
@@ -12,7 +12,7 @@ from needle_tvm.schedule.conv_tiles import (
     group_lanes,
     tasks,
 )
-from needle_tvm.target import resolve
+from needle_tvm.target.spec import resolve
 
 LANES = 16
 

@@ -9,11 +9,13 @@ import pytest
 
 import needle_tvm
 from needle import Tensor, nn
-from needle_tvm import artifact, gpu, nvcc, runtime
-from needle_tvm._tvm import gpu_code
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
 from needle_tvm.errors import CudaCompilerError, ParameterError, TargetError
+from needle_tvm.lower import gpu_code
 from needle_tvm.stages import STAGES
-from needle_tvm.target import ARCHITECTURES, resolve
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target.spec import ARCHITECTURES, resolve
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
 no_gpu = pytest.mark.skipif(bool(gpu.gpus()), reason="there is a GPU, which would run it")

@@ -12,11 +12,12 @@ from apps import models
 from apps.contestants import build_model
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import artifact, build, graphs, pipeline
-from needle_tvm._tvm import calls_of
+from needle_tvm.artifact import artifact
 from needle_tvm.errors import ArtifactError
-from needle_tvm.passes import cuda_graph
-from needle_tvm.target import resolve
+from needle_tvm.frontend import graphs
+from needle_tvm.lower import build, cuda_graph, pipeline
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of
 
 from . import emulated_gpu
 from .test_emulated_gpu import check
@@ -67,7 +68,7 @@ def unmarked():
 
 
 def planned(module):
-    from needle_tvm._tvm import relax, sequential
+    from needle_tvm._tvm.names import relax, sequential
 
     steps = relax.transform
     return sequential(

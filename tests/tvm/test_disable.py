@@ -10,13 +10,14 @@ from needle.testing import assert_close
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
-from needle_tvm import cache, pipeline
-from needle_tvm._tvm import te, topi
-from needle_tvm.compiler import compile
+from needle_tvm._tvm.names import te, topi
+from needle_tvm.artifact import cache
+from needle_tvm.compiler.compiler import compile
 from needle_tvm.errors import StageError
-from needle_tvm.schedule import cpu
+from needle_tvm.kernels import cpu
+from needle_tvm.lower import pipeline
 from needle_tvm.stages import STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target.spec import resolve
 
 TARGET = resolve("cpu", 2).to_tvm()
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 import needle_tvm
-from needle_tvm import build, pipeline
 from needle_tvm.errors import CompilationError
-from needle_tvm.schedule import cpu
+from needle_tvm.kernels import cpu
+from needle_tvm.lower import build, pipeline
 
 from .conftest import make_mlp, tensor
 

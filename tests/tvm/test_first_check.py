@@ -14,7 +14,8 @@ import needle as ndl
 import needle_tvm
 from needle import nn, ops
 from needle.op import REGISTRY, Elementwise, register
-from needle_tvm import MismatchError, artifact
+from needle_tvm import MismatchError
+from needle_tvm.artifact import artifact
 from needle_tvm.errors import InputError, ToolchainError
 
 from .conftest import make_mlp, tensor

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import artifact, command_line, runtime, signature
+from needle_tvm import runtime
 from needle_tvm.__main__ import main
+from needle_tvm.artifact import artifact, signature
 from needle_tvm.errors import ArtifactError, KeyFileError, SignatureError
-from needle_tvm.profile import Call, Profile
-from needle_tvm.records import rows
-from needle_tvm.records.store import Store
+from needle_tvm.process import command_line
+from needle_tvm.runtime.profile import Call, Profile
+from needle_tvm.tune.records import rows
+from needle_tvm.tune.records.store import Store
 from needle_tvm.words import printable
 
 from .conftest import make_mlp, tensor

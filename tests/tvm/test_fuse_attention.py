@@ -8,11 +8,13 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import Schedule, calls_of, generated_source, module_of, te, tvm
-from needle_tvm.passes.views import reshaped_index
-from needle_tvm.schedule import attention as rule
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import Schedule, te, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.graph.views import reshaped_index
+from needle_tvm.kernels.attention import cpu as rule
+from needle_tvm.lower.libraries import generated_source
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, module_of
 
 from .conftest import tensor
 

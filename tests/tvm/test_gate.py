@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from needle_tvm.artifact.tolerance import accumulated_tolerance
 from needle_tvm.errors import TuningError
-from needle_tvm.tolerance import accumulated_tolerance
-from needle_tvm.tune import gate as gating
-from needle_tvm.tune.gate import Expected, Gate, Guarded, Parameter, Writer
+from needle_tvm.tune.gate import gate as gating
+from needle_tvm.tune.gate.gate import Expected, Gate, Guarded, Parameter, Writer
 
 from .conftest import make_mlp, tensor
 from .gating import compiled, functions
@@ -227,7 +227,7 @@ def test_a_gate_that_cannot_be_read_is_named(layer, tmp_path, damage):
 
 
 def test_checking_imports_no_compiler():
-    code = "import sys, needle_tvm.tune.gate; print({'tvm', 'needle'} & set(sys.modules))"
+    code = "import sys, needle_tvm.tune.gate.gate; print({'tvm', 'needle'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -9,19 +9,15 @@ import pytest
 
 from apps.models import language, mlp, resnet, transformer
 from needle import nn, ops
-from needle_tvm._tvm import (
-    NARROW_FLOATS,
-    Schedule,
-    in_float64,
-    script,
-    tvm,
-)
+from needle_tvm._tvm.names import Schedule, script, tvm
 from needle_tvm.errors import TuningError
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.blocks import annotated
-from needle_tvm.schedule.products import DENSE
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.blocks import annotated
+from needle_tvm.kernels.dense.cpu import DENSE
+from needle_tvm.tir.functions import NARROW_FLOATS, in_float64
 from needle_tvm.tune import library as code
-from needle_tvm.tune import measure, reference
+from needle_tvm.tune.gate import reference
+from needle_tvm.tune.measure import steps as measure
 
 from .conftest import make_mlp, tensor
 from .gating import built, compiled, functions, measured, prepare, ruled, target

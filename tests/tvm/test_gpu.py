@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from needle_tvm import gpu
-from needle_tvm.gpu import Gpu
+from needle_tvm.target import gpu
+from needle_tvm.target.gpu import Gpu
 
 DRIVER = """
 #include <string.h>
@@ -31,7 +31,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 
 SAY = """
 import json, dataclasses
-from needle_tvm import gpu
+from needle_tvm.target import gpu
 print(json.dumps([[dataclasses.asdict(each) for each in gpu.gpus()], gpu.why_none()]))
 """
 

@@ -8,15 +8,19 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import build, graphs, nvcc, pipeline
-from needle_tvm._tvm import NODES, nodes_in, prim_funcs, te, tirx, topi, tvm
-from needle_tvm.schedule import gpu, gpu_product, gpu_tiles
-from needle_tvm.schedule.gpu_narrow import narrow
-from needle_tvm.schedule.gpu_recurrence import lstm_threads
-from needle_tvm.schedule.gpu_reduce import shared_reductions
-from needle_tvm.schedule.gpu_threads import per_result
+from needle_tvm._tvm.names import te, tirx, topi, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import gpu
+from needle_tvm.kernels.dense import gpu_product, gpu_tiles
+from needle_tvm.kernels.dense.gpu_few_rows import narrow
+from needle_tvm.kernels.recurrence.gpu import lstm_threads
+from needle_tvm.kernels.reduce.gpu import shared_reductions
+from needle_tvm.kernels.reduce.gpu_threads import per_result
+from needle_tvm.lower import build, pipeline
 from needle_tvm.stages import STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target import nvcc
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 
 TARGET = resolve("cuda:sm_90").to_tvm()
 

@@ -9,11 +9,13 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn
 from needle.trace import trace
-from needle_tvm import build, graphs, nvcc, pipeline
-from needle_tvm._tvm import PrimFunc, te, tirx, topi, tvm
-from needle_tvm.schedule.gpu_tensor_core import TF32, tensor_core
-from needle_tvm.schedule.mma import Registers
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import PrimFunc, te, tirx, topi, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels.dense.gpu_tensor_core import TF32, tensor_core
+from needle_tvm.kernels.dense.mma import Registers
+from needle_tvm.lower import build, pipeline
+from needle_tvm.target import nvcc
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")

@@ -14,27 +14,19 @@ import pytest
 import needle_tvm
 from needle.ops._te import maximum_over
 from needle.trace import trace
-from needle_tvm import gpu, graphs, nvcc
-from needle_tvm._tvm import (
-    TE_NAMESPACE,
-    Schedule,
-    ms,
-    nodes_in,
-    structural_equal,
-    te,
-    tirx,
-    topi,
-    tvm,
-)
+from needle_tvm._tvm.names import TE_NAMESPACE, Schedule, ms, structural_equal, te, tirx, topi, tvm
 from needle_tvm.errors import TargetError, TuningError
-from needle_tvm.records.database import RecordDatabase, trace_text
-from needle_tvm.records.keys import Key
-from needle_tvm.records.rows import GATED
-from needle_tvm.schedule import gpu as rules
-from needle_tvm.schedule import gpu_knobs
-from needle_tvm.target import resolve
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import gpu as rules
+from needle_tvm.kernels import gpu_knobs
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import nodes_in
 from needle_tvm.tune import library, session, space
 from needle_tvm.tune.options import Options
+from needle_tvm.tune.records.database import RecordDatabase, trace_text
+from needle_tvm.tune.records.keys import Key
+from needle_tvm.tune.records.rows import GATED
 from needle_tvm.tune.sources import Choices, Evolution
 
 from . import emulated_gpu

@@ -7,7 +7,8 @@ import needle as ndl
 import needle_tvm
 from needle import nn, ops
 from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm import parity, runtime
+from needle_tvm import runtime
+from needle_tvm.check import parity
 from needle_tvm.errors import InputError
 from needle_tvm.stages import STAGES
 

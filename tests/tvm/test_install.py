@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from needle_tvm import versions
+from needle_tvm._tvm import versions
 from needle_tvm.errors import InstallError
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_another_pair_is_refused_by_name(monkeypatch, name, found):
 def test_the_pair_can_save_a_module():
     """With a wrong pair this call segfaults, and with it every tuning record."""
     code = (
-        "from needle_tvm._tvm import te, tvm\n"
+        "from needle_tvm._tvm.names import te, tvm\n"
         "a = te.placeholder((4,), name='a')\n"
         "f = te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0)])\n"
         "module = tvm.IRModule({'main': f})\n"
@@ -56,8 +56,8 @@ def test_needle_does_not_import_tvm():
         "for name in ('tvm', 'tvm_ffi'):\n"
         "    sys.modules[name] = None\n"
         "import needle, needle.nn, needle.optim, needle.data, needle.trace\n"
-        "import needle_tvm, needle_tvm.runtime, needle_tvm.cache\n"
-        "loaded = {'needle_tvm.compiler', 'needle_tvm._tvm'} & set(sys.modules)\n"
+        "import needle_tvm, needle_tvm.runtime, needle_tvm.artifact.cache\n"
+        "loaded = {'needle_tvm.compiler.compiler', 'needle_tvm._tvm.names'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -69,7 +69,7 @@ def test_the_runtime_and_the_cache_import_no_needle():
         "import sys\n"
         "for name in ('needle', 'tvm'):\n"
         "    sys.modules[name] = None\n"
-        "import needle_tvm.runtime, needle_tvm.cache, needle_tvm.artifact\n"
+        "import needle_tvm.runtime, needle_tvm.artifact.cache, needle_tvm.artifact.artifact\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -12,12 +12,16 @@ import tvm_ffi
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import artifact, build, cublas, nvcc, products
-from needle_tvm._tvm import compiled_function, cxx_compiler, relax, script
+from needle_tvm._tvm.names import relax, script
+from needle_tvm.artifact import artifact
+from needle_tvm.compiler import products
 from needle_tvm.errors import ArtifactError, StageError, TargetError
-from needle_tvm.passes.library_products import Product, is_used, library_products
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm.frontend.translate import translate
+from needle_tvm.kernels.dense.library_products import Product, is_used, library_products
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import compiled_function, cxx_compiler
+from needle_tvm.target import cublas, nvcc
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
 
 from . import emulated_gpu

@@ -6,10 +6,11 @@ import pytest
 import needle_tvm
 from needle import ops
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import NODES, nodes_in, prim_funcs, tirx
-from needle_tvm.schedule import cpu
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import tirx
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import cpu
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 
 from .conftest import tensor
 

@@ -7,11 +7,13 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
 import needle as ndl
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import IRModule, prim_funcs, tvm
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.mark import mark_scheduled
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import IRModule, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.mark import mark_scheduled
+from needle_tvm.lower import build
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import prim_funcs
 from needle_tvm.tune import session
 
 

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from needle_tvm._tvm import tvm
-from needle_tvm.threads import thread_environment
-from needle_tvm.tune.workers import CRASH, ERROR, TIMEOUT, Limits, Workers
+from needle_tvm._tvm.names import tvm
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.tune.measure.workers import CRASH, ERROR, TIMEOUT, Limits, Workers
 
 from .conftest import make_mlp, tensor
 from .gating import ONCE, TARGET, functions, ruled
@@ -16,7 +16,7 @@ LIMITS = Limits(seconds=120, memory=4 << 30)
 
 
 def service(name, processes=1):
-    function = f"needle_tvm.tune.measure:{name}"
+    function = f"needle_tvm.tune.measure.steps:{name}"
     environment = thread_environment(2)
     return Workers(name, function, processes=processes, limits=LIMITS, environment=environment)
 

@@ -8,23 +8,18 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build, graphs, profile, runtime
-from needle_tvm._tvm import (
-    calls_of,
-    check_well_formed,
-    for_llvm,
-    generated_source,
-    make_target,
-    prim_funcs,
-    relax,
-    te,
-    tvm,
-)
-from needle_tvm.passes.merge_kernels import BY_KERNEL, merge_kernels
-from needle_tvm.passes.region import _place, _Value
-from needle_tvm.passes.view_reshapes import view_reshapes
-from needle_tvm.schedule import cpu
-from needle_tvm.target import resolve
+from needle_tvm import runtime
+from needle_tvm._tvm.names import check_well_formed, make_target, relax, te, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.graph.passes.view_reshapes import view_reshapes
+from needle_tvm.kernels import cpu
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
+from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
+from needle_tvm.lower.region import _place, _Value
+from needle_tvm.runtime import profile
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, prim_funcs
 
 from .conftest import make_mlp, tensor
 
@@ -91,7 +86,7 @@ def run(module, target, *arrays):
     check_well_formed(merged)
     results = []
     for each in (scheduled, merged):
-        executable = needle_tvm._tvm.build_executable(each, target)
+        executable = build_executable(each, target)
         machine = relax.VirtualMachine(executable, tvm.cpu())
         results.append(machine["main"](*(tvm.runtime.tensor(a) for a in arrays)).numpy())
     return merged, *results
@@ -192,7 +187,7 @@ def test_regions_compile_for_other_processors(mcpu):
     module = cpu.schedule(chain([scale(2.0), total(), scale(3.0)], (WIDE // 32, 32)), other)
     merged = merge_kernels(module, other)
     assert calls_of(merged, "main") == ["region"]
-    needle_tvm._tvm.build_executable(merged, other)
+    build_executable(merged, other)
 
 
 def test_sums_of_many_convolutions_stay_in_registers():

@@ -6,12 +6,13 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import calls_of, check_well_formed, relax, static_shape, transform, tvm
-from needle_tvm.passes.merge_products import merge_products
-from needle_tvm.passes.share_norms import share_norms
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm._tvm.names import check_well_formed, relax, transform, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.translate import translate
+from needle_tvm.graph.passes.merge_products import merge_products
+from needle_tvm.graph.passes.share_norms import share_norms
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, static_shape
 
 from .conftest import tensor
 

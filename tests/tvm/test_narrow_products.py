@@ -10,13 +10,17 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import artifact, golden, graphs, parity, pipeline, runtime
-from needle_tvm._tvm import relax
-from needle_tvm.check.bounds import error_bounds
+from needle_tvm import runtime
+from needle_tvm._tvm.names import relax
+from needle_tvm.artifact import artifact
+from needle_tvm.artifact.tolerance import operand_tolerance, relative_tolerance
+from needle_tvm.check import parity
 from needle_tvm.errors import StageError, TargetError, UsageError
-from needle_tvm.precision import FLOAT32, PRECISIONS, check
-from needle_tvm.target import resolve
-from needle_tvm.tolerance import operand_tolerance, relative_tolerance
+from needle_tvm.frontend import golden, graphs
+from needle_tvm.frontend.bounds import error_bounds
+from needle_tvm.lower import pipeline
+from needle_tvm.target.precision import FLOAT32, PRECISIONS, check
+from needle_tvm.target.spec import resolve
 
 from .conftest import make_mlp, tensor
 
@@ -94,7 +98,7 @@ def test_what_an_artifact_computes_in(dtype, rng):
     layer, x = nn.Linear(5, 3).eval(), rng.standard_normal((2, 5), dtype=np.float32)
     target = "cuda:sm_80" if dtype == "tf32" else "cpu"
     if dtype == "tf32":
-        pytest.importorskip("needle_tvm.nvcc").find() or pytest.skip("no nvcc")
+        pytest.importorskip("needle_tvm.target.nvcc").find() or pytest.skip("no nvcc")
     found = needle_tvm.compile(layer, x, target=target, dtype=dtype)
     assert found.manifest["precision"] == dtype
     main = found.manifest["functions"]["main"]

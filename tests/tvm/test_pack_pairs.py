@@ -6,22 +6,16 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import (
-    Schedule,
-    bf16,
-    calls_of,
-    cpu_features,
-    generated_source,
-    module_of,
-    te,
-    topi,
-    tvm,
-)
-from needle_tvm.memory import aligned_copy
-from needle_tvm.passes.pack_pairs import dense, pack
-from needle_tvm.schedule import products
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import Schedule, cpu_features, te, topi, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels.dense import cpu as products
+from needle_tvm.kernels.dense.pack_pairs import dense, pack
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import generated_source
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir import bf16
+from needle_tvm.tir.functions import calls_of, module_of
 
 from .conftest import make_mlp, tensor
 

@@ -5,7 +5,7 @@ import pytest
 
 import needle_tvm
 from needle import nn, ops
-from needle_tvm import parity
+from needle_tvm.check import parity
 from needle_tvm.stages import STAGES
 
 from .conftest import make_mlp, tensor

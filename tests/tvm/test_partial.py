@@ -6,11 +6,12 @@ import pytest
 from needle.ops.activation import Gelu
 from needle.ops.reduce import Max, Mean, Min, Summation
 from needle.ops.softmax import LogSumExp
-from needle_tvm._tvm import NODES, TE_NAMESPACE, module_of, nodes_in, te, tirx, tvm
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.partial import partial_results
-from needle_tvm.schedule.reductions import rewritten
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import TE_NAMESPACE, te, tirx, tvm
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.reduce.partial import partial_results
+from needle_tvm.kernels.reduce.reductions import rewritten
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, module_of, nodes_in
 
 TARGETS = [{"kind": "llvm", "mcpu": cpu} for cpu in ("x86-64-v2", "haswell")] + ["cpu"]
 NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}

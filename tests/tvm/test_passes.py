@@ -8,13 +8,15 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import PrimFunc, calls_of, check_well_formed, static_shape
-from needle_tvm.passes.pack_weights import pack_weights
-from needle_tvm.schedule import products
-from needle_tvm.schedule.blocks import vector_registers
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm._tvm.names import PrimFunc, check_well_formed
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.translate import translate
+from needle_tvm.kernels.blocks import vector_registers
+from needle_tvm.kernels.dense import cpu as products
+from needle_tvm.kernels.dense.pack_weights import pack_weights
+from needle_tvm.lower import build
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, static_shape
 
 from .conftest import make_mlp, tensor
 

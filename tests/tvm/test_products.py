@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from needle_tvm._tvm import Schedule, module_of, te, topi, tvm, write_object
-from needle_tvm.memory import aligned_copy
-from needle_tvm.passes.pack_weights import dense, pack
-from needle_tvm.schedule import products
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import Schedule, te, topi, tvm
+from needle_tvm.kernels.dense import cpu as products
+from needle_tvm.kernels.dense.pack_weights import dense, pack
+from needle_tvm.lower.libraries import write_object
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import module_of
 
 # Tails of every kind: of rows, columns, the reduction, and tasks that are no multiple of the cores.
 SHAPES = [

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 import needle_tvm
 from needle_tvm.__main__ import main
 from needle_tvm.errors import InputError, UsageError
-from needle_tvm.profile import Call, Profile, _Watch, profile
+from needle_tvm.runtime.profile import Call, Profile, _Watch, profile
 
 
 @pytest.fixture(scope="module")

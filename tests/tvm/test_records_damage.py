@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.records import rows, sqlite
-from needle_tvm.records.rows import GATED, KINDS, Record
-from needle_tvm.records.salvage import read_wal
-from needle_tvm.records.store import Store
+from needle_tvm.tune.records import rows, sqlite
+from needle_tvm.tune.records.rows import GATED, KINDS, Record
+from needle_tvm.tune.records.salvage import read_wal
+from needle_tvm.tune.records.store import Store
 
 from . import record_writer
 from .record_writer import (
@@ -316,7 +316,7 @@ def test_a_recovery_that_was_interrupted_is_finished(whole, tmp_path):
 
 
 def test_a_damaged_store_in_use_is_left_to_its_users(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr("needle_tvm.records.opening._DAMAGED_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("needle_tvm.tune.records.opening._DAMAGED_WAIT_SECONDS", 0.1)
     (closed, everything), _ = whole
     path = tmp_path / "records"
     shutil.copytree(closed, path)

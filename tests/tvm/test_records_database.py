@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from needle_tvm import __main__ as program
-from needle_tvm import _tvm
-from needle_tvm._tvm import Schedule, make_target, ms, relax, te, tvm
-from needle_tvm.child import die_with_parent
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import Schedule, make_target, ms, relax, te, tvm
 from needle_tvm.errors import RecordsError
-from needle_tvm.records import exchange, keys, rows
-from needle_tvm.records.database import RecordDatabase
-from needle_tvm.records.keys import Key
-from needle_tvm.records.rows import GATED, MEASURED, KeyRow, Record, Workload
-from needle_tvm.records.store import Store
+from needle_tvm.process.child import die_with_parent
+from needle_tvm.tune.records import exchange, keys, rows
+from needle_tvm.tune.records.database import RecordDatabase
+from needle_tvm.tune.records.keys import Key
+from needle_tvm.tune.records.rows import GATED, MEASURED, KeyRow, Record, Workload
+from needle_tvm.tune.records.store import Store
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 
@@ -32,7 +32,7 @@ def scaled(n, name="A", factor=2.0):
     """A module that scales an (n, n) array; `name` is that of its argument."""
     array = te.placeholder((n, n), name=name)
     result = te.compute(
-        (n, n), lambda i, j: array[i, j] * _tvm.tirx.const(factor, "float32"), name="B"
+        (n, n), lambda i, j: array[i, j] * tvm_names.tirx.const(factor, "float32"), name="B"
     )
     return tvm.IRModule({"main": te.create_prim_func([array, result])})
 
@@ -78,7 +78,7 @@ def test_what_is_committed_comes_back(store, tuning, target):
     schedule = tuning.query(module, target, kind="schedule")
     assert len(schedule.get_loops(schedule.get_sblock("B"))) == 3
     scheduled = tuning.query(module, target, kind="ir_module")
-    assert _tvm.structural_equal(scheduled, schedule.mod)
+    assert tvm_names.structural_equal(scheduled, schedule.mod)
     with Store(store.path) as again:
         assert len(RecordDatabase(again, Key.of(target), [MEASURED])) == 3
 
@@ -139,7 +139,7 @@ def other_keys(monkeypatch, kind):
     fields = {"kind": "cuda", "arch": "sm_90"} if kind in ("gpu", "cuda") else TARGET
     first = Key.of(make_target(fields))
     if kind == "features":
-        monkeypatch.setattr(_tvm, "cpu_features", lambda target: ["avx2"])
+        monkeypatch.setattr(tvm_names, "cpu_features", lambda target: ["avx2"])
     elif kind in ("tvm", "tvm_ffi", "llvm", "cuda"):
         installed = keys.installed_versions(fields["kind"])
         assert kind in installed
@@ -180,7 +180,7 @@ def test_a_config_of_the_pass_context_is_part_of_the_key(target):
 
 
 def test_equal_hashes_of_different_modules_are_a_miss(tuning, target, monkeypatch):
-    monkeypatch.setattr(_tvm, "structural_hash", lambda module: "1")
+    monkeypatch.setattr(tvm_names, "structural_hash", lambda module: "1")
     one, other = scaled(8), scaled(8, factor=3.0)
     first = commit(tuning, one, target, 1e-3)
     assert not tuning.has_workload(other)
@@ -190,7 +190,7 @@ def test_equal_hashes_of_different_modules_are_a_miss(tuning, target, monkeypatc
     for workload, seconds in ((first, 1e-3), (second, 2e-3)):
         (record,) = tuning.get_top_k(workload, 9)
         assert float(record.run_secs[0]) == seconds
-        assert _tvm.structural_equal(record.workload.mod, workload.mod)
+        assert tvm_names.structural_equal(record.workload.mod, workload.mod)
 
 
 def test_another_target_asked_for_or_committed_is_refused(store, tuning, target):
@@ -299,7 +299,7 @@ def _build(module, target, _):
 
 @pytest.mark.slow
 def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
-    target = make_target({**TARGET, "mcpu": _tvm.host_cpu()})
+    target = make_target({**TARGET, "mcpu": tvm_names.host_cpu()})
     tuning = RecordDatabase(store, Key.of(target), (MEASURED, GATED))
     module = product(32)
     tune(

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from needle_tvm import __main__ as program
-from needle_tvm import _tvm
-from needle_tvm._tvm import Schedule, make_target, ms, te, tvm
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import Schedule, make_target, ms, te, tvm
 from needle_tvm.errors import RecordsError
-from needle_tvm.records import near as near_module
-from needle_tvm.records.database import RecordDatabase, trace_text
-from needle_tvm.records.keys import Key
-from needle_tvm.records.near import distance, near, seeds, skeleton
-from needle_tvm.records.rows import GATED, MEASURED, REJECTED, SOURCES, Record
+from needle_tvm.tune.records import near as near_module
+from needle_tvm.tune.records.database import RecordDatabase, trace_text
+from needle_tvm.tune.records.keys import Key
+from needle_tvm.tune.records.near import distance, near, seeds, skeleton
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, SOURCES, Record
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 SESSION = "5e" * 32
@@ -31,7 +31,7 @@ def product(n, m, k, *, dtype="float32", scale=None, first="A", name="C", offset
 
     def term(i, j):
         term = a[i, r] * b[r, j]
-        return term if scale is None else term * _tvm.tirx.const(scale, dtype)
+        return term if scale is None else term * tvm_names.tirx.const(scale, dtype)
 
     c = te.compute((n, m), lambda i, j: te.sum(term(i, j), axis=r), name=name)
     if offset:
@@ -177,14 +177,14 @@ def test_near_records_are_gated_of_the_key_and_in_order(store, tuning, target):
     assert len(found) == 4 and len(near(tuning, wanted, 2)) == 2 and near(tuning, wanted, 0) == []
     for _, record in found:
         assert record.run_secs is None  # nobody has run it on this shape
-        assert _tvm.structural_equal(record.workload.mod, wanted)
+        assert tvm_names.structural_equal(record.workload.mod, wanted)
         assert record.args_info[0].as_json() == ["TENSOR", "float32", [96, 64]]
     another_key = RecordDatabase(store, Key.of(make_target({**TARGET, "num-cores": 3})))
     assert near(another_key, wanted, 9) == []
 
 
 def test_a_near_record_is_a_right_schedule_of_the_other_shape(tuning, tmp_path):
-    host = make_target({**TARGET, "mcpu": _tvm.host_cpu()})
+    host = make_target({**TARGET, "mcpu": tvm_names.host_cpu()})
     database = RecordDatabase(tuning.store, Key.of(host))
     known = product(64, 48, 32)
     commit(database, host, known, tiled(known, 16, 8), 1e-3)
@@ -266,8 +266,8 @@ def test_skeletons_are_looked_at_once(store, tuning, target, monkeypatch):
     for n in (16, 32, 64):
         commit(tuning, target, product(n, 64, 64), tiled(product(n, 64, 64), n, 8), 1e-3)
     calls = []
-    script = _tvm.script
-    monkeypatch.setattr(_tvm, "script", lambda mod: calls.append(mod) or script(mod))
+    script = tvm_names.script
+    monkeypatch.setattr(tvm_names, "script", lambda mod: calls.append(mod) or script(mod))
     monkeypatch.setattr(near_module, "_known", {})
     assert len(near(tuning, product(128, 64, 64), 9)) == 3 and len(calls) == 4
     again = RecordDatabase(store, tuning.key)
@@ -276,7 +276,7 @@ def test_skeletons_are_looked_at_once(store, tuning, target, monkeypatch):
 
 def test_every_integer_of_a_script_is_an_extent_or_a_zero():
     mod = product(16, 24, 32, scale=1e-30, offset=3)
-    text = re.sub(r"#.*|\"[^\"]*\"|T\.float32\([^)]*\)", "", _tvm.script(mod))
+    text = re.sub(r"#.*|\"[^\"]*\"|T\.float32\([^)]*\)", "", tvm_names.script(mod))
     integers = [int(n) for n in re.findall(r"(?<!\w)\d+", text)]
     assert {16, 24, 32, 3, 13} <= set(integers)
     assert list(skeleton(mod).extents) == [n for n in integers if n]

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.records import rows, sqlite
-from needle_tvm.records.rows import GATED, KINDS, MEASURED, REJECTED, Record
-from needle_tvm.records.store import Store, default_path
+from needle_tvm.tune.records import rows, sqlite
+from needle_tvm.tune.records.rows import GATED, KINDS, MEASURED, REJECTED, Record
+from needle_tvm.tune.records.store import Store, default_path
 
 from .record_writer import SPENT, add_trial, make_record, make_workload, session_of
 from .test_records_damage import acknowledged_rows, contents, rows_of, start_writer

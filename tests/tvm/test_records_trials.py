@@ -11,11 +11,11 @@ from contextlib import closing
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.records import rows
-from needle_tvm.records import sqlite as files
-from needle_tvm.records.opening import insert
-from needle_tvm.records.rows import GATED, MEASURED, REJECTED, Record, Trial
-from needle_tvm.records.store import Store
+from needle_tvm.tune.records import rows
+from needle_tvm.tune.records import sqlite as files
+from needle_tvm.tune.records.opening import insert
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
+from needle_tvm.tune.records.store import Store
 
 from .record_writer import SPENT, add_trial, make_record, make_trial, make_workload, session_of
 from .test_records_damage import contents, rows_of, start_writer
@@ -57,7 +57,7 @@ def test_a_trial_that_cannot_be_written_whole_is_not_written(store, monkeypatch)
             raise sqlite3.OperationalError("database or disk is full")
         return insert(connection, row)
 
-    monkeypatch.setattr("needle_tvm.records.store.insert", failing)
+    monkeypatch.setattr("needle_tvm.tune.records.store.insert", failing)
     with pytest.raises(RecordsError, match="nothing was written"):
         add_trial(store, "writer", 1)
     assert contents(store) == before
@@ -210,7 +210,7 @@ def test_an_interrupted_migration_is_done_again(tmp_path, statements):
     code = (
         "import os, signal, sys\n"
         "from record_writer import *\n"
-        "from needle_tvm.records import sqlite\n"
+        "from needle_tvm.tune.records import sqlite\n"
         "left = int(sys.argv[2])\n"
         "def trace(statement):\n"
         "    global left\n"

@@ -6,13 +6,16 @@ import pytest
 from needle import nn, ops
 from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import calls_of, module_of, te, transform, tvm, write_object
-from needle_tvm.memory import aligned_copy
-from needle_tvm.passes.pack_recurrence import pack_recurrence
-from needle_tvm.schedule.recurrence import GATES, lstm_steps, lstm_tile, pack_gates
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm._tvm.names import te, transform, tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.translate import translate
+from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack_gates
+from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import write_object
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, module_of
 
 from .conftest import tensor
 

@@ -9,15 +9,26 @@ import time
 import numpy as np
 import pytest
 
-from needle_tvm import _tvm
+from needle_tvm._tvm import names as tvm_names
 from needle_tvm.errors import RemoteError, UsageError
-from needle_tvm.memory import aligned_copy
-from needle_tvm.rpc.protocol import TrackerClient, parse_address
-from needle_tvm.tune import measure, remote
-from needle_tvm.tune.arrays import Arrays
-from needle_tvm.tune.gate import Gate
-from needle_tvm.tune.remote import LOST
-from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Outcome, Workers
+from needle_tvm.lower import libraries
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.tune.gate.gate import Gate
+from needle_tvm.tune.measure import steps as measure
+from needle_tvm.tune.measure.arrays import Arrays
+from needle_tvm.tune.measure.workers import (
+    CRASH,
+    ERROR,
+    MEMORY,
+    OK,
+    TIMEOUT,
+    Limits,
+    Outcome,
+    Workers,
+)
+from needle_tvm.tune.remote import measure as remote
+from needle_tvm.tune.remote.measure import LOST
+from needle_tvm.tune.remote.protocol import TrackerClient, parse_address
 
 from .remote_machines import Machines, calls, candidate, request, write_gate
 
@@ -83,7 +94,7 @@ def test_two_servers_share_the_work(runner, servers, good, gate):
         assert outcome.kind == OK, outcome
         assert outcome.value["difference"] == here["difference"]
         assert len(outcome.value["run_secs"]) == 2 and min(outcome.value["run_secs"]) > 0
-        assert outcome.value["server"]["cpu"] == _tvm.host_cpu()
+        assert outcome.value["server"]["cpu"] == tvm_names.host_cpu()
         assert outcome.value["server"]["threads"] == 1
     served = {outcome.value["server"]["address"] for outcome in outcomes.values()}
     assert served == {service.address for service in servers}
@@ -150,7 +161,9 @@ def test_nothing_is_lost_when_a_server_freezes(machines, tracker, good, gate):
 def test_a_killed_client_does_not_block_its_server(single, tracker, folder, good, gate):
     hangs = candidate(folder / "hangs_on.so", calls("sleep", 1000))
     place = {"tracker": tracker.address, "key": "single", "seconds": 600}
-    with Workers("client", "needle_tvm.tune.remote:attempt", processes=1, limits=ALONE) as workers:
+    with Workers(
+        "client", "needle_tvm.tune.remote.measure:attempt", processes=1, limits=ALONE
+    ) as workers:
         short = Limits(seconds=3.0, memory=LIMITS.memory)
         assert workers.call(request(hangs, gate, **place), short).kind == TIMEOUT
         outcome = workers.call(request(good, gate, wait=60, **place))
@@ -212,9 +225,9 @@ def test_a_waiting_client_that_leaves_takes_no_server_with_it(machines, tracker)
         host, port, word = client.request("late", 30.0)
     assert f"{host}:{port}" == server.address
     with pytest.raises(RuntimeError):
-        _tvm.connect_session(host, port, "late:guessed", 5.0)
-    session = _tvm.connect_session(host, port, word, 30.0)
-    assert "processor" in _tvm.about_server(session)
+        libraries.connect_session(host, port, "late:guessed", 5.0)
+    session = libraries.connect_session(host, port, word, 30.0)
+    assert "processor" in libraries.about_server(session)
 
 
 @pytest.mark.parametrize("place", [0, -1])
@@ -226,7 +239,7 @@ def test_a_byte_behind_an_output_is_noticed(place, tmp_path):
         for name, array in (("x", inputs[0]), ("y", outputs[0]))
     ]
     gate = Gate(tmp_path, {"parameters": parameters, "cases": []})
-    there = Arrays(_tvm.tvm.cpu(), gate, inputs, outputs)
+    there = Arrays(tvm_names.tvm.cpu(), gate, inputs, outputs)
     assert not there.fetch()
     memory = np.from_dlpack(there._there[0])
     memory[outputs[0].nbytes :][place] = 1
@@ -274,7 +287,7 @@ def test_no_server_is_an_error_at_once_and_busy_ones_after_a_while():
 
 @pytest.mark.slow
 def test_tvms_own_server_serves_us_too(tracker, good, gate):
-    server = _tvm.tvm.rpc.Server(
+    server = tvm_names.tvm.rpc.Server(
         "127.0.0.1", 9391, 9499, key="stock", tracker_addr=parse_address(tracker.address)
     )
     try:

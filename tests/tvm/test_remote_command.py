@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from needle_tvm.errors import RemoteError
-from needle_tvm.rpc.protocol import parse_address
-from needle_tvm.tune import remote
+from needle_tvm.tune.remote import measure as remote
+from needle_tvm.tune.remote.protocol import parse_address
 
 from ..waiting import PATIENCE, until
 from .remote_machines import Machines, calls, candidate, request, write_gate

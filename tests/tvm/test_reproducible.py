@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from needle_tvm import artifact, versions
+from needle_tvm._tvm import versions
+from needle_tvm.artifact import artifact
 
 EXPORT = """
 import sys

@@ -6,7 +6,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn
-from needle_tvm import parity
+from needle_tvm.check import parity
 from needle_tvm.stages import STAGES
 
 from .conftest import tensor

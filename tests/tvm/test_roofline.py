@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from needle_tvm.child import Child
 from needle_tvm.errors import TuningError
+from needle_tvm.process.child import Child
 from needle_tvm.tune import roofline
 from needle_tvm.tune.roofline import Limits
 
@@ -88,9 +88,9 @@ class TestCompiled:
         pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
     def run(self, probe, *inputs):
-        from needle_tvm._tvm import tvm
-        from needle_tvm.memory import aligned_copy
-        from needle_tvm.target import resolve
+        from needle_tvm._tvm.names import tvm
+        from needle_tvm.runtime.memory import aligned_copy
+        from needle_tvm.target.spec import resolve
 
         target = resolve("cpu", 2).to_tvm()
         function = tvm.tirx.build(probe.module, target=target)["main"]
@@ -122,7 +122,7 @@ class TestCompiled:
         np.testing.assert_allclose(self.run(probe, x), expected, rtol=1e-3)
 
     def matmul(self, m, n, k, dtype="float32"):
-        from needle_tvm._tvm import te
+        from needle_tvm._tvm.names import te
 
         a, b = te.placeholder((m, k), dtype), te.placeholder((k, n), dtype)
         axis = te.reduce_axis((0, k))
@@ -136,7 +136,7 @@ class TestCompiled:
         assert traffic == size * (8 * 16 + 16 * 32 + 8 * 32)
 
     def test_temporaries_are_no_traffic(self):
-        from needle_tvm._tvm import te
+        from needle_tvm._tvm.names import te
 
         a = te.placeholder((64, 64))
         b = te.compute((64, 64), lambda i, j: a[i, j] * 2.0)
@@ -144,7 +144,7 @@ class TestCompiled:
         assert roofline.work(te.create_prim_func([a, c])) == (2 * 64 * 64, 4 * 2 * 64 * 64)
 
     def test_padding_is_counted_as_the_documentation_says(self):
-        from needle_tvm._tvm import te, topi
+        from needle_tvm._tvm.names import te, topi
 
         a, w = te.placeholder((1, 4, 1, 1)), te.placeholder((8, 4, 3, 3))
         padded = te.create_prim_func([a, w, topi.nn.conv2d(a, w, 1, 1, 1)])
@@ -153,7 +153,7 @@ class TestCompiled:
         assert roofline.work(padded)[1] == 4 * (4 + 8 * 4 * 9 + 8)
 
     def test_an_extent_that_is_no_number_is_named(self):
-        from needle_tvm._tvm import te, tirx
+        from needle_tvm._tvm.names import te, tirx
 
         n = tirx.Var("n", "int64")
         a = te.placeholder((n, 16))

@@ -9,20 +9,14 @@ import needle_tvm
 from needle import ops
 from needle.ops.norm import LayerNorm, Normalize
 from needle.ops.softmax import LogSoftmax, Softmax
-from needle_tvm._tvm import (
-    SCHEDULE_ERROR,
-    TE_NAMESPACE,
-    Schedule,
-    generated_source,
-    module_of,
-    te,
-    tvm,
-)
+from needle_tvm._tvm.names import SCHEDULE_ERROR, TE_NAMESPACE, Schedule, te, tvm
 from needle_tvm.errors import ScheduleWarning
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.blocks import inline_producers
-from needle_tvm.schedule.rows import rows
-from needle_tvm.target import resolve
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.blocks import inline_producers
+from needle_tvm.kernels.reduce.rows import rows
+from needle_tvm.lower.libraries import generated_source
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import module_of
 
 from .conftest import tensor
 

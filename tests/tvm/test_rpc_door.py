@@ -11,8 +11,8 @@ import time
 import pytest
 
 from needle_tvm.errors import RemoteError
-from needle_tvm.rpc import door, protocol, tracker
-from needle_tvm.rpc.door import Door
+from needle_tvm.tune.remote import door, protocol, tracker
+from needle_tvm.tune.remote.door import Door
 
 WORD = "local:0123456789abcdef"
 HEAD = struct.pack("<i", protocol.SESSION_MAGIC)
@@ -272,7 +272,7 @@ def test_a_tracker_that_answers_byte_by_byte_is_given_up(monkeypatch, answered):
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="servers need Linux")
 def test_a_server_is_there_for_its_clients_beside_slow_ones():
-    from needle_tvm import _tvm
+    from needle_tvm.lower import libraries
 
     from .remote_machines import Machines
 
@@ -300,8 +300,8 @@ def test_a_server_is_there_for_its_clients_beside_slow_ones():
                 with protocol.TrackerClient(protocol.parse_address(served.address)) as client:
                     start = time.monotonic()
                     *place, word = client.request("local", 30.0)
-                    session = _tvm.connect_session(*place, word, 30.0)
-                    assert "processor" in _tvm.about_server(session)
+                    session = libraries.connect_session(*place, word, 30.0)
+                    assert "processor" in libraries.about_server(session)
                     assert time.monotonic() - start < 10  # one after the other took 5 s each
                     del session
         finally:

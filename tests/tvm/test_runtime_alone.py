@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import artifact, versions
-from needle_tvm.cache import CACHE_VARIABLE
+from needle_tvm._tvm import versions
+from needle_tvm.artifact import artifact
+from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.errors import ArtifactError
 
 from .conftest import make_mlp, tensor
@@ -152,7 +153,7 @@ def test_a_version_that_is_not_told_is_said(exported, monkeypatch):
 
 
 def test_halves_need_no_package_to_be_tolerated():
-    from needle_tvm.tolerance import relative_tolerance
+    from needle_tvm.artifact.tolerance import relative_tolerance
 
     for dtype in ("float16", "float32", "float64", "bfloat16"):
         expected = 8.0 * float(ml_dtypes.finfo(dtype).eps) * 4 * 3

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from needle_tvm import safetensors_reader
+from needle_tvm.artifact import safetensors_reader
 
 
 def test_safetensors_are_read_without_a_copy():

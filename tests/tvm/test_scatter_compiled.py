@@ -7,10 +7,11 @@ import needle as ndl
 import needle_tvm
 from needle import ops
 from needle.trace import trace
-from needle_tvm import build, graphs
-from needle_tvm._tvm import script
+from needle_tvm._tvm.names import script
+from needle_tvm.frontend import graphs
+from needle_tvm.lower import build
 from needle_tvm.stages import STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target.spec import resolve
 
 from .conftest import tensor
 

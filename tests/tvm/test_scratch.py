@@ -9,7 +9,7 @@ import textwrap
 import psutil
 import pytest
 
-from needle_tvm.scratch import scratch_folder
+from needle_tvm.process.scratch import scratch_folder
 
 from ..waiting import PATIENCE, until
 
@@ -53,7 +53,7 @@ def test_a_place_where_no_folder_can_be_made_is_named(temporary, monkeypatch):
 
 PROGRAM = """
     import signal, subprocess, sys, time
-    from needle_tvm.scratch import scratch_folder
+    from needle_tvm.process.scratch import scratch_folder
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with scratch_folder("needle odd; $name-") as folder:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import artifact, runtime, signature
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact, signature
 from needle_tvm.errors import ArtifactError, InstallError, KeyFileError, SignatureError
 
 from .conftest import make_mlp, tensor

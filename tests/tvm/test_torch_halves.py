@@ -61,8 +61,8 @@ def test_integers_are_ordered(dtype):
 
 def test_a_divergence_of_one_operator_is_named(monkeypatch):
     """A model whose only operator is wrong: there is one result to look at, not a tuple."""
-    from needle_tvm import torch_ops
-    from needle_tvm._tvm import relax
+    from needle_tvm._tvm.names import relax
+    from needle_tvm.frontend.torch import ops as torch_ops
 
     wrong = {"exp.default": lambda node, importer: relax.op.sin(importer.env[node.args[0]])}
     monkeypatch.setattr(torch_ops, "CONVERTERS", {**torch_ops.CONVERTERS, **wrong})

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import nvcc, runtime
+from needle_tvm import runtime
 from needle_tvm.errors import InputError, ParameterError, StageError, TranslationError
+from needle_tvm.target import nvcc
 
 from .torch_checks import Applied
 

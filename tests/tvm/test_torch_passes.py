@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import torch_export
-from needle_tvm._tvm import calls_of, relax
-from needle_tvm.passes.conv1d_as_conv2d import conv1d_as_conv2d
-from needle_tvm.passes.conv_transpose import conv_transpose
-from needle_tvm.passes.norm_as_scale import norm_as_scale
-from needle_tvm.passes.plain_views import plain_views
-from needle_tvm.target import resolve
-from needle_tvm.torch_lowering import lowered
+from needle_tvm._tvm.names import relax
+from needle_tvm.frontend.torch import export as torch_export
+from needle_tvm.frontend.torch.lowering import lowered
+from needle_tvm.frontend.torch.passes.conv1d_as_conv2d import conv1d_as_conv2d
+from needle_tvm.frontend.torch.passes.conv_transpose import conv_transpose
+from needle_tvm.frontend.torch.passes.norm_as_scale import norm_as_scale
+from needle_tvm.frontend.torch.passes.plain_views import plain_views
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import legalize
 from needle_tvm.errors import MismatchError, StageError, TranslationError
+from needle_tvm.graph import legalize
 from needle_tvm.stages import STAGES
 
 torch = pytest.importorskip("torch")
@@ -197,7 +197,7 @@ def test_a_wrong_rule_is_refused_by_name(monkeypatch, stage):
     right = legalize.RULES["relax.tanh"]
 
     def wrong(builder, call):
-        from needle_tvm._tvm import topi
+        from needle_tvm._tvm.names import topi
 
         return builder.call_te(lambda x: topi.multiply(topi.tanh(x), 1.25), *call.args)
 
@@ -219,8 +219,8 @@ def test_disable_leaves_passes_out():
 
 
 def test_programs_are_those_of_their_seeds():
-    from needle_tvm.check.torch_draw import TorchProgram
-    from needle_tvm.check.torch_recipes import draw
+    from needle_tvm.check.campaign.torch.draw import TorchProgram
+    from needle_tvm.check.campaign.torch.recipes import draw
 
     for seed in range(20):
         program = draw(seed)
@@ -233,7 +233,7 @@ def test_programs_are_those_of_their_seeds():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_modules(seed):
-    from needle_tvm.check.torch_programs import judged
+    from needle_tvm.check.campaign.torch.programs import judged
 
     answer = judged({"kind": "torch", "seed": seed})
     assert answer["verdict"] in ("right", "refused"), answer["what"]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm import torch_decompositions, torch_ops
-from needle_tvm._tvm import relax
+from needle_tvm._tvm.names import relax
 from needle_tvm.errors import CompilationError, MismatchError, TranslationError
+from needle_tvm.frontend.torch import decompositions as torch_decompositions
+from needle_tvm.frontend.torch import ops as torch_ops
 
 from .torch_checks import STAGES, Applied, check
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from needle_tvm import trees
+from needle_tvm.artifact import trees
 from needle_tvm.errors import InputError
 
 nested = st.recursive(

@@ -15,16 +15,17 @@ import pytest
 import needle_tvm
 from needle.trace import trace
 from needle_tvm import __main__ as program
-from needle_tvm import graphs
-from needle_tvm._tvm import Schedule, tvm
+from needle_tvm._tvm.names import Schedule, tvm
 from needle_tvm.errors import StageError, TuningError
-from needle_tvm.records import rows, sqlite
-from needle_tvm.records.rows import GATED, MEASURED, REJECTED, Record, Trial
-from needle_tvm.records.store import Store
-from needle_tvm.schedule import cpu, products
-from needle_tvm.target import resolve
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.dense import cpu as products
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune import session, whole
 from needle_tvm.tune.options import Options
+from needle_tvm.tune.records import rows, sqlite
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
+from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 
 from ..waiting import PATIENCE, until
@@ -262,7 +263,7 @@ def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
             (tuner,) = [
                 child
                 for child in psutil.Process().children()
-                if any("needle_tvm.child" in part for part in command_of(child))
+                if any("needle_tvm.process.child" in part for part in command_of(child))
             ]
             killed.append(tuner.pid)
             tuner.kill()

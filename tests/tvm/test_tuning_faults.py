@@ -8,15 +8,15 @@ import psutil
 import pytest
 
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import tvm
-from needle_tvm.records.rows import GATED, REJECTED, Record, Verdict
-from needle_tvm.records.store import Store
-from needle_tvm.schedule import cpu
-from needle_tvm.target import resolve
-from needle_tvm.threads import thread_environment
+from needle_tvm._tvm.names import tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import cpu
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options
+from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Verdict
+from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 
 from .conftest import make_mlp, tensor

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from needle.backend_ndarray.accuracy import ulps
-from needle_tvm._tvm import Schedule, generated_source, module_of, te, tirx, tvm
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import Schedule, te, tirx, tvm
+from needle_tvm.lower.libraries import generated_source
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import module_of
 
 REFERENCES = {
     "exp": np.exp,

@@ -5,7 +5,8 @@ import pytest
 
 import needle_tvm
 from needle import nn
-from needle_tvm import artifact, runtime
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
 from needle_tvm.errors import InputError, ParameterError
 
 from .conftest import make_mlp, tensor

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from needle.ops.pool import AvgPool, MaxPool
-from needle_tvm._tvm import NODES, TE_NAMESPACE, module_of, nodes_in, te, tirx, topi, tvm
-from needle_tvm.schedule import cpu
-from needle_tvm.schedule.blocks import WRITTEN
-from needle_tvm.target import resolve
+from needle_tvm._tvm.names import TE_NAMESPACE, te, tirx, topi, tvm
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.blocks import WRITTEN
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, module_of, nodes_in
 
 from .test_partial import EVERY_WIDTH, TARGETS, run
 

@@ -8,13 +8,15 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm._tvm import calls_of, module_of, te, tvm, write_object
-from needle_tvm.memory import aligned_copy
-from needle_tvm.passes import winograd, winograd_te
-from needle_tvm.passes.winograd_te import WINDOW, Tiling, matrices
-from needle_tvm.schedule import cpu
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm._tvm.names import te, tvm
+from needle_tvm.frontend.translate import translate
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.conv import winograd, winograd_te
+from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling, matrices
+from needle_tvm.lower.libraries import write_object
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, module_of
 
 from .conftest import tensor
 

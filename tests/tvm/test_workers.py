@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from needle_tvm.errors import TuningError
-from needle_tvm.tune import workers
-from needle_tvm.tune.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Workers
+from needle_tvm.tune.measure import workers
+from needle_tvm.tune.measure.workers import CRASH, ERROR, MEMORY, OK, TIMEOUT, Limits, Workers
 
 from ..waiting import PATIENCE, until
 
@@ -313,7 +313,7 @@ def test_no_request_is_no_work(pool):
 
 PARENT = """
     import signal, sys, time
-    from needle_tvm.tune.workers import Limits, Workers
+    from needle_tvm.tune.measure.workers import Limits, Workers
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     function, fault = sys.argv[1:]
@@ -362,7 +362,13 @@ def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):
 @pytest.mark.parametrize("moment", [0.1, 0.3, 0.6, 1.0, 1.5])
 def test_nothing_outlives_a_parent_killed_while_tvm_is_imported(tmp_path, mark, moment):
     parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT), "needle_tvm._tvm:make_target", "hang"],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(PARENT),
+            "needle_tvm._tvm.names:make_target",
+            "hang",
+        ],
         env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
         cwd=Path(__file__).parents[2],
         stdout=subprocess.DEVNULL,

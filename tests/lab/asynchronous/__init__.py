@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from needle_tvm._tvm import NODES, nodes_in
+from needle_tvm.tir.functions import NODES, nodes_in
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[2] / "build" / "emulated"

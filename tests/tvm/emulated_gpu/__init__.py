@@ -20,8 +20,10 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from needle_tvm import cuda_driver, ffi, gpu, memory, nvcc
-from needle_tvm.gpu import Gpu
+from needle_tvm._tvm import ffi
+from needle_tvm.runtime import cuda_driver, memory
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target.gpu import Gpu
 
 from . import ptx
 

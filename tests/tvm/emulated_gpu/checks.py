@@ -17,9 +17,14 @@ from apps.contestants import build_model
 from needle.ops import REGISTRY
 from needle.testing import check_op
 from needle.trace import trace
-from needle_tvm import artifact, build, graphs, memory, parity, runtime
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
+from needle_tvm.check import parity
+from needle_tvm.frontend import graphs
+from needle_tvm.lower import build
+from needle_tvm.runtime import memory
 from needle_tvm.stages import STAGES
-from needle_tvm.target import resolve
+from needle_tvm.target.spec import resolve
 
 from . import install, load
 

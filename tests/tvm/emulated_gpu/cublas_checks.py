@@ -14,11 +14,16 @@ import needle_tvm
 from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import artifact, build, cublas, graphs, pipeline, products, runtime
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
+from needle_tvm.compiler import products
 from needle_tvm.errors import TargetError
-from needle_tvm.passes.library_products import Product, library_products
-from needle_tvm.target import resolve
-from needle_tvm.translate import translate
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.translate import translate
+from needle_tvm.kernels.dense.library_products import Product, library_products
+from needle_tvm.lower import build, pipeline
+from needle_tvm.target import cublas
+from needle_tvm.target.spec import resolve
 
 from . import (
     build_cublas,

@@ -7,8 +7,8 @@ outside ends the process's context, and here the process.
 import re
 from pathlib import Path
 
-from needle_tvm._tvm import tvm
-from needle_tvm.tune import services
+from needle_tvm._tvm.names import tvm
+from needle_tvm.tune.measure import services
 
 
 def serve(request):

@@ -10,9 +10,11 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle_tvm import cuda_driver, gpu, runtime
+from needle_tvm import runtime
 from needle_tvm.errors import CaptureError
-from needle_tvm.passes import cuda_graph
+from needle_tvm.lower import cuda_graph
+from needle_tvm.runtime import cuda_driver
+from needle_tvm.target import gpu
 
 from .checks import EMULATED, program
 

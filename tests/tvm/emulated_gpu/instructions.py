@@ -12,9 +12,10 @@ import pytest
 
 from kernel_lab import build, registry
 from kernel_lab.workload import Case
-from needle_tvm import nvcc
-from needle_tvm._tvm import IRModule, export_library, ldmatrix, mma, tvm
-from needle_tvm._tvm import tvmscript as T
+from needle_tvm._tvm.names import IRModule, ldmatrix, mma, tvm
+from needle_tvm._tvm.names import tvmscript as T
+from needle_tvm.lower.gpu_code import export_library
+from needle_tvm.target import nvcc
 
 from . import install, load, ptx
 

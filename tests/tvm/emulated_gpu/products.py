@@ -8,7 +8,7 @@ import pytest
 
 import needle as ndl
 from needle import ops
-from needle_tvm.schedule import gpu_tiles
+from needle_tvm.kernels.dense import gpu_tiles
 
 from .checks import program
 

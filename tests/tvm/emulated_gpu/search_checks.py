@@ -7,15 +7,15 @@ import pytest
 
 import needle_tvm
 from needle.trace import trace
-from needle_tvm import graphs
-from needle_tvm._tvm import tvm
-from needle_tvm.records.rows import GATED, REJECTED, Record, Trial, Verdict
-from needle_tvm.records.store import Store
-from needle_tvm.schedule import gpu
-from needle_tvm.schedule.gpu_knobs import is_noted
-from needle_tvm.target import resolve
-from needle_tvm.threads import thread_environment
+from needle_tvm._tvm.names import tvm
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels import gpu
+from needle_tvm.kernels.gpu_knobs import is_noted
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
+from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Trial, Verdict
+from needle_tvm.tune.records.store import Store
 from tests.tvm.conftest import make_mlp, tensor
 
 from . import faulty

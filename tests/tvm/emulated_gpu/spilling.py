@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from needle_tvm import nvcc
-from needle_tvm.tune import services
+from needle_tvm.target import nvcc
+from needle_tvm.tune.measure import services
 
 _compile_cubin = nvcc.compile_cubin
 

@@ -13,10 +13,14 @@ import needle_tvm
 from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import artifact, build, graphs, parity, runtime
-from needle_tvm.schedule import gpu_tensor_core
-from needle_tvm.target import resolve
-from needle_tvm.tolerance import relative_tolerance
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact
+from needle_tvm.artifact.tolerance import relative_tolerance
+from needle_tvm.check import parity
+from needle_tvm.frontend import graphs
+from needle_tvm.kernels.dense import gpu_tensor_core
+from needle_tvm.lower import build
+from needle_tvm.target.spec import resolve
 
 from .products import batched, convolution, dense, drawn, heads, transposed
 

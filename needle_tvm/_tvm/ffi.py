@@ -1,0 +1,90 @@
+"""tvm_ffi and TVM's runtime library, loaded without the compiler and without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm import versions
+from needle_tvm.errors import InstallError
+
+# Registered by TVM's runtime library, so also where the compiler has been imported.
+_VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
+
+_CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
+
+_load_lock = threading.Lock()
+
+
+def load_ffi() -> Any:
+    """The tvm_ffi module, with TVM's runtime library in the process."""
+    with _load_lock:
+        with torch_left_out():
+            try:
+                import tvm_ffi
+            except ImportError as error:
+                raise InstallError(
+                    f"tvm_ffi cannot be imported ({error}): {versions.INSTALL_HINT}"
+                ) from None
+        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
+            folder = versions.tvm_library_folder()
+            if folder is None:
+                raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
+            ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+        return tvm_ffi
+
+
+def load_library(code: bytes, *, stays: bool = False) -> Any:
+    """The module of a compiled library, from a private copy of its bytes.
+
+    The loader hands out what it has already loaded under a path's name, whatever the file holds
+    by now, and a file that is overwritten changes under the process that runs it: so the copy has
+    a name of its own, which is gone once it is loaded. The module and every function of it keep the
+    library in the process; with the last of them it is unloaded, unless it `stays`.
+    """
+    ffi = load_ffi()
+    with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
+        copy = Path(folder) / f"{Path(folder).name}.so"
+        copy.write_bytes(code)
+        return ffi.load_module(str(copy), keep_module_alive=stays)
+
+
+def load_cuda_runtime() -> Any:
+    """As `load_ffi`, with TVM's functions for CUDA too; InstallError where they do not load."""
+    ffi = load_ffi()
+    with _load_lock:
+        if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
+            folder = versions.tvm_library_folder()
+            if folder is None:
+                raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
+            try:
+                ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
+            except OSError as error:  # it is linked to the toolkit's libcudart and the driver
+                raise InstallError(
+                    f"TVM's runtime for CUDA cannot be loaded ({error}): it takes the NVIDIA "
+                    "driver and CUDA 13's libcudart, as in pip install nvidia-cuda-runtime"
+                ) from None
+    return ffi
+
+
+@contextlib.contextmanager
+def torch_left_out() -> Iterator[None]:
+    """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
+
+    Both import it wherever it is installed, for conversions that are not used here: arrays cross
+    over DLPack. Where the process has imported PyTorch itself, nothing is left out.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

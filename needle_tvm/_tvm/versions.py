@@ -1,0 +1,137 @@
+"""Which TVM this project is written for, and what is installed. Imports neither TVM nor needle."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from needle_tvm.errors import InstallError
+
+# The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
+# `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
+TVM = "0.27.0.post1"
+FFI = "0.1.14.post1"
+
+INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
+
+
+UNKNOWN = "unknown"  # of what is there without telling its version
+
+_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # that write theirs to a file, too
+_VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
+
+
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution, None where it is not installed or does not tell.
+
+    TVM and tvm-ffi tell it also where they are unpacked without their metadata. Imports neither.
+    """
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        folder = _folder(_PACKAGES.get(distribution))
+    try:
+        found = _VERSION.search((folder / "_version.py").read_text()) if folder else None
+    except (OSError, ValueError):
+        found = None
+    return found.group(1) if found else None
+
+
+def check_pins() -> None:
+    """Raise InstallError unless the TVM and tvm-ffi installed are the pair this project pins."""
+    for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
+        found = installed(name)
+        if found is None and name == "apache-tvm" and _folder("tvm") is not None:
+            continue  # unpacked, and it does not tell
+        if found != wanted:
+            raise InstallError(
+                f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
+                f"(other pairs crash the tuner): {INSTALL_HINT}"
+            )
+
+
+def _folder(package: str | None) -> Path | None:
+    """Where a package lies; found without importing it."""
+    spec = PathFinder.find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def tvm_library_folder() -> Path | None:
+    """Where TVM's shared libraries lie; found without importing TVM. None when not installed."""
+    folder = _folder("tvm")
+    return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
+
+
+@functools.cache
+def compiler_identity() -> str:
+    """What tells one TVM compiler from another: LLVM is linked into it, so this covers LLVM too.
+
+    The SHA-256 the wheel records for the library, with the file's size and time, which change when
+    someone puts another build in its place.
+    """
+    recorded = _recorded_compiler()
+    library = _compiler_library()
+    if library is None:
+        return recorded or "none"
+    stat = library.stat()
+    return f"{recorded}-{stat.st_size}-{stat.st_mtime_ns}"
+
+
+@functools.cache  # the wheel's record has thousands of lines
+def _recorded_compiler() -> str:
+    """The SHA-256 the wheel records for TVM's compiler library; empty where there is no wheel."""
+    if installed("apache-tvm") is not None:
+        for file in metadata.files("apache-tvm") or []:
+            if file.name == "libtvm_compiler.so" and file.hash is not None:
+                return file.hash.value
+    return ""
+
+
+def _compiler_library() -> Path | None:
+    folder = tvm_library_folder()
+    library = folder / "libtvm_compiler.so" if folder is not None else None
+    return library if library is not None and library.is_file() else None
+
+
+@functools.cache
+def source_digest() -> str:
+    """SHA-256 over the sources of needle and needle_tvm: an edited rule is another compiler."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parents[1]
+    for root in (here.with_name("needle"), here):  # always installed together
+        for path in sorted([*root.rglob("*.py"), *root.rglob("*.cc")]):
+            name = f"{root.name}/{path.relative_to(root)}"
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def pair() -> dict[str, str]:
+    """The versions of TVM and tvm-ffi that are installed: what an artifact needs to be loaded."""
+    return {
+        "tvm": installed("apache-tvm") or TVM,
+        "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
+    }
+
+
+def stamp() -> dict[str, str]:
+    """Versions that decide what is compiled: part of every cache key and of every manifest."""
+    return {
+        "needle": installed("needle-dl") or "source",
+        "sources": source_digest(),
+        **pair(),
+        "compiler": compiler_identity(),
+    }
+
+
+def provenance() -> dict[str, str]:
+    """`stamp` without what belongs to this installation: two machines with the same packages write
+    the same manifest, although their compilers' files are not of the same time."""
+    library = _compiler_library()
+    size = library.stat().st_size if library is not None else 0
+    return {**stamp(), "compiler": f"{_recorded_compiler()}-{size}"}

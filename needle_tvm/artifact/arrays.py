@@ -1,0 +1,66 @@
+"""Arrays as users hand them over: what is taken for one, and how it is named. No TVM, no needle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle_tvm.artifact import bfloat16
+from needle_tvm.errors import InputError
+
+
+def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """A NumPy array, anything with `__dlpack__`, or what NumPy understands, as a NumPy array.
+
+    The memory is shared where it can be; a PyTorch tensor that asks for gradients is detached.
+    Raises InputError, beginning with `what`, for what is no array, for one that cannot be read (a
+    sparse one, one on another device), and for a masked one: NumPy would drop the mask, and what it
+    hides would be data again.
+    """
+    if type(value) is np.ndarray:
+        return value
+    refusal = mask_refusal(value)
+    if refusal is not None:
+        raise InputError(f"{what}: {refusal}")
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "__dlpack__"):
+            return bfloat16.to_array(value)
+        array = np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if getattr(value, "requires_grad", False):
+            return as_numpy(value.detach(), what)
+        raise InputError(
+            f"{what} is a {type(value).__name__} that cannot be read: {error}"
+        ) from error
+    if array.dtype == object:
+        named = "None" if value is None else f"a value of type {type(value).__name__}"
+        raise InputError(f"{what} is {named}, not an array of numbers")
+    return array
+
+
+def mask_refusal(value: Any) -> str | None:
+    """Why a masked array, also in nested lists and tuples, is not taken; None where there is none.
+
+    As `needle.backend_ndarray.masked`, which the runtime does without.
+    """
+    if isinstance(value, np.ndarray):
+        if type(value) is np.ndarray or not hasattr(value, "mask"):
+            return None
+        return (
+            f"{type(value).__name__} has a mask, which a tensor cannot keep; give "
+            "x.filled(value), or x.data where the mask does not matter"
+        )
+    if isinstance(value, (list, tuple)):
+        kinds = set(map(type, value))  # of most lists one: a long list of numbers costs little
+        if any(issubclass(kind, (np.ndarray, list, tuple)) for kind in kinds):
+            return next(filter(None, map(mask_refusal, value)), None)
+    return None
+
+
+def describe(shape: Sequence[int], dtype: str) -> str:
+    """A shape and dtype in an error or a table: "float32(4, 16)"."""
+    return f"{dtype}({', '.join(str(extent) for extent in shape)})"

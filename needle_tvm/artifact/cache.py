@@ -1,0 +1,201 @@
+"""Where compiled models are kept between runs. Imports neither needle nor TVM.
+
+An entry is an artifact directory without weights, named by the SHA-256 of everything that decides
+what the compiler produces: so a changed model, target or version is another entry and nothing
+stale is ever served.
+
+What is in the cache is executed. So all of it, from its folder down, is made for its owner alone,
+and nothing is used that anybody but this user and root can have put there: `checked` asks that of
+an entry, `check` of the record store, before either is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import pwd
+import re
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm import versions
+from needle_tvm.artifact import artifact
+from needle_tvm.errors import ArtifactError, InstallError
+from needle_tvm.process import atomic
+from needle_tvm.target.precision import FLOAT32
+
+CACHE_VARIABLE = "NEEDLE_CACHE_DIR"
+ARTIFACTS, RECORDS = "artifacts", "records"
+
+_PRIVATE = 0o700
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022  # the bits of a mode
+_OURS = re.compile(rf"{ARTIFACTS}|\.?{RECORDS}(\..*)?", re.DOTALL)  # names in the cache's folder
+_SYSTEMS = ("/tmp", "/var/tmp", "/dev/shm")  # folders that belong to nobody
+
+
+def root() -> Path:
+    """The cache's folder: `NEEDLE_CACHE_DIR`, else the user's cache folder."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        import platformdirs
+    except ImportError as error:
+        raise InstallError(
+            f"the user's cache folder is found by the package platformdirs ({error}): "
+            f"pip install platformdirs, or set {CACHE_VARIABLE}"
+        ) from None
+    return Path(platformdirs.user_cache_dir("needle", appauthor=False))
+
+
+def key(
+    *,
+    graph: str,
+    target: dict[str, Any],
+    stage: str,
+    search: dict[str, Any],
+    disable: Collection[str] = (),
+    products: dict[str, Any] | None = None,
+    precision: str = FLOAT32,
+) -> dict[str, Any]:
+    """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
+    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it,
+    `products` what `products.Choice.key` is, `precision` what products' operands are rounded to.
+    """
+    return {
+        "graph": graph,
+        "target": target,
+        "stage": stage,
+        "precision": precision,
+        "search": search,
+        "disable": sorted(disable),
+        "products": products,
+        "versions": versions.stamp(),
+    }
+
+
+def entry(key: dict[str, Any]) -> Path:
+    """The folder this key's artifact has, or would have."""
+    digest = _digest(key)
+    return root() / ARTIFACTS / digest[:2] / digest
+
+
+def _digest(key: Any) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def writing(entry: Path) -> Iterator[Path]:
+    """As `artifact.writing`, for an entry: everything is made for its owner alone.
+
+    What killed processes have left in the cache is removed. Raises ArtifactError where the entry
+    cannot be written, or its folders belong to others.
+    """
+    try:
+        make_private(entry.parent)
+        for folder in (root() / ARTIFACTS).iterdir():
+            atomic.remove_abandoned(folder)
+    except OSError as error:
+        raise ArtifactError(f"{entry}: cannot be written ({error})") from error
+    with artifact.writing(entry, private=True) as folder:
+        yield folder
+
+
+def checked(entry: Path) -> dict[str, Any]:
+    """The manifest of an entry that may be used.
+
+    Raises ArtifactError as `check` and `artifact.check_files` do, and where it is the entry of
+    another key than it is named by.
+    """
+    check(entry)
+    manifest = artifact.check_files(entry)
+    if _digest(manifest.get("key")) != entry.name:
+        raise ArtifactError(f"{entry}: is the entry of another key")
+    return manifest
+
+
+def holds(path: Path) -> bool:
+    """Whether a path lies in the cache's folder."""
+    try:
+        return path.absolute().is_relative_to(root().absolute())
+    except InstallError:  # there is no such folder
+        return False
+
+
+def check(place: Path) -> None:
+    """Raise ArtifactError unless this user and root alone can have written a folder of the cache.
+
+    That is asked of the cache's own folder, of all below it down to `place`, and of what is in
+    there: who may write a folder may give its names to other files. What lies above is the user's
+    choice, and not asked: who can put another folder in the cache's place owns that folder.
+    """
+    found = _way(place)
+    try:
+        for path in found:
+            _check_one(path, path.stat() if path == found[0] else path.lstat())
+        for path in place.iterdir():
+            _check_one(path, path.lstat())
+    except OSError as error:
+        raise ArtifactError(f"{place}: cannot be read ({error})") from None
+
+
+def make_private(place: Path) -> None:
+    """Make the cache's folders down to `place`, for their owner alone.
+
+    Those that are there and ours are made so. Raises ArtifactError where one cannot be: it belongs
+    to another user, or is the cache's own folder, open to others, and holds other things as well.
+    OSError where one cannot be made.
+    """
+    found = _way(place)
+    found[0].parent.mkdir(parents=True, exist_ok=True)
+    for path in found:
+        try:
+            path.mkdir(_PRIVATE)
+            path.chmod(_PRIVATE)  # whatever the umask
+        except FileExistsError:
+            is_root = path == found[0]
+            status = path.stat() if is_root else path.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if ours and status.st_mode & (_OTHERS_WRITE if is_root else _OTHERS):
+                if not is_root or _holds_the_cache_alone(path):
+                    path.chmod(_PRIVATE)
+                    status = path.stat()
+            _check_one(path, status)
+
+
+def _way(place: Path) -> list[Path]:
+    """The cache's folder and those below it, down to `place`."""
+    top = root().absolute()
+    names = place.absolute().relative_to(top).parts
+    return list(itertools.accumulate(names, Path.joinpath, initial=top))
+
+
+def _holds_the_cache_alone(folder: Path) -> bool:
+    names = [path.name for path in folder.iterdir()]
+    return str(folder.resolve()) not in _SYSTEMS and all(map(_OURS.fullmatch, names))
+
+
+def _check_one(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        why = "is a link"
+    elif status.st_uid not in (os.geteuid(), 0):
+        why = f"belongs to {_user(status.st_uid)}"
+    elif status.st_mode & _OTHERS_WRITE:
+        why = f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    else:
+        return
+    raise ArtifactError(
+        f"{path}: {why}; the cache ({CACHE_VARIABLE}) takes only what you or root alone can write"
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

@@ -1,0 +1,1 @@
+"""Programs drawn at random, each computed by others and compared at every stage."""

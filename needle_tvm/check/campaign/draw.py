@@ -1,0 +1,189 @@
+"""Programs drawn at random over the whole registry of ops.
+
+An op of which nothing is known here is applied to what its own samples are made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import needle as ndl
+from needle.backend_ndarray.dtypes import DTYPES, is_floating
+from needle.op import REGISTRY, Op
+from needle.samples import Arg
+from needle_tvm.check.campaign.drawer import REFUSALS, Drawer, Made, Unfit
+from needle_tvm.check.campaign.layers import LAYERS
+from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
+from needle_tvm.check.campaign.recipes import BUILDERS
+
+_NAMES = sorted(REGISTRY)
+# Steps drawn, of which about two thirds are needed. The time of a program is LLVM's, which grows
+# with its size, so that small programs find more in an hour.
+_LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
+_SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
+_KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+
+
+def draw(seed: int, gradient: bool = False) -> Program:
+    """The program of a seed, of 5 to 60 steps; with gradients taken inside, of 5 to 30."""
+    rng = random.Random(f"{seed} {gradient}")
+    d = Drawer(rng, gradient)
+    wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
+    if gradient:  # which make about twice as many ops again
+        wanted = max(_LENGTHS[0], wanted // 2)
+    for _ in range(rng.randint(1, 3)):
+        d.leaf(d.shape(), kind=INPUT)
+    while True:
+        for _ in range(20 * wanted):
+            if len(d.steps) >= wanted:
+                break
+            _propose(d)
+        drawn = d.needed_program()
+        if len(drawn.steps) >= _LENGTHS[0]:
+            return _with_gradient(drawn) if gradient else drawn
+        wanted += _LENGTHS[0]
+
+
+def _propose(d: Drawer) -> None:
+    """One op, an indexing, a line with Python numbers, or a few layers; or nothing."""
+    kind = d.rng.choices(["op", "getitem", "python", "layers"], [62, 12, 10, 16])[0]
+    if kind == "op":
+        _op(d, REGISTRY[d.rng.choice(_NAMES)])
+    elif kind == "getitem":
+        value = d.pick(lambda v: len(v.shape) > 0)
+        if value is not None:
+            d.add(f"{{0}}[{d.key(value.shape)}]", value)
+    elif kind == "python":
+        _python(d)
+    else:
+        with contextlib.suppress(Unfit):  # its steps so far stay
+            d.rng.choice(LAYERS)(d)
+
+
+def _op(d: Drawer, cls: type[Op]) -> None:
+    builder = BUILDERS.get(cls.name)
+    if builder is not None and d.rng.random() < 0.9:
+        if builder(d, cls):
+            return
+    elif cls.arity in (1, 2, 3) and d.rng.random() < 0.9 and generic(d, cls):
+        return
+    _by_sample(d, cls)
+
+
+def generic(d: Drawer, cls: type[Op]) -> bool:
+    """Operands that broadcast, attributes by their names."""
+    assert cls.arity is not None
+    low, high = _domain(cls)
+    first = d.pick() or d.leaf(d.shape())
+    if (low, high) != (-2.0, 2.0) and is_floating(first.dtype):
+        moved = d.within(first, low, high)
+        if moved is None:
+            return False
+        first = moved
+    attributes = _attributes(d, cls, first.shape)
+    if attributes is None:
+        return False
+    others = [d.like(first) for _ in range(cls.arity - 1)]
+    return d.apply(cls, attributes, first, *others)
+
+
+def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
+    """Arguments of an op's class for a first operand of that shape; None where one is of a
+    name that is not known here."""
+    found = []
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        drawn = _ATTRIBUTES.get(field.name)
+        if drawn is None:
+            return None
+        found.append(f"{field.name}={drawn(d, shape)}")
+    return ", ".join(found)
+
+
+def _by_sample(d: Drawer, cls: type[Op]) -> None:
+    """One of the op's own samples: its attributes, on leaves of its shapes."""
+    sample = d.rng.choice(list(cls.samples))
+    dtype = d.dtype()
+    texts: list[str] = []
+    leaves: list[Made] = []
+
+    def place(arg: Any) -> str:
+        if isinstance(arg, list):
+            return f"ops.make_tuple({', '.join(map(place, arg))})"
+        assert isinstance(arg, Arg)
+        leaves.append(d.leaf(arg.shape, arg.dtype or dtype, arg.low, arg.high))
+        return f"{{{len(leaves) - 1}}}"
+
+    before = len(d.values)
+    texts = [place(arg) for arg in sample.inputs]
+    attributes = ", ".join(f"{k}={v!r}" for k, v in sample.attributes.items())
+    text = f"ops.{cls.__name__}({attributes})({', '.join(texts)})"
+    for results in (1, 2, 3, 4):
+        if d.add(text, *leaves, results=results):
+            return
+    del d.values[before:]
+
+
+def _python(d: Drawer) -> None:
+    """Operators as people write them."""
+    a = d.pick() or d.leaf(d.shape())
+    scalar = d.rng.choice(_SCALARS)
+    text = d.rng.choice(_LINES).replace("S", scalar)
+    operands = [a] if "{1}" not in text else [a, d.like(a)]
+    d.add(text, *operands)
+
+
+_LINES = (
+    "{0} + S", "S - {0}", "{0} * S", "{0} / S", "S / ({0} * {0} + 1)", "-{0}", "{0} - {1}",
+    "{0} + {1}", "{0} * {1}", "{0} / (ops.abs({1}) + 1)", "{0} > S", "{0} <= {1}", "{0} == {1}",
+    "ops.where({0} > {1}, {0}, {1})", "(ops.abs({0}) + 0.5) ** S", "(ops.abs({0}) + 0.5) ** {1}",
+    "{0}.sum()", "{0}.mean(-1)", "{0}.transpose()", "{0}.reshape(-1)", "{0}.astype('float32')",
+    "{0}.astype('float64')", "{0}.astype('int32')", "ops.exp(ops.tanh({0}))", "ops.detach({0})",
+    "ops.log(ops.exp(ops.tanh({0})) + S * S + 1)", "{0} * {0} + {0}", "1 - ops.tanh({0})",
+)  # fmt: skip
+
+
+def _domain(cls: type[Op]) -> tuple[float, float]:
+    """The range of an op's first operand, by its samples."""
+    for sample in cls.samples:
+        if sample.inputs and isinstance(sample.inputs[0], Arg):
+            return sample.inputs[0].low, sample.inputs[0].high
+    return -2.0, 2.0
+
+
+def _with_gradient(program: Program) -> Program:
+    """Gradients for the leaves that one reaches, with the program returned as it is where none
+    does."""
+    floats = [
+        i
+        for i, leaf in enumerate(program.leaves)
+        if is_floating(leaf.dtype) and leaf.kind != CONSTANT
+    ]
+    reached = []
+    for i in floats:
+        try:
+            one = dataclasses.replace(program, gradient=(i,))
+            model, inputs = one.load()
+            model(*[ndl.Tensor(x) for x in inputs])
+        except (AttributeError, *REFUSALS):  # grad is None; nothing requires one
+            continue
+        reached.append(i)
+    return dataclasses.replace(program, gradient=tuple(reached))
+
+
+# Attributes by name
+
+
+_ATTRIBUTES: dict[str, Callable[[Drawer, tuple[int, ...]], Any]] = {
+    "axis": lambda d, shape: d.axis(shape),
+    "axes": lambda d, shape: d.axes(shape),
+    "keepdims": lambda d, shape: d.rng.choice([True, False]),
+    "eps": lambda d, shape: d.rng.choice([1e-5, 1e-3, 0.1]),
+    "correction": lambda d, shape: d.rng.choice([0, 1]),
+    "dtype": lambda d, shape: repr(d.rng.choice(DTYPES)),
+    "scalar": lambda d, shape: d.rng.choice(_SCALARS[:-1]),
+    "kind": lambda d, shape: repr(d.rng.choice(_KINDS)),
+}

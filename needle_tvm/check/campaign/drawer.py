@@ -1,0 +1,299 @@
+"""A random program in the making: its values, its steps, and what a next step can be given.
+
+Values are computed on the way, so that what an op refuses, or what leaves the range of numbers, is
+drawn again: as in NNSmith (Liu et al., "NNSmith: Generating Diverse and Valid Test Cases for Deep
+Learning Compilers", ASPLOS 2023), whose solver an eager framework makes needless.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import needle as ndl
+from needle import nn, ops
+from needle.autograd import topological_order
+from needle.backend_ndarray.dtypes import DTYPES, is_floating, is_half
+from needle.op import Op
+from needle.ops._keys import Range
+from needle.trace import Graph, trace
+from needle_tvm.check.campaign.program import CONSTANT, INPUT, PARAMETER, Leaf, Program, Step
+from needle_tvm.frontend.bounds import widened
+
+_EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
+_MOST_ELEMENTS = 1 << 13
+# Of the few programs whose rows and sums are too long for what rules do with most.
+_LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
+_MOST_OF_LARGE = 1 << 18
+_MOST_RANK = 5
+REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError, RuntimeError)
+
+
+@dataclasses.dataclass
+class Made:
+    """A value so far: of leaf number `leaf`, or of the steps."""
+
+    tensor: Any
+    leaf: Leaf | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.tensor.dtype)
+
+
+class Unfit(Exception):
+    """A line that cannot be computed, or whose result leaves the range of numbers."""
+
+
+class Drawer:
+    def __init__(self, rng: random.Random, gradient: bool) -> None:
+        self.rng = rng
+        self.values: list[Made] = []
+        self.steps: list[tuple[str, list[Made], list[Made]]] = []
+        dtype = rng.choices(
+            ["float32", "float64", "float16", "bfloat16", "mixed"], [50, 15, 8, 8, 19]
+        )[0]
+        self._dtypes = DTYPES if dtype == "mixed" else (dtype,)
+        self._special = not gradient and rng.random() < 0.07
+        self._empty = rng.random() < 0.05
+        self.set_size(is_large=rng.random() < 0.06)
+        self._used: set[int] = set()
+
+    def set_size(self, is_large: bool) -> None:
+        self._is_large = is_large
+        self._extents = _LARGE_EXTENTS if is_large else _EXTENTS
+        self._most = _MOST_OF_LARGE if is_large else _MOST_ELEMENTS
+
+    def needed_program(self) -> Program:
+        """What was drawn, but for what no output needs."""
+        rng = self.rng
+        made = [value for _, _, results in self.steps for value in results]
+        sinks = [value for value in made if id(value) not in self._used]
+        sinks.sort(key=lambda value: -len(self._needed([value])))
+        returned = sinks[: rng.randint(1, 6)] or self.values[-1:]
+        if rng.random() < 0.3:
+            returned += rng.sample(self.values, 1)  # shared, an input, a parameter, or twice
+        rng.shuffle(returned)
+        needed = self._needed(returned)
+        steps = [step for step in self.steps if any(id(value) in needed for value in step[2])]
+        leaves = [v for v in self.values if v.leaf and (id(v) in needed or rng.random() < 0.02)]
+        if not any(v.leaf and v.leaf.kind == INPUT for v in leaves):
+            leaves.insert(0, self.values[0])  # what a model is called with, if only to be ignored
+        numbers = {id(v): i for i, v in enumerate(leaves)}
+        for _, _, results in steps:
+            for value in results:
+                numbers[id(value)] = len(numbers)
+        return Program(
+            tuple(v.leaf for v in leaves if v.leaf),
+            tuple(
+                Step(text, tuple(numbers[id(v)] for v in operands), len(results))
+                for text, operands, results in steps
+            ),
+            tuple(numbers[id(v)] for v in returned),
+        )
+
+    def _needed(self, returned: Sequence[Made]) -> set[int]:
+        needed = {id(value) for value in returned}
+        for _, operands, results in reversed(self.steps):
+            if any(id(value) in needed for value in results):
+                needed.update(id(value) for value in operands)
+        return needed
+
+    # Leaves and steps
+
+    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+        """Extents that fit into memory, with 1, primes and, in some programs, 0 among them."""
+        rank = self.rng.choices(range(_MOST_RANK), [4, 20, 34, 26, 16])[0] if rank is None else rank
+        shape: list[int] = []
+        for _ in range(rank):
+            room = self._most // max(1, math.prod(shape))
+            fitting = [n for n in self._extents if n <= room]
+            shape.append(self.rng.choice(fitting or [1]))
+        if self._empty and shape and self.rng.random() < 0.2:
+            shape[self.rng.randrange(rank)] = 0
+        return tuple(shape)
+
+    def dtype(self) -> str:
+        return self.rng.choice(self._dtypes)
+
+    def float_dtype(self) -> str:
+        dtypes = [dtype for dtype in self._dtypes if is_floating(dtype)]
+        return self.rng.choice(dtypes)
+
+    def leaf(
+        self,
+        shape: Sequence[int],
+        dtype: str | None = None,
+        low: float = -2.0,
+        high: float = 2.0,
+        kind: str | None = None,
+    ) -> Made:
+        """A new input, parameter or constant."""
+        kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
+        dtype = dtype or self.dtype()
+        if not is_floating(dtype) and round(low) == round(high):  # a weight's
+            low, high = -2.0, 3.0
+        special = self._special and self.rng.random() < 0.5
+        special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # no index
+        leaf = Leaf(kind, tuple(shape), dtype, self.rng.randrange(1000), low, high, special)
+        array = eval(leaf.expression(), {"np": np})
+        made = Made(ndl.Tensor(array, device=ndl.cpu_numpy(), requires_grad=False), leaf)
+        self.values.append(made)
+        return made
+
+    def add(self, text: str, *operands: Made, results: int = 1) -> list[Made] | None:
+        """A step, if it can be computed and its results stay within range; what it makes."""
+        code = text.format(*(f"v[{i}]" for i in range(len(operands))))
+        tensors = [operand.tensor for operand in operands]
+
+        def line(*v: Any) -> Any:
+            return eval(code, {**_NAMESPACE, "v": v})
+
+        try:
+            if self._is_large and not self._fits(trace(line, *tensors)):
+                return None
+            with ndl.no_grad(), np.errstate(all="ignore"):
+                out = line(*tensors)
+        except REFUSALS:
+            return None
+        if isinstance(out, ndl.Tensor) is not (results == 1):
+            return None
+        parts = [out] if results == 1 else list(out)
+        if len(parts) != results or not all(self._is_in_range(part) for part in parts):
+            return None
+        made = [Made(part) for part in parts]
+        self.steps.append((text, list(operands), made))
+        self._used.update(id(operand) for operand in operands)
+        self.values += made
+        return made
+
+    def one(self, text: str, *operands: Made) -> Made:
+        """A step of one result; `Unfit` where there is none."""
+        made = self.add(text, *operands)
+        if made is None:
+            raise Unfit
+        return made[0]
+
+    def _fits(self, graph: Graph) -> bool:
+        """Whether nothing in it is too large: products of two large ones can be."""
+        specs = [spec for node in topological_order(graph.outputs) for spec in node.specs]
+        return all(math.prod(spec.shape) <= 4 * self._most for spec in specs)
+
+    def _is_in_range(self, tensor: Any) -> bool:
+        if tensor.size > 4 * self._most or len(tensor.shape) > 6:
+            return False
+        values = widened(tensor.numpy())
+        if values.dtype == bool or not values.size or (values.dtype.kind == "i" and self._special):
+            return True
+        largest = 200 if is_half(tensor.dtype) else 1e4
+        finite = np.isfinite(values)
+        if not finite.all() and not self._special:
+            return False
+        return bool(np.abs(values.astype(np.float64)).max(where=finite, initial=0.0) <= largest)
+
+    def pick(self, accept: Callable[[Made], bool] = lambda value: True) -> Made | None:
+        """A value that is there already: rather one that nobody has read yet."""
+        fitting = [value for value in self.values if accept(value)]
+        fresh = [value for value in fitting if id(value) not in self._used]
+        if fresh and self.rng.random() < 0.6:
+            fitting = fresh
+        return self.rng.choice(fitting) if fitting else None
+
+    def floating(self, least_rank: int = 0) -> Made:
+        """A floating-point value of so many axes or more."""
+        found = self.pick(lambda v: is_floating(v.dtype) and len(v.shape) >= least_rank)
+        if found is None:
+            rank = self.rng.randint(max(1, least_rank), 4)
+            found = self.leaf(self.shape(rank), self.float_dtype())
+        return found
+
+    def like(self, value: Made, dtype: str | None = None) -> Made:
+        """A value that broadcasts against another: one that is there, or a leaf."""
+        shape = value.shape
+        if self.rng.random() < 0.6:
+            found = self.pick(
+                lambda v: _broadcasts(v.shape, shape) and (dtype is None or v.dtype == dtype)
+            )
+            if found is not None:
+                return found
+        shape = tuple(1 if self.rng.random() < 0.2 else n for n in shape)
+        cut = self.rng.choice([0, 0, 0, self.rng.randint(0, len(shape))])
+        return self.leaf(shape[cut:], dtype or self.dtype())
+
+    def apply(self, cls: type[Op], attributes: str, *operands: Made, results: int = 1) -> bool:
+        places = ", ".join(f"{{{i}}}" for i in range(len(operands)))
+        text = f"ops.{cls.__name__}({attributes})({places})"
+        return self.add(text, *operands, results=results) is not None
+
+    def within(self, value: Made, low: float, high: float) -> Made | None:
+        """A value moved into [low, high), in two steps; itself where it lies there."""
+        array = widened(value.tensor.numpy())
+        if array.size and low <= array.min() and array.max() < high:
+            return value
+        made = self.add(f"ops.sigmoid({{0}}) * {high - low:g} + {low:g}", value)
+        return made[0] if made else None
+
+    # Axes and keys
+
+    def axis(self, shape: tuple[int, ...]) -> int:
+        return self.rng.randrange(-len(shape), len(shape)) if shape else 0
+
+    def axes(self, shape: tuple[int, ...]) -> str:
+        """None, one axis, or several in any order, counted from either end."""
+        if self.rng.random() < 0.2 or not shape:
+            return "None"
+        if self.rng.random() < 0.4:
+            return str(self.axis(shape))
+        chosen = self.rng.sample(range(len(shape)), self.rng.randint(1, len(shape)))
+        return str(tuple(a - len(shape) if self.rng.random() < 0.4 else a for a in chosen))
+
+    def slice(self, extent: int) -> str:
+        """One as Python writes it: any part, any step but 0."""
+        rng = self.rng
+        ends = [
+            "" if rng.random() < 0.4 else str(rng.randint(-extent - 1, extent + 1)) for _ in "ab"
+        ]
+        step = rng.choice(["", "", "", ":2", ":-1", ":3", ":-2"])
+        return ":".join(ends) + step
+
+    def key(self, shape: tuple[int, ...]) -> str:
+        """An index as NumPy takes it."""
+        rng, parts = self.rng, []
+        for extent in shape[: rng.randint(1, len(shape))]:
+            kind = rng.choices(["slice", "int", "list", "ellipsis", "all"], [40, 25, 10, 5, 20])[0]
+            if kind == "int" and extent:
+                parts.append(str(rng.randrange(-extent, extent)))
+            elif kind == "list" and extent:
+                picks = [rng.randrange(-extent, extent) for _ in range(rng.randint(1, 4))]
+                parts.append(f"np.array({picks})")
+            elif kind == "ellipsis" and "..." not in parts:
+                parts.append("...")
+            else:
+                parts.append(self.slice(extent) if kind == "slice" else ":")
+        for _ in range(rng.choices([0, 1, 2], [80, 14, 6])[0]):
+            parts.insert(rng.randint(0, len(parts)), "None")
+        return ", ".join(parts)
+
+
+_NAMESPACE = {
+    "np": np,
+    "ndl": ndl,
+    "ops": ops,
+    "nn": nn,
+    "Range": Range,
+    "inf": math.inf,
+    "nan": math.nan,
+}
+
+
+def _broadcasts(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return all(a == b or 1 in (a, b) for a, b in zip(one[::-1], other[::-1], strict=False))

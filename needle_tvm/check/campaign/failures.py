@@ -1,0 +1,113 @@
+"""What is kept of a program that fails: a script that shows it by itself, made short."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from needle_tvm.check.campaign.judge import TORCH, Variant
+from needle_tvm.check.campaign.program import Program
+from needle_tvm.check.campaign.shrink import shrunk
+from needle_tvm.check.campaign.verdicts import FOREIGN, VARIANTS, WRONG, place
+from needle_tvm.tune.measure.workers import CRASH, MEMORY, TIMEOUT
+from needle_tvm.words import one_line
+
+FAILURES = (WRONG, FOREIGN, CRASH, TIMEOUT, MEMORY)
+
+Judge = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+_HEAD = """\
+# {verdict} at {where}: {what}
+# {kind}, seed {seed}. Ends with 1, or is killed, as long as that is so; with 0 once it is mended.
+"""
+
+_BY_SOURCE = """
+{source}
+if __name__ == "__main__":
+    from needle_tvm.check.campaign.judge import rerun
+
+    raise SystemExit(rerun(lambda: (type(model)().eval(), inputs), {variants!r}))
+"""
+
+_BY_REQUEST = """
+if __name__ == "__main__":
+    from {home} import rerun_request
+
+    raise SystemExit(rerun_request({request!r}))
+"""
+
+_HOMES = ("needle_tvm.check.campaign.judge", "needle_tvm.check.campaign.torch.programs")
+
+_ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
+
+
+def write(
+    folder: Path, result: Mapping[str, Any], judge: Judge, seconds: float, limit: float
+) -> Path:
+    """The script of a failure, made small by asking `judge` for about so many seconds.
+
+    `result` may have its `program`; one whose process died has none. `limit` is how long a program
+    may take.
+    """
+    kind, verdict = result["kind"], result["verdict"]
+    text = _HEAD.format(**{**result, "what": one_line(str(result["what"]))})
+    if verdict == TIMEOUT:
+        text += _ALARM.format(seconds=limit)
+    program = result.get("program")
+    if program is None and kind != TORCH:
+        program = judge({"kind": kind, "seed": result["seed"], "variants": []}).get("program")
+    if program is None or kind == TORCH:
+        of = {"seed": result["seed"]} if program is None else {"program": program}
+        text += _BY_REQUEST.format(home=_HOMES[kind == TORCH], request={"kind": kind, **of})
+    else:
+        small, variants = _small(Program.from_json(program), result, judge, seconds)
+        text += _BY_SOURCE.format(source=small.source(), variants=list(variants))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{kind}-{result['seed']}.py"
+    path.write_text(text)
+    return path
+
+
+def _small(
+    program: Program, result: Mapping[str, Any], judge: Judge, seconds: float
+) -> tuple[Program, Sequence[Variant]]:
+    """The program made small, and where it is to be compiled to fail."""
+    variants = [variant for variant in VARIANTS if place(*variant) == result["where"]]
+    if not variants and result["where"] in ("eager", "trace"):
+        return program, ()
+
+    def fails(candidate: Program, at: Sequence[Variant]) -> bool:
+        request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
+        return _alike(judge(request), result)
+
+    # One whose process died does not say where: first alone, at each.
+    tried = [variants] if variants else [[variant] for variant in VARIANTS]
+    found = next((at for at in tried if fails(program, at)), None)
+    if found is None:
+        return program, VARIANTS
+    end = time.monotonic() + seconds  # from when the process has started
+    return shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
+
+
+def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    """Whether two programs failed in the same way."""
+    if found["verdict"] != result["verdict"]:
+        return False
+    return result["verdict"] != FOREIGN or _kinds(found["what"]) == _kinds(result["what"])
+
+
+def _kinds(what: str) -> list[str]:
+    """The errors, passes and rules that a message names; functions have other names in a smaller
+    program."""
+    return re.findall(r"\w+Error\b|(?:pass|rule) '\w+'", what)
+
+
+def normalised(what: str) -> str:
+    """What is said of a program without what is its own: numbers, names and what is quoted."""
+    what = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", one_line(what))
+    what = re.sub(r"\b\w*\d\w*(\.\d+)?", "N", what)
+    what = re.sub(r"[\[(](?:-?N,? ?)+[\])]|\(\)", "(N)", what)
+    return what[:200]

@@ -1,0 +1,16 @@
+"""What the campaign's processes are forked from: `judge.serve`, with all that a program needs
+imported and read once, for all programs."""
+
+from __future__ import annotations
+
+from needle_tvm.check.campaign.judge import OPS, serve
+from needle_tvm.check.campaign.program import INPUT, Leaf, Program, Step
+
+__all__ = ["serve"]
+
+# Much is imported late, and the sources are read for the cache's key. One small program has met all
+# of that; it starts no threads, with which a process could not be forked.
+_SMALL = Program(
+    (Leaf(INPUT, (2, 3), "float32", 0),), (Step("ops.exp({0}) @ {0}.transpose()", (0,)),), (1,)
+)
+serve({"kind": OPS, "program": _SMALL.to_json()})

@@ -1,0 +1,182 @@
+"""A failing program made small: fewer outputs, fewer steps, smaller leaves, as long as it fails in
+the same way (delta debugging; Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
+Input", IEEE TSE 28, 2002)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator
+
+import needle as ndl
+from needle.backend_ndarray.dtypes import is_floating
+from needle_tvm.check.campaign.program import INPUT, Leaf, Program, Step
+
+Fails = Callable[[Program], bool]
+
+
+def shrunk(program: Program, fails: Fails) -> Program:
+    """The smallest program found that `fails`, which `program` does."""
+    specs = _specs(program)
+    if specs is not None and len(program.steps) > 1:
+        alone = (_alone(program, index, specs) for index in range(len(program.steps)))
+        program = next((each for each in alone if fails(each)), program)
+    changed = True
+    while changed:
+        changed = False
+        for candidate in itertools.chain(_smaller(program), _smaller_extents(program)):
+            if fails(candidate):
+                program, changed = candidate, True
+                break
+    return program
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Programs with less in them, the boldest changes first."""
+    if len(program.outputs) > 1:
+        for number in program.outputs:
+            yield _pruned(dataclasses.replace(program, outputs=(number,)))
+        for drop in range(len(program.outputs)):
+            kept = program.outputs[:drop] + program.outputs[drop + 1 :]
+            yield _pruned(dataclasses.replace(program, outputs=kept))
+    if program.gradient:
+        yield dataclasses.replace(program, gradient=())
+    if len(program.gradient) > 1:
+        for number in program.gradient:
+            yield dataclasses.replace(program, gradient=(number,))
+    specs = _specs(program)
+    if specs is None:
+        return
+    made = _made(program)
+    # An earlier result in place of the output; a leaf in place of a step's result.
+    for number in program.outputs:
+        step = next(
+            (s for s, results in zip(program.steps, made, strict=True) if number in results), None
+        )
+        for operand in () if step is None else step.operands:
+            outputs = tuple(operand if o == number else o for o in program.outputs)
+            yield _pruned(dataclasses.replace(program, outputs=outputs))
+    order = list(range(len(program.steps)))
+    random.Random(0).shuffle(order)
+    for index in order:
+        yield _pruned(_without(program, {index}, specs))
+    for index, step in enumerate(program.steps):
+        if step.results == 1:
+            for operand in step.operands:
+                if specs[operand] == specs[made[index][0]]:
+                    yield _pruned(_renamed(program, made[index][0], operand))
+    for i, leaf in enumerate(program.leaves):
+        simpler = dataclasses.replace(leaf, kind=INPUT, special=False)
+        if simpler != leaf:
+            leaves = (*program.leaves[:i], simpler, *program.leaves[i + 1 :])
+            yield dataclasses.replace(program, leaves=leaves)
+
+
+def _made(program: Program) -> list[tuple[int, ...]]:
+    """The numbers of the values that each step makes."""
+    numbers, at = [], len(program.leaves)
+    for step in program.steps:
+        numbers.append(tuple(range(at, at + step.results)))
+        at += step.results
+    return numbers
+
+
+Spec = tuple[tuple[int, ...], str]
+
+
+def _specs(program: Program) -> dict[int, Spec] | None:
+    """Shape and dtype of every value; None where the program cannot be computed."""
+    count = len(program.leaves) + sum(step.results for step in program.steps)
+    every = dataclasses.replace(program, outputs=tuple(range(count)), gradient=())
+    try:
+        model, inputs = every.load()
+        with ndl.no_grad():
+            values = model(*[ndl.Tensor(x) for x in inputs])
+    except Exception:  # a program that fails in eager mode is made smaller in other ways
+        return None
+    values = values if isinstance(values, tuple) else (values,)
+    return {i: (tuple(v.shape), str(v.dtype)) for i, v in enumerate(values)}
+
+
+def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
+    """One step, on leaves, whose results are all returned, with its gradients where the program has
+    some."""
+    others = set(range(len(program.steps))) - {index}
+    outputs = _made(program)[index]
+    one = dataclasses.replace(program, outputs=outputs, gradient=())
+    one = _pruned(_without(one, others, specs))
+    if program.gradient:
+        floats = [i for i, leaf in enumerate(one.leaves) if is_floating(leaf.dtype)]
+        one = dataclasses.replace(one, gradient=tuple(floats))
+    return one
+
+
+def _without(program: Program, gone: set[int], specs: dict[int, Spec]) -> Program:
+    """Leaves in place of what some steps make."""
+    made, leaves = _made(program), list(program.leaves)
+    numbers = {i: i for i in range(len(leaves))}
+    for number in (number for index in sorted(gone) for number in made[index]):
+        shape, dtype = specs[number]
+        numbers[number] = len(leaves)
+        low, high = (0.0, 2.0) if dtype.startswith("int") else (-2.0, 2.0)
+        leaves.append(Leaf(INPUT, shape, dtype, number, low, high))
+    kept = [index for index in range(len(made)) if index not in gone]
+    for at, number in enumerate(number for index in kept for number in made[index]):
+        numbers[number] = len(leaves) + at
+    return _renumbered(program, leaves, kept, numbers)
+
+
+def _renumbered(
+    program: Program, leaves: list[Leaf], steps: list[int], numbers: dict[int, int]
+) -> Program:
+    return Program(
+        tuple(leaves),
+        tuple(
+            dataclasses.replace(
+                program.steps[i], operands=tuple(numbers[o] for o in program.steps[i].operands)
+            )
+            for i in steps
+        ),
+        tuple(numbers[o] for o in program.outputs),
+        tuple(numbers[o] for o in program.gradient),
+    )
+
+
+def _renamed(program: Program, number: int, other: int) -> Program:
+    """`other` wherever `number` is read."""
+
+    def name(o: int) -> int:
+        return other if o == number else o
+
+    steps = [Step(s.expression, tuple(map(name, s.operands)), s.results) for s in program.steps]
+    return dataclasses.replace(
+        program, steps=tuple(steps), outputs=tuple(map(name, program.outputs))
+    )
+
+
+def _pruned(program: Program) -> Program:
+    """Without the steps and leaves that no output needs."""
+    made = _made(program)
+    needed = {*program.outputs, *program.gradient}
+    for step, results in zip(reversed(program.steps), reversed(made), strict=True):
+        if needed & set(results):
+            needed.update(step.operands)
+    kept = [i for i, results in enumerate(made) if needed & set(results)]
+    leaves = [i for i in range(len(program.leaves)) if i in needed]
+    if not any(program.leaves[i].kind == INPUT for i in leaves):
+        leaves = [i for i, leaf in enumerate(program.leaves) if leaf.kind == INPUT][:1] + leaves
+    order = [*leaves, *(number for i in kept for number in made[i])]
+    numbers = {number: i for i, number in enumerate(order)}
+    return _renumbered(program, [program.leaves[i] for i in leaves], kept, numbers)
+
+
+def _smaller_extents(program: Program) -> Iterator[Program]:
+    """Programs whose leaves have fewer elements along one axis; most do not fit each other."""
+    for i, leaf in enumerate(program.leaves):
+        for axis, extent in enumerate(leaf.shape):
+            for fewer in {1, extent // 2, extent - 1} - {extent, 0}:
+                shape = (*leaf.shape[:axis], fewer, *leaf.shape[axis + 1 :])
+                leaves = list(program.leaves)
+                leaves[i] = dataclasses.replace(leaf, shape=shape)
+                yield dataclasses.replace(program, leaves=tuple(leaves))

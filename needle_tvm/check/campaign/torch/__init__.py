@@ -1,0 +1,1 @@
+"""Modules of PyTorch drawn at random."""

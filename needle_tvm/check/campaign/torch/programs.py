@@ -1,0 +1,145 @@
+"""Programs of the campaign that go through `compile_torch`: PyTorch's results and the code's.
+
+What a PyTorch module gives is the reference, and `torch_reference` says which errors are no fault.
+The modules are drawn by `torch_recipes`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from needle_tvm.check.campaign import verdicts
+from needle_tvm.check.campaign.fenced import fenced
+from needle_tvm.check.campaign.judge import own_cache, told
+from needle_tvm.check.campaign.torch.draw import TorchProgram
+from needle_tvm.check.campaign.torch.recipes import draw
+from needle_tvm.compiler.torch_models import compile_taken
+from needle_tvm.errors import ScheduleWarning
+from needle_tvm.frontend.torch.arrays import array
+from needle_tvm.frontend.torch.reference import Reference
+from needle_tvm.frontend.torch.taken import Taken, take
+from needle_tvm.target.spec import resolve
+from needle_tvm.tune.options import Options
+
+
+def serve(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict on the program of a `seed`, or on one given as `program`, as `judge.serve`."""
+    with own_cache():
+        return judged(request)
+
+
+def rerun_request(request: Mapping[str, Any]) -> int:
+    """What a failing program's script ends with, as `judge.rerun_request`."""
+    answer = serve(request)
+    return told(answer["where"], answer["verdict"], answer["what"])
+
+
+def judged(request: Mapping[str, Any]) -> dict[str, Any]:
+    """`serve`; what is compiled goes to the cache folder there is."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("error", ScheduleWarning)
+    torch.set_num_threads(1)  # its pool and TVM's slow each other down
+    if "program" in request:
+        program = TorchProgram.from_json(request["program"])
+    else:
+        program = draw(int(request["seed"]))
+    where, verdict, what = _judged(torch, program)
+    return {
+        "verdict": verdict,
+        "where": where,
+        "what": what,
+        "program": program.to_json(),
+        "ops": program.operations(),
+        "steps": len(program.steps),
+    }
+
+
+def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
+    where = "eager"
+    try:
+        model, inputs = program.load()
+        with torch.no_grad():
+            expected = model(*inputs)
+        where = "export"
+        taken = take(model, _examples(torch, model, inputs))
+        taken = replace(taken, example=[array(x) for x in inputs])
+        reference = Reference(taken)
+        where = "exported"
+        wrong = _difference(torch, reference, expected, expected)
+        if wrong:
+            return where, verdicts.WRONG, wrong
+        for stage, threads, results in _compiled(taken, inputs):
+            where = verdicts.place(stage, threads)
+            for found in results:
+                wrong = _difference(torch, reference, expected, found)
+                if wrong:
+                    return where, verdicts.WRONG, wrong
+    except verdicts.Failure as failure:
+        return verdicts.raised(failure.where, failure.error)
+    except Exception as error:  # whatever is raised is what is reported
+        return verdicts.raised(where, error)
+    return "", verdicts.RIGHT, ""
+
+
+def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a model is compiled for, where it takes that: one tensor for all inputs that are alike.
+    What is called with others then has not been made for the values of these."""
+    alike: dict[Any, Any] = {}
+    examples = tuple(alike.setdefault((x.shape, x.stride(), x.dtype), x) for x in inputs)
+    try:
+        with torch.no_grad():
+            model(*examples)
+    except (IndexError, RuntimeError):  # of an index that is now outside
+        return inputs
+    return examples
+
+
+def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> str | None:
+    """What is wrong with a result, in words: its structure, or a tensor of it."""
+    flatten = torch.utils._pytree.tree_flatten
+    (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
+    if nested != structure:
+        return f"a result nested as {nested}, expected {structure}"
+    fixed = [i for i, each in enumerate(wanted) if not isinstance(each, torch.Tensor)]
+    for i in fixed:
+        if tensors[i] is not wanted[i] and tensors[i] != wanted[i]:
+            return f"result {i}: {tensors[i]!r}, expected {wanted[i]!r}"
+    wanted, tensors = ([x for i, x in enumerate(a) if i not in fixed] for a in (wanted, tensors))
+    arrays = [array(each) for each in tensors]
+    for i, want in enumerate(wanted):
+        if want.dtype in (
+            torch.int8,
+            torch.uint8,
+            torch.int16,
+        ):  # which needle's Tensors hold as int32
+            arrays[i] = arrays[i].astype(array(want).dtype)
+    return reference.difference(arrays)
+
+
+def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int, list[Any]]]:
+    """Stage, threads, and the results of three calls. The last two find memory used, and inputs
+    that end or begin beside a page of no access."""
+    calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
+    for stage, threads in verdicts.VARIANTS:
+        try:
+            compiled = compile_taken(
+                taken, resolve("cpu", threads), stage, Options(), recompile=True, check=False
+            )
+            yield stage, threads, [compiled(*given) for given in calls]
+        except Exception as error:
+            raise verdicts.Failure(verdicts.place(stage, threads), error) from error
+
+
+def _fenced(x: Any, at_end: bool) -> Any:
+    import torch
+
+    narrow = x.dtype == torch.bfloat16  # which NumPy does not have
+    array = x.detach().contiguous()
+    array = (array.view(torch.int16) if narrow else array).numpy()
+    found = torch.from_numpy(fenced(array, at_end))
+    return found.view(x.dtype) if narrow else found

@@ -1,0 +1,24 @@
+"""As `service`, for programs of PyTorch."""
+
+from __future__ import annotations
+
+import torch
+
+from needle_tvm.check.campaign import service  # noqa: F401
+from needle_tvm.check.campaign.torch.programs import serve
+from needle_tvm.frontend.torch.arrays import array
+from needle_tvm.frontend.torch.reference import Reference
+from needle_tvm.frontend.torch.taken import take
+
+__all__ = ["serve"]
+
+
+def _meet_late_imports() -> None:
+    """Of `torch.export`, a thousand modules."""
+    torch.set_num_threads(1)
+    model, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
+    reference = Reference(take(model, (x,)))
+    reference.difference([array(model(x))])
+
+
+_meet_late_imports()

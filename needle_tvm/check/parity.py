@@ -1,0 +1,74 @@
+"""The ladder: each compiled stage against the eager model computed in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from needle import Tensor, no_grad
+from needle.trace import Graph, trace
+from needle_tvm.compiler.executable import Executable
+from needle_tvm.compiler.first import FUSION
+from needle_tvm.frontend.bounds import error_bounds
+from needle_tvm.frontend.divergence import evaluate, first_divergence, worst
+from needle_tvm.frontend.source import to_numpy
+from needle_tvm.target.precision import FLOAT32
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far one stage's outputs lie from the float64 ones.
+
+    `max_relative` is relative to the largest magnitude of the output it occurs in; `ok` says
+    whether it is at most `tolerance` and NaNs and infinities stand in the same places. `diverges`
+    names the first op whose own result is out of tolerance, None when `ok`.
+    """
+
+    stage: str
+    max_absolute: float
+    max_relative: float
+    tolerance: float
+    ok: bool
+    diverges: str | None = None
+
+
+def ladder(
+    model: Any, inputs: Sequence[Any], executables: Mapping[str, Executable | None]
+) -> list[Parity]:
+    """Parity of each stage, in the order given. A stage that is None is the eager model itself.
+
+    The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s
+    bound for its dtype and the number of terms it sums, and at products by what rounding their
+    operands to the executable's precision may change.
+    """
+    graph = trace(model, *inputs)
+    arrays = [to_numpy(leaf.value) for leaf in graph.inputs]
+    expected = evaluate(graph, arrays)
+    references = [expected[node] for node in graph.outputs]
+    results = []
+    for stage, executable in executables.items():
+        manifest = {} if executable is None else executable.manifest
+        bounds = error_bounds(graph, manifest.get("precision", FLOAT32))
+        bound = max((bounds[node] for node in graph.outputs), default=0.0)
+        if executable is None:
+            found = _eager(graph, model, inputs)
+        else:
+            found = executable.program.run(arrays)
+        absolute, relative = worst(references, found)
+        ok = relative <= bound
+        diverges = None
+        if not ok and executable is not None:
+            program = executable.program
+            diverges = first_divergence(graph, arrays, expected, stage, program) or FUSION
+        results.append(Parity(stage, absolute, relative, bound, ok, diverges))
+    return results
+
+
+def _eager(graph: Graph, model: Any, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    tensors = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
+    with no_grad():
+        outputs = model(*tensors)
+    return [tensor.numpy() for tensor in graph.flatten_outputs(outputs)]

@@ -1,0 +1,374 @@
+"""The commands `inspect`, `verify` and `run`: an exported model without its compiler."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle_tvm import runtime
+from needle_tvm.artifact import array_files, artifact
+from needle_tvm.artifact.arrays import describe
+from needle_tvm.errors import (
+    ArtifactError,
+    EvaluationError,
+    InputError,
+    NeedleTVMError,
+    TargetError,
+    UsageError,
+)
+from needle_tvm.process.command_line import OK, Parser, check_writable, natural, repeats
+from needle_tvm.process.timing import Spread
+from needle_tvm.target import cublas
+from needle_tvm.target.precision import FLOAT32
+from needle_tvm.tune.status import summary
+from needle_tvm.words import error_line, printable
+
+_WARMUP_CALLS = 5
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the three commands to a parser's subparsers."""
+    about = "say what an artifact takes and gives, what it was made for and by what"
+    inspect = _add(subparsers, "inspect", about, _inspect)
+    inspect.epilog = "Only the manifest is read; verify checks the files."
+
+    about = "check every file, the processor, and the golden outputs; exit code 1 if any is wrong"
+    _add(subparsers, "verify", about, _verify)
+
+    about = "run an artifact on arrays from files, or on random ones"
+    run = _add(subparsers, "run", about, _run)
+    run.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="[NAME=]FILE",
+        help=".npy: the next input, or NAME; .npz, .safetensors: inputs by their names",
+    )
+    run.add_argument("--random", action="store_true", help="random values for what is not given")
+    run.add_argument("--seed", type=natural, default=0, metavar="N", help="of them (%(default)s)")
+    run.add_argument(
+        "--out", type=Path, metavar="FILE", help="write output.0, output.1, ...: same formats"
+    )
+    run.add_argument("--repeat", type=repeats, metavar="N", help="time N further calls")
+    run.rest = "inputs"
+
+
+def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
+    parser: Parser = subparsers.add_parser(name, help=about, description=about, allow_abbrev=False)
+    parser.add_argument("path", type=Path, metavar="PATH", help="the artifact's folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--require-signature",
+        type=Path,
+        metavar="PUBLIC_KEY",
+        help="refuse what is not signed with the key in this PEM file",
+    )
+    parser.set_defaults(command=command)
+    return parser
+
+
+# inspect
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    manifest = artifact.read_manifest(options.path, options.require_signature)
+    main = manifest["functions"]["main"]
+    files = manifest["files"]
+    facts = {
+        "path": str(options.path),
+        "inputs": main["inputs"],
+        "outputs": main["outputs"],
+        "params": main["params"],
+        "stage": manifest.get("stage"),
+        "checked": manifest.get("checked", False),
+        "target": manifest["target"],
+        "lacking_features": artifact.missing_features(manifest),
+        "refusal": artifact.refusal(options.path, manifest),
+        **{name: manifest.get(name) for name in ("precision", "kernels", "libraries", "products")},
+        "versions": manifest["versions"],
+        "golden": manifest.get("golden"),
+        "tuning": manifest.get("tuning"),
+        "signature": _signature(options),
+        "files": files,
+        "size": _size(manifest),
+        "digest": manifest["digest"],
+    }
+    if options.json:
+        return _print_json(facts)
+    target = dict(manifest["target"])
+    features = target.pop("features", [])
+    golden = facts["golden"]
+    numbers = sum(math.prod(spec["shape"]) for spec in main["params"])
+    rows = [
+        *_signature_rows("input", main["inputs"]),
+        *_signature_rows("output", main["outputs"]),
+        ("weights", f"{len(main['params'])} arrays, {numbers:,} numbers"),
+        ("stage", str(facts["stage"])),
+        ("compared", "with the model" if facts["checked"] else "with nothing: not checked"),
+        ("products", f"of {facts['precision'] or FLOAT32}{_by_library(facts['products'])}"),
+        ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
+        ("needs", _needs(manifest, features)),
+        ("files", "not checked here: `verify` does"),
+        ("here", _here(facts)),
+        *([("kernels", _kernels(facts["kernels"]))] if facts["kernels"] else []),
+        *((f"{name} version", str(value)) for name, value in manifest["versions"].items()),
+        ("golden", f"outputs of the {golden['source']} model" if golden else "none carried"),
+        *([("tuning", summary(facts["tuning"]))] if facts["tuning"] else []),
+        ("signature", facts["signature"]),
+        *((name, f"{recorded['size']:,} bytes") for name, recorded in files.items()),
+        ("size", f"{facts['size']:,} bytes"),
+    ]
+    return _print_rows(rows)
+
+
+def _needs(manifest: Mapping[str, Any], features: Sequence[str]) -> str:
+    if manifest["target"].get("kind") == "cuda":
+        libraries = manifest.get("libraries", ())
+        return ", ".join([f"a CUDA GPU ({manifest['target']['arch']})", *libraries])
+    return " ".join(features) or "no particular processor features"
+
+
+def _here(facts: Mapping[str, Any]) -> str:
+    if facts["lacking_features"]:
+        return f"lacks {' '.join(facts['lacking_features'])}"
+    if facts["refusal"] is None:
+        return "has all of them"
+    return str(facts["refusal"]).removeprefix(f"{facts['path']}: ")
+
+
+def _by_library(products: Sequence[Mapping[str, Any]] | None) -> str:
+    count = sum(note["chosen"] == cublas.LIBRARY for note in products or ())
+    return f", {count} of {len(products)} by cuBLAS" if products else ""
+
+
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> str:
+    spilled = sum(kernel["spill_stores"] for kernel in kernels)
+    registers, shared = (max(k[name] for k in kernels) for name in ("registers", "shared"))
+    return (
+        f"{len(kernels)}, at most {registers} registers and {shared:,} bytes of shared memory, "
+        f"{spilled} bytes spilled"
+    )
+
+
+def _signature_rows(kind: str, specs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (
+            kind,
+            f"{spec.get('name', f'output.{i}')}: {describe(spec['shape'], spec['dtype'])}",
+        )
+        for i, spec in enumerate(specs)
+    ]
+
+
+def _size(manifest: Mapping[str, Any]) -> int:
+    return sum(recorded["size"] for recorded in manifest["files"].values())
+
+
+def _signature(options: argparse.Namespace) -> str:
+    """What is known of the signature, where the manifest has been read and not refused."""
+    if options.require_signature is not None:
+        return f"good: {options.require_signature}"
+    if (options.path / artifact.SIGNATURE).exists():
+        return "present, not checked (--require-signature PUBLIC_KEY checks it)"
+    return "none"
+
+
+# verify
+
+
+def _verify(options: argparse.Namespace) -> int:
+    try:
+        program = _load(options)
+    except NeedleTVMError as error:
+        if options.json:
+            _print_json({"path": str(options.path), "ok": False, "error": error_line(error)})
+        raise
+    manifest = program.manifest
+    test = runtime.self_test(program)
+    facts = {
+        "path": str(options.path),
+        "ok": test.passed,
+        "files": len(manifest["files"]),
+        "size": _size(manifest),
+        "signature": _signature(options),
+        "features": manifest["target"].get("features", []),
+        "golden": {
+            "source": test.source,
+            "differences": [_finite(difference) for difference in test.differences],
+            "tolerances": list(test.tolerances),
+            "passed": test.passed,
+        },
+    }
+    if options.json:
+        _print_json(facts)
+    else:
+        pairs = list(zip(test.differences, test.tolerances, strict=True))
+        differences = ", ".join(f"{have:.2g} of {allowed:.2g}" for have, allowed in pairs)
+        _print_rows(
+            [
+                ("files", f"{facts['files']} as recorded, {facts['size']:,} bytes"),
+                ("signature", facts["signature"]),
+                ("processor", f"has the {len(facts['features'])} features that are needed"),
+                ("golden", f"{differences} allowed, from the {test.source} model"),
+            ]
+        )
+    if not test.passed:
+        worst = [
+            f"output.{i} by {have:.3g}, where {allowed:.3g} is allowed"
+            for i, (have, allowed) in enumerate(zip(test.differences, test.tolerances, strict=True))
+            if not have <= allowed
+        ]
+        raise EvaluationError(f"{options.path}: golden outputs differ: {'; '.join(worst)}")
+    return OK
+
+
+def _load(options: argparse.Namespace) -> runtime.Program:
+    try:
+        return runtime.load(options.path, require_signature=options.require_signature)
+    except TargetError as error:  # the command was right: the artifact does not fit here
+        raise ArtifactError(str(error)) from error
+
+
+# run
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.out is not None:
+        array_files.check_suffix(options.out)
+        check_writable(options.out)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    program = _load(options)
+    if options.out is not None and options.out.suffix == ".npy" and len(program.outputs) != 1:
+        raise UsageError(
+            f"{options.out}: holds one array, the model gives {len(program.outputs)}; "
+            ".npz and .safetensors hold several"
+        )
+    tensors = program.convert(_gather(options, program))
+    results = program.to_arrays(program.call(tensors))
+    outputs = {f"output.{i}": array for i, array in enumerate(results)}
+    spread = _time(program, tensors, options.repeat) if options.repeat else None
+    if options.out is not None:
+        array_files.write(options.out, outputs)
+
+    facts: dict[str, Any] = {
+        "path": str(options.path),
+        "outputs": [{"name": name, **_summary(array)} for name, array in outputs.items()],
+        "out": None if options.out is None else str(options.out),
+        "seconds": None,
+    }
+    if spread is not None:
+        facts["seconds"] = {
+            "calls": options.repeat,
+            "median": spread.median,
+            "lower_quartile": spread.lower,
+            "upper_quartile": spread.upper,
+        }
+    if options.json:
+        return _print_json(facts)
+    rows = [(entry["name"], _summary_line(entry)) for entry in facts["outputs"]]
+    if spread is not None:
+        median, lower, upper = (
+            f"{1e6 * t:,.1f}" for t in (spread.median, spread.lower, spread.upper)
+        )
+        rows.append(("time", f"{median} us a call, quartiles {lower} and {upper} us"))
+    if options.out is not None:
+        rows.append(("wrote", str(options.out)))
+    return _print_rows(rows)
+
+
+def _gather(options: argparse.Namespace, program: runtime.Program) -> list[Any]:
+    """One array per input of the model, from the files and, where asked for, at random."""
+    names = [spec["name"] for spec in program.inputs]
+    given: dict[str, Any] = {}
+    for text in options.inputs:
+        name, separator, rest = text.partition("=")
+        named = bool(separator) and name in names
+        path = Path(rest if named else text)
+        if separator and not named and not path.exists():
+            raise InputError(f"{text}: {name!r} is no input; they are {', '.join(names)}")
+        arrays = array_files.read(path)
+        if array_files.UNNAMED in arrays:
+            left = [other for other in names if other not in given]
+            if not named and not left:
+                raise UsageError(f"{text}: the model takes {len(names)} arrays, all given already")
+            arrays = {name if named else left[0]: arrays[array_files.UNNAMED]}
+        elif named:
+            raise UsageError(f"{text}: a name is for .npy files; others hold their own names")
+        for found, array in arrays.items():
+            if found not in names:
+                raise InputError(f"{path}: {found!r} is no input; they are {', '.join(names)}")
+            if found in given:
+                raise UsageError(f"{text}: input {found!r} was given before")
+            given[found] = array
+    missing = [name for name in names if name not in given]
+    if missing and not options.random:
+        raise UsageError(f"no value for input {', '.join(missing)}: give a file, or --random")
+    random = dict(zip(names, program.random_inputs(options.seed), strict=True)) if missing else {}
+    return [given[name] if name in given else random[name] for name in names]
+
+
+def _time(program: runtime.Program, tensors: Sequence[Any], calls: int) -> Spread:
+    """Seconds per call, inputs already converted."""
+    for _ in range(_WARMUP_CALLS):
+        program.call(tensors)
+    seconds = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        program.call(tensors)
+        seconds.append(time.perf_counter() - start)
+    return Spread.of(seconds)
+
+
+def _summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Shape, dtype, and range and mean of the finite values (None where there are none)."""
+    values = array.astype(np.float64).ravel()
+    finite = values[np.isfinite(values)]
+    numbers = (finite.min(), finite.mean(), finite.max()) if finite.size else (None,) * 3
+    return {
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        **{
+            name: None if number is None else float(number)
+            for name, number in zip(("min", "mean", "max"), numbers, strict=True)
+        },
+        "not_finite": int(values.size - finite.size),
+    }
+
+
+def _summary_line(entry: Mapping[str, Any]) -> str:
+    line = describe(entry["shape"], entry["dtype"])
+    if entry["min"] is not None:
+        line += f", {entry['min']:.6g} to {entry['max']:.6g}, mean {entry['mean']:.6g}"
+    return line + (f", {entry['not_finite']} NaN or infinite" if entry["not_finite"] else "")
+
+
+# What is printed
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None  # JSON has no infinity
+
+
+def _print_json(facts: Mapping[str, Any]) -> int:
+    sys.stdout.write(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+    return OK
+
+
+def _print_rows(rows: Sequence[tuple[str, str]]) -> int:
+    """Two columns, the first one's name once where it repeats. Long lines are left whole."""
+    rows = [(printable(name), printable(text)) for name, text in rows]
+    width = max(len(name) for name, _ in rows)
+    before = None
+    for name, text in rows:
+        sys.stdout.write(f"{'' if name == before else name:<{width}}  {text}\n")
+        before = name
+    sys.stdout.flush()
+    return OK

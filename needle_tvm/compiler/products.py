@@ -1,0 +1,196 @@
+"""Who computes a GPU's matrix products: our own kernels, or cuBLAS, by choice or by measurement.
+
+    needle_tvm.compile(model, x, target="cuda", products="measured")
+
+An artifact that calls cuBLAS says so in its manifest, and takes a machine where that is installed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact, trees
+from needle_tvm.errors import StageError, TargetError
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.runtime import cuda_driver, memory
+from needle_tvm.stages import CUBLAS, MEASURED, OWN, PRODUCTS
+from needle_tvm.target import cublas, gpu
+from needle_tvm.target.precision import FLOAT32
+from needle_tvm.tune.options import Options
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import IRModule
+    from needle_tvm.kernels.dense.library_products import Product
+    from needle_tvm.target.spec import TargetSpec
+
+Measure = Callable[["Product", bool], float]
+
+_STAGE = "tuned"
+_CALLS = 8  # in one launch, each with memory of its own
+_ROUNDS = 15
+_STREAM = 0  # the default one
+
+
+def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None:
+    """Raise StageError or TargetError unless `products` can be had of a target and a stage."""
+    if products not in PRODUCTS:
+        raise StageError(f"products={products!r}: must be one of {', '.join(PRODUCTS)}")
+    if products == OWN:
+        return
+    if spec.device != "cuda":
+        raise TargetError(f"products={products!r}: cuBLAS is for targets of kind cuda")
+    if stage != _STAGE:
+        raise StageError(f"products={products!r}: only stage {_STAGE!r} has a choice")
+    if options.searches:
+        raise StageError(f"products={products!r}: a search is for kernels of our own")
+    if products == CUBLAS:
+        return
+    arch, here = spec.fields["arch"], [each for each in gpu.gpus() if each.index == spec.index]
+    if not any(each.arch == arch for each in here):
+        why = f"this one is {here[0].arch}" if here else gpu.why_none()
+        raise TargetError(f"products={products!r}: measuring takes a GPU of {arch}; {why}")
+    if cublas.find() is None:
+        raise TargetError(f"products={products!r}: measuring {cublas.MISSING}")
+
+
+class Choice:
+    """Says of each product whether it is cuBLAS's, and keeps why, as JSON values, in `notes`.
+
+    `measure(product, by_library)` gives the seconds of one, which are asked for once for each
+    distinct product; without it all are cuBLAS's. `key` is what the choice hangs on, for the
+    cache's key.
+    """
+
+    def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:
+        self.key = key
+        self.notes: list[dict[str, Any]] = []
+        self._measure = measure
+        self._known: dict[Product, bool] = {}
+
+    def __call__(self, product: Product) -> bool:
+        if product not in self._known:
+            note = product.facts()
+            chosen = True
+            if self._measure is not None:
+                own, library = (self._measure(product, which) for which in (False, True))
+                chosen = library < own
+                note |= {"own_seconds": own, "cublas_seconds": library}
+            self.notes.append({**note, "chosen": CUBLAS if chosen else OWN})
+            self._known[product] = chosen
+        return self._known[product]
+
+
+def choice(products: str, spec: TargetSpec) -> Choice | None:
+    """The choice that `check` has let pass; None where all products are our own."""
+    if products == OWN:
+        return None
+    if products == CUBLAS:
+        return Choice(key={"products": CUBLAS})
+    name = next(each.name for each in gpu.gpus() if each.index == spec.index)
+    key = {"products": MEASURED, "gpu": name, "cublas": cublas.find()}
+    return Choice(measure_on(spec), key)
+
+
+def measure_on(spec: TargetSpec) -> Measure:
+    """A measure of products on the target's GPU: each compiled, with what follows it, and timed."""
+
+    def seconds(product: Product, by_library: bool) -> float:
+        from needle_tvm.lower import build, cuda_graph
+
+        target = spec.to_tvm()
+        module, signature = example(product)
+        chosen = Choice() if by_library else None
+        precision = product.dtype if product.dtype == "tf32" else FLOAT32
+        module = build.lower_module(module, target, _STAGE, precision=precision, by_library=chosen)
+        module = cuda_graph.mark(build.schedule(module, target, _STAGE))
+        with scratch_folder("needle-products-") as folder:
+            notes = build.write_library(module, target, folder)
+            manifest = build.describe(signature, module, spec, target, notes)
+            artifact.write_manifest(folder, manifest)
+            program = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        return _seconds_of(program, spec.index)
+
+    return seconds
+
+
+def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
+    """A model of one such product, with a bias where an operator follows it, and its signature."""
+    from needle_tvm._tvm.names import TensorType, relax
+
+    leading = (product.count,) if product.count > 1 else ()
+    shapes = [(product.rows, product.terms), (product.terms, product.columns)]
+    dtype = product.dtype if product.dtype in ("float16", "bfloat16", "float64") else "float32"
+    result = "float32" if dtype in ("float16", "bfloat16") else dtype
+    leaves = [
+        {"name": name, "shape": [*leading, *(shape[::-1] if turned else shape)], "dtype": dtype}
+        for name, shape, turned in zip("xw", shapes, product.transposed, strict=True)
+    ]
+    if product.followed:
+        leaves.append({"name": "bias", "shape": [product.columns], "dtype": result})
+    inputs = 1 if product.stored else 2
+    given = [relax.Var(str(e["name"]), TensorType(e["shape"], e["dtype"])) for e in leaves]
+    builder = relax.BlockBuilder()
+    with builder.function("main", given, attrs={"num_input": inputs}):
+        with builder.dataflow():
+            operands = []
+            for operand, turned in zip(given[:2], product.transposed, strict=True):
+                axes = [*range(len(leading)), len(leading) + 1, len(leading)]
+                seen = builder.emit(relax.op.permute_dims(operand, axes)) if turned else operand
+                wide = dtype == result
+                operands.append(seen if wide else builder.emit(relax.op.astype(seen, result)))
+            y = builder.emit(relax.op.matmul(*operands))
+            for bias in given[2:]:
+                y = builder.emit(relax.op.add(y, bias))
+            y = builder.emit_output(y)
+        builder.emit_func_output(y)
+    output = {"shape": [*leading, product.rows, product.columns], "dtype": result}
+    return builder.get(), {
+        "inputs": leaves[:inputs],
+        "params": leaves[inputs:],
+        "outputs": [output],
+        "bare_output": True,
+        "arguments": [{"name": e["name"], "tree": trees.LEAF} for e in leaves[:inputs]],
+        "output_tree": trees.LEAF,
+    }
+
+
+def _seconds_of(program: runtime.Program, index: int) -> float:
+    """Of one call among several in a graph: what the host does between kernels is not in it.
+
+    Operands are where the last call left them, in the GPU's cache if they fit.
+    """
+    rng = np.random.default_rng(0)
+    program.set_params(
+        {
+            spec["name"]: rng.standard_normal(spec["shape"]).astype(np.dtype(spec["dtype"]))
+            for spec in program.params
+        }
+    )
+    here, driver = memory.CudaMemory(index), cuda_driver.of(index)
+    function, arguments = program.to_capture(program.convert(program.random_inputs()))
+    function(*arguments)  # loads what a capture could not
+    held: list[Any] = []
+
+    def submit(stream: int) -> None:
+        with here.on_stream(stream):
+            held.extend(function(*arguments) for _ in range(_CALLS))
+
+    graph = driver.capture(submit)
+    try:
+        return statistics.median(_timed(graph, driver) for _ in range(_ROUNDS)) / _CALLS
+    finally:
+        graph.close()
+
+
+def _timed(graph: cuda_driver.Graph, driver: cuda_driver.Driver) -> float:
+    driver.synchronize(_STREAM)
+    start = time.perf_counter()
+    graph.launch(_STREAM)
+    driver.synchronize(_STREAM)
+    return time.perf_counter() - start

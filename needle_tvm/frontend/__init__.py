@@ -1,0 +1,1 @@
+"""Models as the compiler takes them: a module, weights by name, an eager reference."""

@@ -1,0 +1,320 @@
+"""What a graph's outputs may be: float64 values, with the error that travelled along to each.
+
+How much a rounding on the way matters to a result depends on the program: `log(x)` near 1 or `a -
+b` of near equals make a large error of a small one, and an argmax of a near tie another answer. So
+the graph is evaluated several times in float64, each op's result disturbed by what an
+implementation of that op may be off by: Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic:
+exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997). How far the results
+lie apart is the error. An element on which no two runs need agree, such as the argmax of a near
+tie, tells nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle.backend_ndarray import NDArray, cpu_numpy
+from needle.backend_ndarray.dtypes import astype, compute_dtype, finfo, is_floating
+from needle.ops.conv import Conv, ConvInput, ConvWeight
+from needle.ops.matmul import Matmul
+from needle.testing import tolerance
+from needle_tvm.artifact.tolerance import operand_tolerance
+from needle_tvm.errors import MismatchError
+from needle_tvm.faults import named, sentence
+from needle_tvm.target.precision import FLOAT32
+
+if TYPE_CHECKING:
+    from needle.autograd import Node
+    from needle.trace import Graph
+
+Array = np.ndarray[Any, Any]
+
+PRODUCTS = (Matmul, Conv)  # what kernels/dense/narrow_products.py narrows
+
+# How these are computed decides whether zeros around or between the pixels of an image meet an
+# infinite weight, and which results a transform spreads a NaN to.
+CONVOLUTIONS = (Conv, ConvInput, ConvWeight)
+ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # no two runs agree on what is drawn from these
+
+_RUNS = 4
+_SURE = 48  # runs before a difference counts: a tie is missed by one run in two
+_SPREAD = 4.0  # what runs differ by is less than the most they could
+_ROUNDING = 8.0  # the same for one rounding of a sum, which is seen once
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: its value in float64 (integers and booleans as they are), the error each element
+    may have, and which elements tell anything."""
+
+    value: Array
+    error: Array
+    known: Array
+
+    def difference(self, found: Array) -> str | None:
+        """What is wrong with a result, in words; None where nothing is."""
+        if found.shape != self.value.shape:
+            return f"shape {found.shape}, expected {self.value.shape}"
+        got, want = widened(found), self.value
+        agree = got == want
+        if want.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                near = np.abs(got - want) <= self.error
+            same = agree | (np.isnan(got) & np.isnan(want))
+            agree = np.where(np.isfinite(want), near, same)
+        wrong = self.known & ~agree
+        if not wrong.any():
+            return None
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return (
+            f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
+            f"{got[at].item()}, expected {want[at].item()} within {self.error[at]:.3g}"
+        )
+
+
+class Evaluation:
+    """A graph on arrays, in float64 and disturbed; `params` are weights by name, and `precision` is
+    what the operands of products may be rounded to."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Array],
+        params: Mapping[str, Array],
+        precision: str = FLOAT32,
+        seed: int = 0,
+    ) -> None:
+        self._graph, self._rng, self._precision = graph, np.random.default_rng(seed), precision
+        self._leaves: dict[Node, Array] = {}
+        for leaf, array in zip(graph.inputs, inputs, strict=True):
+            self._leaves[leaf.node] = widened(array)
+        for leaf in graph.params:
+            self._leaves[leaf.node] = widened(params[leaf.name])
+        for leaf in graph.constants:
+            self._leaves[leaf.node] = widened(leaf.value.numpy())
+        self._amplitudes: dict[Node, tuple[tuple[float, float], ...]] = {}
+        self._exact = self._run(disturbed=False)
+        self._runs: list[list[Array]] = []
+
+    def expected(self, runs: int = _RUNS) -> list[Expected]:
+        """The graph's outputs by so many disturbed runs, those before counted."""
+        while len(self._runs) < runs:
+            self._runs.append(self._run(disturbed=True))
+        specs = [spec for node in self._graph.outputs for spec in node.specs]
+        return [
+            expected(value, [run[i] for run in self._runs], spec.dtype)
+            for i, (value, spec) in enumerate(zip(self._exact, specs, strict=True))
+        ]
+
+    def difference(self, found: Sequence[Array]) -> str | None:
+        """What is wrong with the outputs found, in words; None where nothing is."""
+        if self._difference(found, _RUNS) is None:
+            return None
+        return self._difference(found, _SURE)
+
+    def _difference(self, found: Sequence[Array], runs: int) -> str | None:
+        for number, (want, have) in enumerate(zip(self.expected(runs), found, strict=True)):
+            what = want.difference(have)
+            if what is not None:
+                return f"output {number}: {what}"
+        return None
+
+    def _run(self, disturbed: bool) -> list[Array]:
+        values: dict[Node, Any] = dict(self._leaves)
+        with np.errstate(all="ignore"):
+            for node in self._graph.nodes:
+                if node.op is None:
+                    continue
+                operands = [values[operand] for operand in node.input_nodes]
+                if node.op.structural:
+                    values[node] = node.op.reference(*operands)
+                    continue
+                parts = _twin(node, operands)
+                if not disturbed:
+                    self._amplitudes[node] = _amplitudes(node, operands, self._precision)
+                parts = tuple(
+                    self._rounded(part, spec.dtype, amplitude if disturbed else (0.0, 0.0))
+                    for part, spec, amplitude in zip(
+                        parts, node.specs, self._amplitudes[node], strict=True
+                    )
+                )
+                if disturbed and isinstance(node.op, CONVOLUTIONS) and not _are_finite(operands):
+                    parts = tuple(self._rng.choice(ANYTHING, part.shape) for part in parts)
+                values[node] = parts if type(node.spec) is tuple else parts[0]
+            return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
+
+    def _rounded(self, value: Any, dtype: str, amplitude: tuple[float, float]) -> Array:
+        """A result as its dtype holds it, disturbed by up to so much of itself, and so much."""
+        value = np.asarray(value)
+        if not is_floating(dtype):
+            return value.astype(dtype)
+        relative, absolute = amplitude
+        if relative or absolute:
+            signs = self._rng.choice([-1.0, 1.0], value.shape)
+            value = value + signs * (relative * np.abs(value) + absolute)
+        return widened(astype(np.asarray(value), dtype))
+
+
+def widened(array: Any) -> Array:
+    """An array with floating-point elements in float64, others as they are."""
+    array = np.asarray(array)
+    return array.astype(np.float64) if is_floating(array.dtype.name) else array
+
+
+def _are_finite(arrays: Sequence[Any]) -> bool:
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _twin(node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The parts of a node's value by its op's NumPy twin, or where it has none by its `compute` on
+    the NumPy device. Raises MismatchError naming an op whose rule fails or gives other shapes."""
+    op = node.op
+    assert op is not None
+    rule = "compute" if op.reference is None else "reference"
+    try:
+        if op.reference is None:
+            device = cpu_numpy()
+            arrays = [_map(lambda x: NDArray(x, device=device), each) for each in operands]
+            parts = tuple(part.numpy() for part in _parts(op.compute(*arrays)))
+        else:
+            parts = _parts(op.reference(*operands))
+    except Exception as error:  # a user's rule may raise anything
+        raise MismatchError(f"{named(node)}: {rule} raises {sentence(error)}") from error
+    shapes, wanted = [np.shape(part) for part in parts], [spec.shape for spec in node.specs]
+    if shapes != wanted:
+        raise MismatchError(f"{named(node)}: {rule} gives shapes {shapes}, infer says {wanted}")
+    return parts
+
+
+def _amplitudes(
+    node: Node, operands: Sequence[Any], precision: str
+) -> tuple[tuple[float, float], ...]:
+    """By how much of itself, and how much besides, a correct implementation of a node's op may be
+    off, for each of its parts.
+
+    The op's NumPy twin is run in float32 beside float64. Where it is exact there, as one that moves
+    or chooses elements is, it is taken to be so in every dtype. Else what it was off by shows how
+    large the terms are that it sums up inside.
+    """
+    op = node.op
+    assert op is not None
+    exact = [_map(_as_float32, operand) for operand in operands]
+    wide = _twin(node, [_map(widened, operand) for operand in exact])
+    off = _off(node, exact, wide)
+    # Rows of equal numbers are summed up without an error in one order, and in another not.
+    uneven = [_map(_uneven, operand) for operand in exact]
+    off_uneven = _off(node, uneven, _twin(node, [_map(widened, operand) for operand in uneven]))
+    length = op.reduction_length(*[source.spec for source in node.input_nodes])
+    found = []
+    for part_off, want, spec in zip(map(max, off, off_uneven), wide, node.specs, strict=True):
+        want = widened(want)
+        if not is_floating(spec.dtype):
+            found.append((0.0, 0.0))
+            continue
+        finite = np.isfinite(want)
+        if part_off == 0.0 and not _rounds(want[finite]):
+            found.append((0.0, 0.0))
+        else:
+            if isinstance(op, PRODUCTS) and precision != FLOAT32:
+                largest = float(np.abs(want).max(where=finite, initial=0.0))
+                part_off += largest * operand_tolerance(precision, length, want.size) / _ROUNDING
+            eps = float(finfo(compute_dtype(spec.dtype)).eps) / float(np.finfo("float32").eps)
+            found.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
+    return tuple(found)
+
+
+def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float]:
+    """By how much the op's NumPy twin in float32 is off of itself in float64, at most in a part."""
+    found = []
+    for have, want in zip(_twin(node, operands), map(widened, wide), strict=True):
+        have = widened(have)
+        finite = np.isfinite(want) & np.isfinite(have) & (want.dtype.kind == "f")
+        off = np.abs(np.subtract(have, want, dtype=np.float64, casting="unsafe"))
+        found.append(float(off.max(where=finite, initial=0.0)))
+    return found
+
+
+def _rounds(values: Array) -> bool:
+    """Whether float32 does not hold some of these float64 values."""
+    return bool((values.astype(np.float32).astype(np.float64) != values).any())
+
+
+def _as_float32(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _uneven(array: Array) -> Array:
+    """Float32 numbers a rounding away from these, every other one larger and smaller."""
+    if array.dtype.kind != "f":
+        return array
+    away = np.resize(np.array([1, -1, 1]) * np.finfo(np.float32).eps, array.shape)
+    return (array * (1 + away)).astype(np.float32)
+
+
+def _map(change: Any, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_map(change, part) for part in value)
+    return change(value)
+
+
+def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
+    """Relative error each node's value may have picked up on the way to it, where the operands of
+    products are rounded to `precision`."""
+    bounds: dict[Node, float] = {}
+    for node in graph.nodes:
+        before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
+        if node.op is None:
+            bounds[node] = 0.0
+        else:
+            terms = node.op.reduction_length(*[operand.spec for operand in node.input_nodes])
+            bounds[node] = before + max(tolerance(spec.dtype, terms) for spec in node.specs)
+            if isinstance(node.op, PRODUCTS):
+                results = math.prod(node.specs[0].shape)
+                bounds[node] += operand_tolerance(precision, terms, results)
+    return bounds
+
+
+def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
+    """What a result of that dtype (None: the value's) may be, by its value and disturbed ones."""
+    dtype = dtype or value.dtype.name
+    if not is_floating(dtype):
+        known = np.logical_and.reduce([run == value for run in runs])
+        return Expected(value, np.zeros(value.shape), np.asarray(known))
+    value, runs = widened(value), [widened(run) for run in runs]
+    finite = np.isfinite(value)
+    alike = np.logical_and.reduce(
+        [
+            np.where(finite, np.isfinite(run), (run == value) | (np.isnan(run) & np.isnan(value)))
+            for run in runs
+        ]
+    )
+    with np.errstate(all="ignore"):
+        spread = np.maximum.reduce([np.abs(run - value) for run in runs])
+        largest = float(np.abs(value).max(where=finite, initial=0.0))
+        own = tolerance(dtype)
+        error = _SPREAD * spread + own * np.abs(value) + 1e-2 * own * largest
+    return Expected(value, np.where(finite, error, 0.0), np.asarray(alike))
+
+
+def agreed(wanted: Expected, other: Array) -> Expected:
+    """What is wanted, less what another right answer is not finite on, or this one alone is not."""
+    other = widened(other)
+    if other.shape != wanted.value.shape:
+        return wanted
+    same = (other == wanted.value) | (np.isnan(other) & np.isnan(wanted.value))
+    both = np.isfinite(other) & np.isfinite(wanted.value)
+    return replace(wanted, known=wanted.known & (both | same))
+
+
+def is_float(value: Array) -> bool:
+    """Whether an array holds floating-point numbers."""
+    return is_floating(value.dtype.name)

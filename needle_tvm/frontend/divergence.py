@@ -1,0 +1,104 @@
+"""Which op of a traced graph compiled code computes wrongly."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import cpu_numpy
+from needle.autograd import Node
+from needle.backend_ndarray import NDArray, is_floating
+from needle.trace import Graph
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact, trees
+from needle_tvm.frontend import graphs
+from needle_tvm.frontend.bounds import error_bounds
+from needle_tvm.frontend.source import to_numpy
+from needle_tvm.lower import build
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.target.precision import FLOAT32
+from needle_tvm.target.spec import TargetSpec, resolve
+
+
+def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
+    """Every node's value in float64 on the NumPy device (integers and booleans as they are)."""
+    values: dict[Node, Any] = {}
+    for leaf, array in zip(graph.inputs, arrays, strict=True):
+        values[leaf.node] = _widened(array)
+    for leaf in (*graph.params, *graph.constants):
+        values[leaf.node] = _widened(to_numpy(leaf.value))
+    for node in graph.nodes:
+        if node.op is not None:
+            values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
+    return values
+
+
+def first_divergence(
+    graph: Graph,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    expected: Mapping[Node, Any],
+    stage: str,
+    program: runtime.Program,
+) -> str | None:
+    """Name and module of the first op, in topological order, that `stage` computes wrongly, on the
+    device of `program`, and in its precision where that is its stage; None where each is right.
+
+    Compiles the graph once more with every op's result as an output; where the results are right
+    that way, only the fusion across them can be at fault.
+    """
+    nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
+    probe = copy.copy(graph)
+    probe.outputs = nodes
+    probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
+    manifest = program.manifest
+    precision = manifest.get("precision", FLOAT32) if manifest["stage"] == stage else FLOAT32
+    bounds, spec = error_bounds(graph, precision), _target_of(program)
+    target = spec.to_tvm()
+    module = graphs.lower(probe, target, stage, precision=precision)
+    module = build.schedule(module, target, stage)
+    with scratch_folder("needle-parity-") as folder:
+        build.write_library(module, target, folder)
+        manifest = build.describe(graphs.signature(probe), module, spec, target, {})
+        artifact.write_manifest(folder, manifest)
+        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
+        results = probed.run(arrays)
+    for node, result in zip(nodes, results, strict=True):
+        if worst([expected[node]], [result])[1] > bounds[node]:
+            assert node.op is not None  # leaves were left out above
+            return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
+    return None
+
+
+def _target_of(program: runtime.Program) -> TargetSpec:
+    """This machine's device of the kind that the program runs on."""
+    target = program.manifest["target"]
+    if target["kind"] == "cuda":
+        return resolve(f"cuda:{program.device}")
+    return resolve("cpu", target["num-cores"])
+
+
+def _widened(array: np.ndarray[Any, Any]) -> NDArray:
+    wide = array.astype(np.float64) if is_floating(array.dtype.name) else array
+    return NDArray(wide, device=cpu_numpy())
+
+
+def worst(expected: Sequence[Any], found: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:
+    """Largest absolute and relative difference; infinite where NaNs or infinities differ."""
+    absolute = relative = 0.0
+    for reference, result in zip(expected, found, strict=True):
+        want, have = (np.asarray(a, dtype=np.float64) for a in (reference.numpy(), result))
+        if want.shape != have.shape:
+            return float("inf"), float("inf")
+        finite = np.isfinite(want)
+        special = np.array_equal(want[~finite], have[~finite], equal_nan=True)
+        if not special or not np.isfinite(have[finite]).all():
+            return float("inf"), float("inf")
+        gap = float(np.abs(want[finite] - have[finite]).max(initial=0.0))
+        scale = float(np.abs(want[finite]).max(initial=0.0))
+        absolute = max(absolute, gap)
+        relative = max(relative, gap / scale if scale else gap)
+    return absolute, relative

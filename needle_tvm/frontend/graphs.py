@@ -1,0 +1,86 @@
+"""A traced graph as the compiler takes it: its module at a stage, and `main`'s signature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from needle.graph import positional_names
+from needle_tvm._tvm.names import IRModule, Target
+from needle_tvm.artifact import trees
+from needle_tvm.errors import TranslationError
+from needle_tvm.frontend.indices import index_ranges
+from needle_tvm.frontend.translate import translate
+from needle_tvm.lower import build, pipeline
+
+if TYPE_CHECKING:
+    from needle.trace import Graph, Leaf
+
+
+def lower(
+    graph: Graph,
+    target: Target,
+    stage: str,
+    **choices: Any,
+) -> IRModule:
+    """The module of a stage before its loops are scheduled: what tuning takes its tasks from.
+
+    `choices` are keywords of `lower_module`.
+    """
+    module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
+    return build.lower_module(module, target, stage, **choices)
+
+
+def signature(graph: Graph) -> dict[str, Any]:
+    """What `main` of a graph takes and gives, as a manifest holds it.
+
+    Raises TranslationError for an argument that cannot be kept in one.
+    """
+    ranges = index_ranges(graph)
+    return {
+        "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],
+        "params": [_leaf(leaf) for leaf in graph.params],
+        "ties": [[leaf.name, *leaf.others] for leaf in graph.params if leaf.others],
+        "outputs": [
+            {"shape": list(spec.shape), "dtype": str(spec.dtype)}
+            for node in graph.outputs
+            for spec in node.specs
+        ],
+        "bare_output": len(graph.outputs) == 1,
+        "arguments": _arguments(graph),
+        "output_tree": graph.output_tree,
+    }
+
+
+def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:
+    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": list(valid)}
+
+
+def _leaf(leaf: Leaf) -> dict[str, Any]:
+    (spec,) = leaf.node.specs
+    return {"name": leaf.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}
+
+
+def _arguments(graph: Graph) -> list[dict[str, Any]]:
+    """The traced call's arguments as `trees.flatten_arguments` reads them."""
+    args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
+    names = positional_names(graph.signature, len(args))
+    named = [*zip(names, args, strict=True), *kwargs.items()]
+    for name, tree in named:
+        _check_static(name, tree)
+    return [{"name": name, "tree": tree} for name, tree in named]
+
+
+def _check_static(name: str, tree: Any) -> None:
+    """Raise TranslationError unless every value in the tree that is no array fits into JSON."""
+    if tree == trees.LEAF:
+        return
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        if parts is not None and not isinstance(parts, (bool, int, float, str)):
+            raise TranslationError(
+                f"argument {name!r}: a {type(parts).__name__} cannot be kept in an artifact; "
+                "tensors, numbers, strings, None and lists, tuples and dicts of them can"
+            )
+        return
+    for part in parts.values() if kind == "dict" else parts:
+        _check_static(name, part)

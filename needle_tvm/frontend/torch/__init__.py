@@ -1,0 +1,1 @@
+"""Models of PyTorch, through `torch.export`."""

@@ -1,0 +1,440 @@
+"""PyTorch's operators in terms of others, where TVM's front end does not know them rightly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from needle.backend_ndarray.dtypes import HALVES
+from needle_tvm.frontend.torch.nodes import pairs
+
+
+def _trilinear(
+    a: Any, b: Any, c: Any, new_a: Any, new_b: Any, new_c: Any, summed: Any, unroll: int = 1
+) -> Any:
+    product: Any = 1
+    for factor, axes in ((a, new_a), (b, new_b), (c, new_c)):
+        for axis in axes:
+            factor = factor.unsqueeze(axis)
+        product = product * factor
+    return product.sum(summed)
+
+
+def _scaled(operation: str) -> Callable[..., Any]:
+    """x + alpha * y, or the like; of the front end's converters none reads `alpha`."""
+
+    def of(x: Any, y: Any, alpha: Any = 1) -> Any:
+        return NotImplemented if alpha == 1 else getattr(x, operation)(y * alpha)
+
+    return of
+
+
+def _logaddexp(x: Any, y: Any) -> Any:
+    apart = _where(x == y, x.new_zeros(()), -(x - y).abs())  # 0 for equal infinities
+    return x.maximum(y) + apart.exp().log1p()
+
+
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Halves are computed on in float32, and rounded once; of integers the result is float32."""
+
+    def of(x: Any, *others: Any, **options: Any) -> Any:
+        if not x.is_floating_point():
+            return function(x.float(), *others, **options)
+        if str(x.dtype).partition(".")[2] not in HALVES:
+            return function(x, *others, **options)
+        wide = (each.float() if hasattr(each, "dtype") else each for each in (x, *others))
+        return function(*wide, **options).to(x.dtype)
+
+    return of
+
+
+def _promoting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Two tensors in the dtype that PyTorch's own result has."""
+
+    def of(x: Any, y: Any, *others: Any, **options: Any) -> Any:
+        import torch
+
+        common = torch.result_type(x, y)
+        x, y = (each.to(common) if hasattr(each, "dtype") else each for each in (x, y))
+        return function(x, y, *others, **options)
+
+    return of
+
+
+def _celu(x: Any, alpha: float = 1) -> Any:
+    import torch
+
+    return torch.ops.aten.elu.default(x, alpha, 1.0, 1.0 / alpha)
+
+
+def _elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    below = (x if input_scale == 1 else x * input_scale).expm1()
+    below = below if alpha * scale == 1 else below * (alpha * scale)
+    return _where(x > 0, x if scale == 1 else x * scale, below)
+
+
+def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = x if beta == 1 else x * beta
+    below = scaled.exp().log1p()
+    return _where(scaled > threshold, x, below if beta == 1 else below / beta)
+
+
+def _avg_pool(
+    x: Any,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    """By another divisor, as the mean over windows of what is padded first."""
+    import torch
+
+    if divisor is None:
+        return NotImplemented
+    dims = 2 if isinstance(kernel, int) else len(kernel)
+    pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
+    kernel, stride, padding = (pairs(each, dims) for each in (kernel, stride or kernel, padding))
+    shape, around = pool(x, kernel, stride, padding, ceil).shape[-dims:], []
+    for i in reversed(range(dims)):
+        end = (shape[i] - 1) * stride[i] + kernel[i]
+        around += [padding[i], max(end - padding[i] - x.shape[i - dims], 0)]
+    padded = torch.nn.functional.pad(x, around)
+    return pool(padded, kernel, stride) * (math.prod(kernel) / divisor)
+
+
+def _inner(x: Any, y: Any) -> Any:
+    if x.ndim == 0 or y.ndim == 0:
+        return x * y
+    rows = x.reshape(-1, x.shape[-1]) @ y.reshape(-1, y.shape[-1]).t()
+    return rows.reshape((*x.shape[:-1], *y.shape[:-1]))
+
+
+def _slice_scatter(
+    x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """Within what there is: TVM's operator goes where it is told."""
+    import torch
+
+    first, last, _ = slice(start, end, step).indices(x.shape[dim])
+    if (first, last) == (start, end):
+        return NotImplemented
+    return torch.slice_scatter(x, source, dim, first, max(first, last), step)
+
+
+def _resized(name: str) -> Callable[..., Any]:
+    """PyTorch's own, where TVM's operator is none: it takes the scale of the sizes whichever is
+    given, computes places in float32, and divides by 0 for one place between aligned corners."""
+
+    def of(x: Any, size: Any, align: bool, scales: Any) -> Any:
+        import torch
+
+        exact = scales is None or all(
+            (extent * scale).is_integer() for extent, scale in zip(x.shape[2:], scales, strict=True)
+        )
+        sizes = size or [int(n * scale) for n, scale in zip(x.shape[2:], scales, strict=True)]
+        alone = align and 1 in sizes
+        if exact and not alone and x.dtype != torch.float64:
+            return NotImplemented
+        table = torch._decomp.decomposition_table
+        return table[getattr(torch.ops.aten, name).vec](x, size, align, scales)
+
+    return of
+
+
+def _sign(x: Any) -> Any:
+    if "bool" in str(x.dtype):
+        return x.clone()
+    return (x > 0).to(x) if "uint" in str(x.dtype) else NotImplemented
+
+
+def _divided(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return x // y
+    if rounding_mode is None or x.is_floating_point() or isinstance(y, float):
+        return NotImplemented
+    if not isinstance(y, int) and y.is_floating_point():
+        return NotImplemented
+    if "uint" in str(x.dtype):
+        return x // y
+    x = x.long() if "bool" in str(x.dtype) else x
+    quotient = x.abs() // abs(y)
+    return quotient * (1 - 2 * ((x < 0) ^ (y < 0)).to(quotient.dtype))
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    if "bool" in str(x.dtype):
+        return x.long().clamp(low, high)
+    if "uint" in str(x.dtype) and isinstance(low, int) and low < 0:
+        return x.clamp(0, high)
+    return NotImplemented
+
+
+def _clamp_between(x: Any, low: Any = None, high: Any = None) -> Any:
+    """By tensors, which may have more axes than x."""
+    import torch
+
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
+_ROOTED = ("torch.float32", "torch.float64", "torch.bfloat16")  # by which PyTorch takes powers
+
+
+def _power(x: Any, exponent: float) -> Any:
+    """Booleans as the numbers they stand for; small whole powers as products, as in PyTorch: TVM
+    warns of these on the terminal."""
+    if "bool" in str(x.dtype):
+        return x.long().pow(exponent)
+    if exponent in (0.5, -0.5) and str(x.dtype) in _ROOTED:
+        return x.sqrt() if exponent > 0 else x.rsqrt()  # of -inf no number
+    if exponent not in (3, 4) or not x.is_floating_point():
+        return NotImplemented
+    return _in_float32(lambda x: x * x * (x if exponent == 3 else x * x))(x)
+
+
+def _joined(tensors: Any, dim: int = 0) -> Any:
+    """Tensors of several dtypes in the one that holds them all."""
+    import torch
+
+    dtypes = [tensor.dtype for tensor in tensors]
+    if len(set(dtypes)) == 1:
+        return NotImplemented
+    common = reduce(torch.promote_types, dtypes)
+    return torch.cat([tensor.to(common) for tensor in tensors], dim)
+
+
+def _never_of_integers(x: Any) -> Any:
+    return NotImplemented if x.is_floating_point() else x != x
+
+
+def _signbit(x: Any) -> Any:
+    negative = x < 0
+    return negative | ((x == 0) & (1 / x < 0)) if x.is_floating_point() else negative
+
+
+def _copysign(x: Any, y: Any) -> Any:
+    return _where(_signbit(y), -x.abs(), x.abs())
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return y.where(~condition, x)
+
+
+def _preferred(extreme: str) -> Callable[[Any, Any], Any]:
+    """The larger, or the smaller, of two; the other one of a NaN."""
+
+    def of(x: Any, y: Any) -> Any:
+        return _where(x != x, y, _where(y != y, x, getattr(x, extreme)(y)))
+
+    return of
+
+
+def _largest(x: Any, dim: int, keepdim: bool = False) -> Any:
+    return x.amax(dim, keepdim), x.argmax(dim, keepdim)
+
+
+def _smallest(x: Any, dim: int, keepdim: bool = False) -> Any:
+    return x.amin(dim, keepdim), x.argmin(dim, keepdim)
+
+
+def _moments(spread: str) -> Callable[..., Any]:
+    def of(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        spread_of = getattr(x, spread)(dim, correction=correction, keepdim=keepdim)
+        return spread_of, x.mean(dim, keepdim=keepdim)
+
+    return of
+
+
+def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    parts = (each.narrow(dim, k - 1, 1) for each in x.sort(dim))
+    return tuple(each if keepdim else each.squeeze(dim) for each in parts)
+
+
+def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle, and its place; a NaN where there is one."""
+    if x.ndim == 0:
+        return x.clone(), x.new_zeros((), dtype=_long())
+    middle = (x.shape[dim] - 1) // 2
+    value, place = (each.narrow(dim, middle, 1) for each in x.sort(dim))
+    if x.is_floating_point():
+        unknown = x != x
+        some = unknown.any(dim, keepdim=True)
+        value = value.masked_fill(some, math.nan)
+        place = _where(some, unknown.int().argmax(dim, keepdim=True), place)
+    return tuple(each if keepdim else each.squeeze(dim) for each in (value, place))
+
+
+def _long() -> Any:
+    import torch
+
+    return torch.int64
+
+
+def _of_a_number(name: str) -> Callable[..., Any]:
+    """What an operator along an axis gives of a tensor without axes: that of one element."""
+
+    def of(x: Any, *others: Any, **options: Any) -> Any:
+        import torch
+
+        if x.ndim:
+            return NotImplemented
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        return operator(x.reshape(1), *others, **options).reshape(())
+
+    return of
+
+
+def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
+    """The largest of each window, and its place: windows begin and end as `size` divides."""
+    import torch
+
+    *_, height, width = x.shape
+    rows, columns = (
+        [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+        for extent, count in zip((height, width), size, strict=True)
+    )
+    values, places = [], []
+    for top, bottom in rows:
+        for left, right in columns:
+            window = x.narrow(-2, top, bottom - top).narrow(-1, left, right - left).flatten(-2)
+            at = window.argmax(-1)
+            values.append(window.amax(-1))
+            row = at.div(right - left, rounding_mode="floor")
+            places.append((top + row) * width + left + at - row * (right - left))
+    shape = (*x.shape[:-2], *size)
+    return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
+
+
+def _padded(x: Any, pad: Any, value: float = 0) -> Any:
+    """Padding that is negative cuts off, which may leave nothing of x; what is not 0 is true."""
+    import torch
+
+    if "bool" in str(x.dtype) and value not in (0, 1):
+        return torch.nn.functional.pad(x, pad, value=1)
+    if all(each >= 0 for each in pad):
+        return NotImplemented
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        first, cut = max(-before, 0), max(-after, 0)
+        x = x.narrow(-1 - i, first, x.shape[-1 - i] - first - cut)
+    return torch.nn.functional.pad(x, [max(each, 0) for each in pad], value=value)
+
+
+def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
+    """Windows along an axis, their places the last axis."""
+    import torch
+
+    if x.ndim == 0:
+        return NotImplemented
+    dim %= x.ndim
+    count = (x.shape[dim] - size) // step + 1
+    places = torch.arange(count)[:, None] * step + torch.arange(size)
+    windows = x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, size))
+    return windows.movedim(dim + 1, -1)
+
+
+def _vector_norm(
+    x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """How many elements are not 0, and the square root of the sum of squares; no other norm."""
+    import torch
+
+    if x.ndim == 0:
+        return torch.linalg.vector_norm(x.reshape(1), ord, dtype=dtype).reshape(())
+    if ord not in (0, 2):
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    dim = [*range(x.ndim)] if dim is None else dim
+    if ord == 0:
+        return (x != 0).sum(dim, keepdim).to(x.dtype)
+    return _in_float32(lambda x: (x * x).sum(dim, keepdim).sqrt())(x)
+
+
+def _cdist(x: Any, y: Any, p: float, mode: int | None) -> Any:
+    """Distances of rows: of differences, whatever `mode` says of products instead."""
+    import torch
+
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+
+
+def _searchsorted(
+    ordered: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    """How many elements of a row are before each of `x`; all before NaN."""
+    if sorter is not None or x.ndim == 0:
+        return NotImplemented
+    row, x = ordered.unsqueeze(-2), x.unsqueeze(-1)
+    before = ~(row > x) if right or side == "right" else ~(row >= x)
+    count = before.sum(-1)
+    return count.int() if out_int32 else count
+
+
+# Operators of PyTorch, by name, in terms of others.
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
+    "adaptive_max_pool2d.default": _adaptive_max_pool2d,
+    "_trilinear.default": _trilinear,
+    "signbit.default": _signbit,
+    "copysign.Tensor": _promoting(_in_float32(_copysign)),
+    **{
+        f"{name}.{kind}": _promoting(_scaled(name))
+        for name in ("add", "sub")
+        for kind in ("Tensor", "Scalar")
+    },
+    "rsub.Tensor": lambda x, y, alpha=1: x * -alpha + y,
+    "rsub.Scalar": lambda x, y, alpha=1: x * -alpha + y,
+    "sign.default": _sign,
+    "neg.default": lambda x: x * 255 if "uint8" in str(x.dtype) else NotImplemented,
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp_between,
+    "div.Tensor_mode": _divided,
+    "div.Scalar_mode": _divided,
+    "pow.Tensor_Scalar": _power,
+    "upsample_bilinear2d.vec": _resized("upsample_bilinear2d"),
+    "upsample_bicubic2d.vec": _resized("upsample_bicubic2d"),
+    "isfinite.default": lambda x: x.abs() < math.inf if x.is_floating_point() else x == x,
+    **{f"{name}.default": _never_of_integers for name in ("isnan", "isinf")},
+    "logaddexp.default": _promoting(_in_float32(_logaddexp)),
+    "elu.default": _in_float32(_elu),
+    "softplus.default": _in_float32(_softplus),
+    "avg_pool2d.default": _avg_pool,
+    "avg_pool3d.default": _avg_pool,
+    "leaky_relu.default": lambda x, slope=0.01: (
+        _where(x > 0, x, x * 0) if slope == 0 else NotImplemented
+    ),
+    "inner.default": _inner,
+    "cat.default": _joined,
+    "slice_scatter.default": _slice_scatter,
+    "constant_pad_nd.default": _padded,
+    "unfold.default": _unfold,
+    "linalg_vector_norm.default": _vector_norm,
+    "_cdist_forward.default": _cdist,
+    "searchsorted.Tensor": _searchsorted,
+    "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
+    # LLVM has neither for vectors of float64.
+    "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),
+    "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),
+    "mish.default": _in_float32(lambda x: x * x.exp().log1p().tanh()),
+    "celu.default": _celu,
+    "exp2.default": lambda x: 2 ** (x if x.is_floating_point() else x.float()),
+    "var_mean.correction": _moments("var"),
+    "std_mean.correction": _moments("std"),
+    "fmax.default": _preferred("maximum"),
+    "fmin.default": _preferred("minimum"),
+    "max.dim": _largest,
+    "min.dim": _smallest,
+    "kthvalue.default": _kthvalue,
+    "median.dim": _median,
+    "median.default": lambda x: _median(x.reshape(-1), 0)[0],
+    **{
+        name: _of_a_number(name)
+        for name in (
+            *("sum.dim_IntList", "mean.dim", "var.correction", "argmax.default", "argmin.default"),
+            *("_softmax.default", "_log_softmax.default", "flip.default", "index_select.default"),
+        )
+    },
+}

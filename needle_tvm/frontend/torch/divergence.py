@@ -1,0 +1,75 @@
+"""Which of a PyTorch model's operators compiled code computes wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm import runtime
+from needle_tvm.artifact import artifact, trees
+from needle_tvm.frontend.torch import export as torch_export
+from needle_tvm.frontend.torch import graph as torch_graph
+from needle_tvm.frontend.torch.arrays import array
+from needle_tvm.frontend.torch.reference import Reference
+from needle_tvm.frontend.torch.taken import Taken, described, result_types
+from needle_tvm.process.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from needle_tvm.compiler.products import Choice
+    from needle_tvm.target.spec import TargetSpec
+
+
+def first_divergence(
+    taken: Taken,
+    spec: TargetSpec,
+    stage: str,
+    precision: str,
+    by_library: Choice | None,
+    disable: Collection[str],
+) -> str | None:
+    """Name and module of the first operator, in the order of the program, whose result is wrong;
+    None where each is right.
+
+    Compiles the model once more with every operator's result as an output; where the results are
+    right that way, only the fusion across them can be at fault.
+    """
+    from needle_tvm.frontend.torch.lowering import lowered
+    from needle_tvm.lower import build
+
+    nodes = _nodes(taken.functional)
+    program = torch_graph.returning(taken.functional, nodes)
+    module = torch_export.to_relax(program)
+    outputs = [described(part) for part in result_types(module)]
+    tree = {"tuple": [trees.LEAF] * len(nodes)}
+    changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
+    signature = {**taken.signature, **changes}
+    target = spec.to_tvm()
+    module = lowered(module, target, stage, precision, by_library, disable)
+    module = build.schedule(module, target, stage, disable)
+    with scratch_folder("needle-divergence-") as folder:
+        build.write_library(module, target, folder)
+        manifest = build.describe(signature, module, spec, target, {})
+        artifact.write_manifest(folder, manifest)
+        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        probed.set_params(taken.params)
+        results = probed.run(taken.example)
+    reference = Reference(taken, precision, nodes)
+    wrong = reference.first_wrong([array(result) for result in results])
+    return None if wrong is None else _name(nodes[wrong[0]])
+
+
+def _nodes(program: Any) -> list[Any]:
+    """The operators of a program that make one tensor each."""
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and hasattr(node.meta.get("val"), "dtype")
+    ]
+
+
+def _name(node: Any) -> str:
+    """The operator, and the submodule that called it."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{name} in {path}" if path else name

@@ -1,0 +1,223 @@
+"""PyTorch's functions of one or two numbers, as expressions: right to the last few bits,
+also near 0 and for large quotients, where TVM's are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from needle.backend_ndarray.dtypes import HALVES, is_floating
+from needle.ops import _te
+from needle_tvm._tvm.names import TE_NAMESPACE, relax, te, tirx, topi
+from needle_tvm.frontend.torch.nodes import result_dtype
+
+_op = relax.op
+
+
+def of_two(
+    rule: Callable[[Any, Any], Any], whole: Callable[[Any, Any], Any], rounds: bool = True
+) -> Any:
+    """A converter of two operands, either of which may be a number: `rule` says what becomes of
+    elements that are floats, in float32 if they are halves, and `whole` of tensors of integers.
+    PyTorch rounds a number beside halves to these first, but for some operators."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        dtype, builder = result_dtype(node), importer.block_builder
+        wide = "float32" if dtype in HALVES else dtype
+        x, y = (
+            builder.emit(_op.astype(importer.env[each], wide))
+            if each in importer.env
+            else builder.emit(_op.astype(number(each, dtype if rounds else wide), wide))
+            for each in node.args[:2]
+        )
+        if not is_floating(dtype):
+            return builder.emit(whole(x, y))
+        name = str(rule.__name__).strip("_")
+        out = builder.emit_te(_broadcast(rule), x, y, primfunc_name_hint=name)
+        return builder.emit(_op.astype(out, dtype))
+
+    return convert
+
+
+def number(value: float, dtype: str) -> relax.Constant:
+    """A number beside a tensor of a dtype. An integer outside an integer's range wraps around, as
+    PyTorch's does."""
+    if isinstance(value, int) and not is_floating(dtype):
+        return relax.const(np.array(value, np.int64).astype(dtype), dtype)
+    return relax.const(value, dtype)
+
+
+def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A rule for two elements as one for two tensors."""
+    return partial(_te.broadcast, TE_NAMESPACE, lambda x, y: rule(tirx.convert(x), tirx.convert(y)))
+
+
+def cast(node: Any, importer: Any) -> Any:
+    """To another dtype. A negative number becomes a uint8 by way of a signed one, as in PyTorch
+    (`static_cast_with_inter_type` in c10/util/TypeCast.h): LLVM leaves open what it is else."""
+    if node.args[0] not in importer.env:  # a number
+        return number(node.args[0], result_dtype(node))
+    if str(node.kwargs.get("dtype")) == "torch.uint8":
+        x = importer.env[node.args[0]]
+        if x.ty.dtype.dtype.startswith(("float", "bfloat")):
+            importer.env[node.args[0]] = importer.block_builder.emit(_op.astype(x, "int64"))
+            try:
+                return importer._to_copy(node)
+            finally:
+                importer.env[node.args[0]] = x
+    return importer._to_copy(node)
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """The C library's, exact whatever the quotient is: TVM's own rounds that."""
+    dtype = str(x.ty)
+    return tirx.call_pure_extern(dtype, "fmod" if dtype == "float64" else "fmodf", x, y)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """With the sign of y, exact where the quotient is large."""
+    rest = fmod(x, y)
+    return tirx.Select(_of_other_sign(rest, y), rest + y, rest)
+
+
+def _of_other_sign(x: Any, y: Any) -> Any:
+    """Whether one of two is below 0, and the other is not."""
+    zero = tirx.const(0, str(x.ty))
+    return tirx.any(tirx.all(x < zero, y > zero), tirx.all(x > zero, y < zero))
+
+
+def floor_divided(x: Any, y: Any) -> Any:
+    """The whole number that `_remainder` leaves, and not one less where the quotient rounds up."""
+    zero, one = (tirx.const(value, str(x.ty)) for value in (0, 1))
+    rest = fmod(x, y)
+    quotient = (x - rest) / y
+    quotient = tirx.Select(_of_other_sign(rest, y), quotient - one, quotient)
+    floor = tirx.floor(quotient)
+    floor = tirx.Select(quotient - floor > tirx.const(0.5, str(x.ty)), floor + one, floor)
+    return tirx.Select(y == zero, x / y, floor)
+
+
+def hypot(x: Any, y: Any) -> Any:
+    """By the ratio to the larger, whose square neither overflows nor vanishes."""
+    zero, one, infinity = (tirx.const(value, str(x.ty)) for value in (0, 1, math.inf))
+    x, y = tirx.abs(x), tirx.abs(y)
+    large = tirx.Select(x < y, y, x)
+    ratio = tirx.Select(x < y, x, y) / tirx.Select(large == zero, one, large)
+    length = large * tirx.sqrt(one + ratio * ratio)
+    return tirx.Select(tirx.any(x == infinity, y == infinity), infinity, length)
+
+
+def whole_power(x: Any, y: Any) -> Any:
+    """x ** y of integers."""
+    return relax.BlockBuilder.current().call_te(_powers, x, y, primfunc_name_hint="power")
+
+
+def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """By squaring for each bit of y, the highest first, and modulo what the dtype holds, as PyTorch
+    does. Of negative powers those of 1 and -1 are these, all others 0."""
+    dtype = str(x.dtype)
+    count = int(dtype.partition("int")[2])
+    zero, one = (tirx.const(value, dtype) for value in (0, 1))
+    bit = te.reduce_axis((0, count), "bit")
+    step = te.comm_reducer(lambda power, factor: power * power * factor, lambda _: one, "power")
+
+    def element(x: Any, y: Any) -> Any:
+        taken = (y >> tirx.Cast(dtype, count - 1 - bit.var)) & one
+        return step(tirx.Select(taken == one, x, one), axis=bit)
+
+    powers = _te.broadcast(TE_NAMESPACE, element, x, y)
+    if dtype.startswith("uint"):
+        return powers
+    is_unit = topi.logical_or(topi.equal(x, one), topi.equal(x, -one))
+    is_positive = topi.greater_equal(y, zero)
+    return topi.where(topi.logical_or(is_unit, is_positive), powers, topi.full_like(powers, zero))
+
+
+def elementwise(rule: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of each element, which is a float."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        name = str(rule.__name__).strip("_")
+        return importer.block_builder.emit_te(
+            lambda x: te.compute(x.shape, lambda *at: rule(x(*at))),
+            importer.env[node.args[0]],
+            primfunc_name_hint=name,
+        )
+
+    return convert
+
+
+def _number(like: Any, value: float) -> Any:
+    return tirx.const(value, str(like.ty))
+
+
+def _series(x: Any, factors: list[float]) -> Any:
+    """factors[0] + factors[1] * x + factors[2] * x * x + ..."""
+    total = _number(x, factors[-1])
+    for factor in reversed(factors[:-1]):
+        total = total * x + _number(x, factor)
+    return total
+
+
+def expm1(x: Any) -> Any:
+    """exp(x) - 1, near 0 by the series, of which nothing cancels."""
+    terms = 17 if str(x.ty) == "float64" else 9
+    near = x * _series(x, [1 / math.factorial(i + 1) for i in range(terms)])
+    return tirx.Select(tirx.abs(x) < _number(x, 0.5), near, tirx.exp(x) - _number(x, 1))
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x), near 0 as twice the inverse hyperbolic tangent of x / (2 + x), by its series."""
+    terms = 14 if str(x.ty) == "float64" else 6
+    ratio = x / (_number(x, 2) + x)
+    near = ratio * _series(ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
+    return tirx.Select(tirx.abs(x) < _number(x, 0.4), near, tirx.log(_number(x, 1) + x))
+
+
+def _odd(x: Any, of_positive: Callable[[Any], Any]) -> Any:
+    y = of_positive(tirx.abs(x))
+    return tirx.Select(x < _number(x, 0), -y, y)
+
+
+def asinh(x: Any) -> Any:
+    one, large = _number(x, 1), _number(x, 1e6)
+
+    def of(x: Any) -> Any:
+        square = x * x
+        near = log1p(x + square / (one + tirx.sqrt(one + square)))
+        return tirx.Select(x > large, tirx.log(x) + _number(x, math.log(2)), near)
+
+    return _odd(x, of)
+
+
+def acosh(x: Any) -> Any:
+    above = x - _number(x, 1)
+    near = log1p(above + tirx.sqrt(above) * tirx.sqrt(above + _number(x, 2)))
+    far = tirx.log(x) + _number(x, math.log(2))
+    return tirx.Select(x > _number(x, 1e6), far, near)
+
+
+def atanh(x: Any) -> Any:
+    return _odd(x, lambda x: _number(x, 0.5) * log1p(_number(x, 2) * x / (_number(x, 1) - x)))
+
+
+def _tanh(x: Any) -> Any:
+    """By expm1, which keeps all digits near 0."""
+
+    def of(x: Any) -> Any:
+        below = expm1(_number(x, -2) * x)
+        return -below / (below + _number(x, 2))
+
+    return _odd(x, of)
+
+
+def tanh(node: Any, importer: Any) -> Any:
+    """TVM's of float64 loses its digits near 0."""
+    x = importer.env[node.args[0]]
+    if str(x.ty.dtype) == "float64":
+        return elementwise(_tanh)(node, importer)
+    return importer.block_builder.emit(_op.tanh(x))

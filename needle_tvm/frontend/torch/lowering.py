@@ -1,0 +1,55 @@
+"""The stages for what TVM's front end made of a PyTorch model. Imports TVM's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from needle_tvm._tvm.names import IRModule, Target, transform
+from needle_tvm.faults import blamed_on
+from needle_tvm.frontend.torch.passes.conv1d_as_conv2d import conv1d_as_conv2d
+from needle_tvm.frontend.torch.passes.conv_transpose import conv_transpose
+from needle_tvm.frontend.torch.passes.norm_as_scale import norm_as_scale
+from needle_tvm.frontend.torch.passes.plain_views import plain_views
+from needle_tvm.graph import legalize
+from needle_tvm.graph.passes.sink_views import sink_permutes, sink_units
+from needle_tvm.lower import build
+from needle_tvm.target.precision import FLOAT32
+
+if TYPE_CHECKING:
+    from needle_tvm.compiler.products import Choice
+
+# Without a word of its own, a transposed convolution takes the layout of what it is given, in
+# which neither TVM nor `frontend.torch.passes.conv_transpose` knows it.
+_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+
+
+def lowered(
+    module: IRModule,
+    target: Target,
+    stage: str,
+    precision: str = FLOAT32,
+    by_library: Choice | None = None,
+    disable: Collection[str] = (),
+) -> IRModule:
+    """The stage's module, prepared before so that its passes know what the front end made."""
+    with target, blamed_on("what prepares PyTorch's program"):
+        if stage == "tuned":
+            for prepare in (norm_as_scale, plain_views):
+                module = prepare(module, target)
+            module = transform.DeadCodeElimination()(module)
+            module = transform.DecomposeOpsForInference()(module)
+            # The front end views a layer's input once for each product of it.
+            module = transform.EliminateCommonSubexpr()(module)
+            module = transform.ConvertLayout(_LAYOUTS)(module)
+            for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):
+                module = prepare(module, target)
+            module = transform.DeadCodeElimination()(module)
+        elif stage == "noopt":
+            module = transform.LegalizeOps(legalize.RULES)(module)
+    return build.lower_module(
+        module, target, stage, disable=disable, precision=precision, by_library=by_library
+    )

@@ -1,0 +1,54 @@
+"""What the converters of PyTorch's operators ask of a node, and of Relax expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.names import relax
+from needle_tvm.tir.functions import static_shape
+
+_op = relax.op
+
+
+def arguments(node: Any, **defaults: Any) -> list[Any]:
+    """Of an operator's arguments those after the first, by name."""
+    return list(
+        {**defaults, **dict(zip(defaults, node.args[1:], strict=False)), **node.kwargs}.values()
+    )
+
+
+def filled(importer: Any, node: Any, value: float, shape: tuple[int, ...], dtype: str) -> Any:
+    """A node's value; where there is none, a constant."""
+    return importer.env[node] if node is not None else relax.const(np.full(shape, value), dtype)
+
+
+def along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
+    """What a reduction takes, the axes it goes along (None: all), and whether these are kept. A
+    number has none, whatever is asked for."""
+    given = dict(zip(("x", "dim", "keepdim"), node.args, strict=False)) | dict(node.kwargs)
+    x, axes = importer.env[given["x"]], given.get("dim")
+    axes = [axes] if isinstance(axes, int) else list(axes or []) or None
+    return x, axes if shape_of(x) else None, bool(given.get("keepdim", False))
+
+
+def result_dtype(node: Any) -> str:
+    """The dtype PyTorch gives the result."""
+    return dtype_of(node.meta["val"])
+
+
+def dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).partition(".")[2]
+
+
+def pairs(value: Any, dims: int) -> list[int]:
+    """An option of a window, for each of its dimensions."""
+    return [value] * dims if isinstance(value, int) else list(value) * (dims // len(value))
+
+
+def shape_of(expr: Any) -> tuple[int, ...]:
+    shape = static_shape(expr)
+    if shape is None:
+        raise ValueError("a tensor whose shape is not static")
+    return shape

@@ -1,0 +1,548 @@
+"""PyTorch's operators that are translated here, not taken apart first or left to TVM's front end.
+
+- `scaled_dot_product_attention` would arrive as a "safe" softmax of scores in memory, with the
+  scale in two halves. Here it is product, scale, mask, softmax and product, which becomes one
+  kernel. The safe softmax gives 0 where a plain one gives NaN: in rows of a mask that are -inf
+  throughout. These are set to 0 at the end, unless the mask is known to have none.
+- `linear` and `matmul` would arrive as products of a batch of copies of the weights where the input
+  is a permutation. Here the rows of the input are multiplied, before they are permuted.
+- Convolutions and products of a batch would be of float32 whatever they are given, norms without a
+  scale of their own would lack one, and what is indexed by several tensors would have its axes in
+  another order than PyTorch.
+- `amax` and `amin` the front end does not know, and of `grid_sample` it has another idea.
+
+`torch_decompositions` writes what it does not know either by operators that it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from needle.backend_ndarray.dtypes import HALVES
+from needle_tvm._tvm.names import relax, tirx
+from needle_tvm.frontend.torch import elements, places
+from needle_tvm.frontend.torch import graph as torch_graph
+from needle_tvm.frontend.torch.arrays import array
+from needle_tvm.frontend.torch.nodes import (
+    along,
+    arguments,
+    dtype_of,
+    filled,
+    pairs,
+    result_dtype,
+    shape_of,
+)
+
+_op = relax.op
+
+
+def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
+    """softmax(q k^T * scale + mask) v of (..., T, D), (..., S, D) and (..., S, E).
+
+    `constant` gives the value of a node that depends on no input and no parameter, else None.
+    """
+    given = torch_graph.bound(node.target, node.args, node.kwargs)
+    emit = importer.block_builder.emit
+    q, k, v = (importer.env[given[name]] for name in ("query", "key", "value"))
+    if given.get("enable_gqa"):
+        k, v = (_repeated(emit, operand, shape_of(q)[-3]) for operand in (k, v))
+    leads = [shape_of(operand)[:-2] for operand in (q, k, v)]
+    lead, alike = np.broadcast_shapes(*leads), len(set(leads)) == 1
+    (queries, features), keys = shape_of(q)[-2:], shape_of(k)[-2]
+    result, dtype = (*lead, queries, shape_of(v)[-1]), str(q.ty.dtype)
+    if keys == 0:
+        return emit(_op.zeros(result, dtype))
+    mask, empty = None, None
+    if given.get("is_causal"):  # the first key is seen in every row
+        seen = np.tril(np.ones((queries, keys), bool))
+        mask = relax.const(np.where(seen, 0.0, -np.inf), dtype)
+    elif given.get("attn_mask") is not None:
+        value, mask = constant(given["attn_mask"]), importer.env[given["attn_mask"]]
+        if value is not None:
+            mask = relax.const(value, "bool" if value.dtype == bool else dtype)
+        if alike and len(lead) > 2 and len(shape_of(mask)) > 3:
+            mask = emit(_op.broadcast_to(mask, (*lead, *shape_of(mask)[-2:])))
+            mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))
+        mask, empty = _mask(emit, mask, value, dtype)
+    if alike:
+        # Heads of a batch: four axes, whatever there were.
+        heads = lead[-1] if lead else 1
+        q, k, v = (
+            emit(_op.reshape(each, (math.prod(lead) // heads, heads, *shape_of(each)[-2:])))
+            if len(lead) != 2
+            else each
+            for each in (q, k, v)
+        )
+    rank, scale = len(shape_of(k)), given.get("scale")
+    turned = emit(_op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
+    scale = 1 / math.sqrt(features) if scale is None else float(scale)
+    scores = emit(_op.multiply(emit(_op.matmul(q, turned)), relax.const(scale, dtype)))
+    if mask is not None:
+        scores = emit(_op.add(scores, mask))
+    out = emit(_op.matmul(emit(_op.nn.softmax(scores, axis=-1)), v))
+    if empty is not None:
+        out = emit(_op.where(empty, relax.const(0.0, dtype), out))
+    return out if shape_of(out) == result else emit(_op.reshape(out, result))
+
+
+def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
+    """(..., G, S, D) with each group's heads beside each other, `heads` in all."""
+    *lead, groups, length, features = shape_of(x)
+    split = emit(_op.reshape(x, (*lead, groups, 1, length, features)))
+    wide = emit(_op.broadcast_to(split, (*lead, groups, heads // groups, length, features)))
+    return emit(_op.reshape(wide, (*lead, heads, length, features)))
+
+
+def _mask(emit: Callable[[Any], Any], mask: Any, value: Any, dtype: str) -> tuple[Any, Any]:
+    """What to add to the scores, and which rows see no key at all: None where there is none.
+
+    `value` is that of the mask where it is known.
+    """
+    minus_infinity = relax.const(-np.inf, dtype)
+    if str(mask.ty.dtype) == "bool":
+        mask = emit(_op.where(mask, relax.const(0.0, dtype), minus_infinity))
+    if value is not None:
+        unseen = ~value if value.dtype == bool else value == -np.inf
+        if not unseen.all(-1).any():
+            return mask, None
+    unseen = emit(_op.astype(emit(_op.equal(mask, minus_infinity)), "int8"))
+    return mask, emit(_op.astype(emit(_op.min(unseen, axis=-1, keepdims=True)), "bool"))
+
+
+def linear(node: Any, importer: Any) -> Any:
+    """x (..., K) times the transpose of a weight (N, K), plus a bias (N,) or none."""
+    x, weight, *bias = (importer.env[each] for each in node.args if each is not None)
+    transposed = importer.block_builder.emit(_op.permute_dims(weight, [1, 0]))
+    return _rows_product(importer.block_builder, x, transposed, bias[0] if bias else None)
+
+
+def matmul(node: Any, importer: Any) -> Any:
+    """NumPy's product of two tensors of any rank."""
+    x, y = (importer.env[each] for each in node.args)
+    if len(shape_of(y)) == 2 and len(shape_of(x)) > 2:
+        return _rows_product(importer.block_builder, x, y, None)
+    emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
+    if dtype not in HALVES:
+        return emit(_op.matmul(x, y))
+    return emit(_op.astype(emit(_op.matmul(x, y, out_dtype="float32")), dtype))
+
+
+def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
+    """x (..., K) @ weights (K, N) + bias as a product of rows, permuted as `x` is."""
+    emit, rank, order = builder.emit, len(shape_of(x)), None
+    source = builder.lookup_binding(x) if isinstance(x, relax.Var) else None
+    if isinstance(source, relax.Call) and str(source.op.name) == "relax.permute_dims":
+        axes = source.attrs.axes
+        order = [int(axis) % rank for axis in (reversed(range(rank)) if axes is None else axes)]
+        if order[-1] == rank - 1:
+            x = source.args[0]
+        else:
+            order = None
+    *lead, k = shape_of(x)
+    dtype = str(x.ty.dtype)
+    if k == 0:  # which a reshape takes for an extent of x
+        rows = emit(_op.zeros((math.prod(lead), k), dtype))
+    else:
+        rows = x if rank == 2 else emit(_op.reshape(x, (math.prod(lead), k)))
+    if dtype in HALVES:  # summed in float32, and rounded once
+        y = emit(_op.matmul(rows, weights, out_dtype="float32"))
+        bias = None if bias is None else emit(_op.astype(bias, "float32"))
+    else:
+        y = emit(_op.matmul(rows, weights))
+    if bias is not None:
+        y = emit(_op.add(y, bias))
+    if dtype in HALVES:
+        y = emit(_op.astype(y, dtype))
+    if rank != 2:
+        y = emit(_op.reshape(y, (*lead, shape_of(weights)[-1])))
+    return y if order is None else emit(_op.permute_dims(y, order))
+
+
+def _extreme(reduction: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(node: Any, importer: Any) -> Any:
+        return importer.block_builder.emit(reduction(*along(node, importer)))
+
+    return convert
+
+
+def grid_sample(node: Any, importer: Any) -> Any:
+    """(B, C, H, W) at the places (B, h, w, 2) of a grid; the front end leaves the grid as it is,
+    where TVM's operator takes (B, 2, h, w)."""
+    x, grid = (importer.env[each] for each in node.args[:2])
+    method, padding, align = (*node.args[2:5], 0, 0, False)[:3]
+    emit = importer.block_builder.emit
+    if padding == 2 and align:  # TVM divides by the extent less 1; two equal pixels give the same
+        for axis in (2, 3):
+            if shape_of(x)[axis] == 1:
+                x = emit(_op.concat([x, x], axis))
+    turned = emit(_op.permute_dims(grid, [0, 3, 1, 2]))
+    return emit(
+        _op.image.grid_sample(
+            x,
+            turned,
+            method=("bilinear", "nearest", "bicubic")[method],
+            padding_mode=("zeros", "border", "reflection")[padding],
+            align_corners=bool(align),
+        )
+    )
+
+
+def convolution(node: Any, importer: Any) -> Any:
+    """Of one, two or three dimensions, in the dtype of what it is given."""
+    given = [*node.args, *[None] * (9 - len(node.args))]
+    x, weight = (importer.env[each] for each in given[:2])
+    stride, padding, dilation, transposed, added, groups = given[3:]
+    dims, emit = len(shape_of(x)) - 2, importer.block_builder.emit
+    places = ["W", "HW", "DHW"][dims - 1]
+    options = {
+        "strides": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_layout": f"NC{places}",
+        "kernel_layout": f"{'IO' if transposed else 'OI'}{places}",
+        "out_dtype": str(x.ty.dtype),
+    }
+    if transposed:
+        if any(more >= step for more, step in zip(added, stride, strict=False)):
+            raise ValueError(
+                f"{node.target}: output_padding={added} with stride={stride}: TVM takes less alone"
+            )
+        options["output_padding"] = added
+    kind = getattr(_op.nn, f"conv{dims}d{'_transpose' if transposed else ''}")
+    y = emit(kind(x, weight, **options))
+    if given[2] is None:
+        return y
+    bias = emit(_op.reshape(importer.env[given[2]], (1, -1, *[1] * dims)))
+    return emit(_op.add(y, bias))
+
+
+def _matmul_of(names: tuple[str, ...]) -> Callable[[Any, Any], Any]:
+    """beta * added + alpha * (x @ y), where there is something added."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        emit = importer.block_builder.emit
+        out = emit(_op.matmul(importer.env[given["x"]], importer.env[given["y"]]))
+        if "added" not in given:
+            return out
+        dtype = str(out.ty.dtype)
+        added = importer.env[given["added"]]
+        if given.get("alpha", 1) != 1:
+            out = emit(_op.multiply(out, relax.const(given["alpha"], dtype)))
+        if given.get("beta", 1) != 1:
+            added = emit(_op.multiply(added, relax.const(given["beta"], dtype)))
+        return emit(_op.add(added, out))
+
+    return convert
+
+
+def layer_norm(node: Any, importer: Any) -> Any:
+    """Over the last axes."""
+    x, shape = importer.env[node.args[0]], tuple(node.args[1])
+    weight, bias = (
+        filled(importer, each, value, shape, str(x.ty.dtype))
+        for each, value in zip(node.args[2:4], (1.0, 0.0), strict=True)
+    )
+    axes, rank = len(shape), len(shape_of(x))
+    return importer.block_builder.emit(
+        _op.nn.layer_norm(x, weight, bias, list(range(rank - axes, rank)), float(node.args[4]))
+    )
+
+
+def group_norm(node: Any, importer: Any) -> Any:
+    """Over the channels of a group and all places."""
+    x, weight, bias, _, channels, _, groups, epsilon = node.args
+    x = importer.env[x]
+    shape, dtype = shape_of(x), str(x.ty.dtype)
+    weight, bias = (
+        filled(importer, each, value, (channels,), dtype)
+        for each, value in ((weight, 1.0), (bias, 0.0))
+    )
+    rows = (shape[0], groups, math.prod(shape[1:]) // groups)
+    return _normalized(importer, x, rows, weight, bias, float(epsilon))
+
+
+def _normalized(
+    importer: Any, x: Any, rows: tuple[int, ...], weight: Any, bias: Any, epsilon: float
+) -> Any:
+    """Each row of `x` reshaped normalized, and then each channel scaled: TVM's own norms of groups
+    and instances take the square of the mean from the mean of the squares, and float32 alone."""
+    emit, shape, dtype = importer.block_builder.emit, shape_of(x), str(x.ty.dtype)
+    one, zero = (relax.const(np.full(rows[-1:], value), dtype) for value in (1.0, 0.0))
+    out = emit(_op.nn.layer_norm(emit(_op.reshape(x, rows)), one, zero, [-1], epsilon))
+    out = emit(_op.reshape(out, shape))
+    weight, bias = (
+        emit(_op.reshape(each, (-1, *[1] * (len(shape) - 2)))) for each in (weight, bias)
+    )
+    return emit(_op.add(emit(_op.multiply(out, weight)), bias))
+
+
+def batch_norm(node: Any, importer: Any) -> Any:
+    """By the statistics that are given."""
+    x, weight, bias, mean, variance, _, epsilon = node.args
+    x = importer.env[x]
+    channels, dtype = (shape_of(x)[1],), str(x.ty.dtype)
+    operands = [
+        filled(importer, each, value, channels, dtype)
+        for each, value in ((weight, 1.0), (bias, 0.0), (mean, 0.0), (variance, 1.0))
+    ]
+    emit = importer.block_builder.emit
+    result = emit(_op.nn.batch_norm(x, *operands, axis=1, epsilon=float(epsilon), training=False))
+    return emit(relax.TupleGetItem(result, 0))
+
+
+def own_statistics(node: Any, importer: Any) -> Any:
+    """Batch norm by the statistics of what is given; of one batch, it is instance norm."""
+    x, weight, bias, *_, epsilon = node.args
+    x, emit = importer.env[x], importer.block_builder.emit
+    shape, dtype = shape_of(x), str(x.ty.dtype)
+    operands = [
+        filled(importer, each, value, shape[1:2], dtype)
+        for each, value in ((weight, 1.0), (bias, 0.0))
+    ]
+    order = [1, 0, *range(2, len(shape))]
+    turned = emit(_op.permute_dims(x, order))
+    ones, zeros = (relax.const(np.full(shape[:1], value), dtype) for value in (1.0, 0.0))
+    rows = (shape[1], math.prod(shape) // shape[1])
+    turned = _normalized(importer, turned, rows, ones, zeros, float(epsilon))
+    out = emit(_op.permute_dims(turned, order))
+    scale, shift = (emit(_op.reshape(each, (-1, *[1] * (len(shape) - 2)))) for each in operands)
+    return emit(_op.add(emit(_op.multiply(out, scale)), shift))
+
+
+def any_(node: Any, importer: Any) -> Any:
+    """Whether anything is not 0, along some axes or all."""
+    (x, axes, keepdim), emit = along(node, importer), importer.block_builder.emit
+    if str(x.ty.dtype) != "bool":
+        x = emit(_op.not_equal(x, relax.const(0, str(x.ty.dtype))))
+    found = emit(_op.max(emit(_op.astype(x, "int8")), axes, keepdim))
+    return emit(_op.astype(found, result_dtype(node)))
+
+
+def prod(node: Any, importer: Any) -> Any:
+    """The product along an axis."""
+    (x, axes, keepdim), emit = along(node, importer), importer.block_builder.emit
+    x = emit(_op.astype(x, result_dtype(node)))
+    return emit(_op.prod(x, axes, keepdims=keepdim)) if shape_of(x) else x
+
+
+def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Sums, or products, of all elements up to each, in the dtype of the result; of halves in
+    float32, rounded once."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, dtype, emit = importer.env[node.args[0]], result_dtype(node), importer.block_builder.emit
+        (axis,) = arguments(node, dim=0)[:1]
+        x = emit(_op.astype(x, "float32" if dtype in HALVES else dtype))
+        out = emit(operation(x, axis)) if shape_of(x) else x
+        return emit(_op.astype(out, dtype))
+
+    return convert
+
+
+def max_pool(node: Any, importer: Any) -> Any:
+    """The largest of each window, and its place where that is asked for."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    values, places = node.meta["val"]
+    dims = 3 if "3d" in str(node.target) else 2
+    kernel, stride, padding, dilation, ceil = arguments(
+        node, kernel=1, stride=(), padding=0, dilation=1, ceil=False
+    )
+    kernel, stride, padding, dilation = (
+        pairs(each, dims) for each in (kernel, stride or kernel, padding, dilation)
+    )
+    shape, extents = shape_of(x), shape_of(x)[-dims:]
+    rows = emit(_op.reshape(x, (-1, 1, *extents)))
+    pool = getattr(_op.nn, f"max_pool{dims}d")
+    out = emit(pool(rows, kernel, stride, padding, dilation, ceil))
+    out = emit(_op.astype(emit(_op.reshape(out, tuple(values.shape))), dtype_of(values)))
+    asked = any(user.args[1] == 1 for user in node.users)
+    if not asked:
+        return emit(relax.Tuple([out, relax.const(0, "int64")]))
+    seen = _window_places(extents, values.shape[-dims:], kernel, stride, padding, dilation)
+    flat = relax.const(seen.reshape(-1), "int64")
+    rows = emit(_op.reshape(x, (math.prod(shape[:-dims]), math.prod(extents))))
+    windows = emit(_op.reshape(emit(_op.take(rows, flat, axis=1)), (-1, *seen.shape)))
+    at = emit(_op.astype(emit(_op.argmax(windows, -1)), "int64"))
+    first = relax.const(np.arange(len(seen)) * seen.shape[1], "int64")
+    chosen = emit(_op.take(flat, emit(_op.add(at, first)), axis=0))
+    return emit(relax.Tuple([out, emit(_op.reshape(chosen, tuple(places.shape)))]))
+
+
+def _window_places(
+    extents: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> np.ndarray[Any, Any]:
+    """What the windows of a pool see: (windows, elements), each a place in the row of all. One
+    beyond the edge stands for another of the same window."""
+    dims = len(extents)
+    axes = []
+    for i, extent in enumerate(extents):
+        starts = np.arange(counts[i])[:, None] * stride[i] - padding[i]
+        at = starts + np.arange(kernel[i]) * dilation[i]
+        inside = np.where((at >= 0) & (at < extent), at, -1)
+        axes.append(np.where(inside < 0, inside.max(1, keepdims=True), inside))
+    seen = np.zeros((1,) * 2 * dims, "int64")
+    for i, each in enumerate(axes):
+        shape = [1] * 2 * dims
+        shape[i], shape[dims + i] = each.shape
+        seen = seen * extents[i] + each.reshape(shape)
+    return seen.reshape(math.prod(counts), -1)
+
+
+def full(node: Any, importer: Any) -> Any:
+    """One number everywhere, which may be no finite one."""
+    shape, dtype = tuple(node.meta["val"].shape), result_dtype(node)
+    value = node.args[1]
+    value = importer.env[value] if value in importer.env else relax.const(value, dtype)
+    emit = importer.block_builder.emit
+    return emit(_op.full(shape, value, dtype))
+
+
+def arange(node: Any, importer: Any) -> Any:
+    """Numbers from the first up, or down, to the last; TVM's operator only counts up."""
+    start, end, step = (*node.args, 1)[:3]
+    (count,), dtype = node.meta["val"].shape, result_dtype(node)
+    if isinstance(count, int) and (step <= 0 or "int" not in dtype):
+        return relax.const(start + np.arange(count) * step, dtype)
+    return importer.block_builder.emit(_op.arange(start, end, step, dtype))
+
+
+def _split(node: Any, importer: Any) -> Any:
+    """Parts along an axis; one that is all of it is no split, which TVM's passes cannot take."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    sizes, axis = arguments(node, sizes=1, dim=0)
+    extent = shape_of(x)[axis]
+    if isinstance(sizes, int):
+        ends = list(range(sizes, extent, sizes)) if sizes else []
+    else:
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+    return emit(_op.split(x, ends, axis) if ends else relax.Tuple([x]))
+
+
+def nearest(node: Any, importer: Any) -> Any:
+    """The nearest element below each place; TVM's operator rounds other places than PyTorch."""
+    x, sizes, scales = (*node.args, None, None)[:3]
+    out, shape = importer.env[x], shape_of(importer.env[x])
+    for i, extent in enumerate(shape[2:]):
+        size = int(extent * scales[i]) if sizes is None else sizes[i]
+        ratio = np.float32(extent / size if scales is None else 1 / scales[i])
+        places = np.floor(np.arange(size, dtype=np.float32) * ratio).clip(0, extent - 1)
+        index = relax.const(places.astype("int64"), "int64")
+        out = importer.block_builder.emit(_op.take(out, index, axis=i + 2))
+    return out
+
+
+def antialiased(node: Any, importer: Any) -> Any:
+    """Refused: TVM's operator does not smooth."""
+    raise ValueError(f"{node.target}: TVM has no resize with antialias=True")
+
+
+def _constants(program: Any) -> Callable[[Any], Any]:
+    """A function that evaluates a node of the program, None where it depends on an argument."""
+    import torch
+
+    signature, values = program.graph_signature, {}
+    for name, source in signature.inputs_to_buffers.items():
+        values[name] = program.constants.get(source, program.state_dict.get(source))
+    for name, source in signature.inputs_to_lifted_tensor_constants.items():
+        values[name] = program.constants.get(source)
+
+    def evaluate(node: Any) -> Any:
+        if node.name not in values:
+            values[node.name] = compute(node)
+        return values[node.name]
+
+    def compute(node: Any) -> Any:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return None
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return None
+        known = {each: evaluate(each) for each in node.all_input_nodes}
+        if any(value is None for value in known.values()):
+            return None
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        result = node.target(*args, **kwargs)
+        return result if isinstance(result, torch.Tensor) else None
+
+    def constant(node: Any) -> Any:
+        value = evaluate(node)
+        return None if value is None else array(value)
+
+    return constant
+
+
+# By PyTorch's names, as the front end knows them: each takes a node and an importer.
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention.default": attention,
+    "linear.default": linear,
+    "matmul.default": matmul,
+    "grid_sampler_2d.default": grid_sample,
+    "convolution.default": convolution,
+    "mm.default": _matmul_of(("x", "y")),
+    "bmm.default": _matmul_of(("x", "y")),
+    "addmm.default": _matmul_of(("added", "x", "y")),
+    "baddbmm.default": _matmul_of(("added", "x", "y")),
+    "native_layer_norm.default": layer_norm,
+    "native_group_norm.default": group_norm,
+    "_native_batch_norm_legit_no_training.default": batch_norm,
+    "_native_batch_norm_legit.no_stats": own_statistics,
+    "index.Tensor": places.index,
+    "_unsafe_index.Tensor": places.index,
+    "amax.default": _extreme(_op.max),
+    "sort.default": places.sort,
+    "sort.stable": places.sort_stable,
+    "argsort.default": places.argsort,
+    "topk.default": places.topk,
+    "amin.default": _extreme(_op.min),
+    "any.default": any_,
+    "any.dim": any_,
+    "any.dims": any_,
+    "prod.dim_int": prod,
+    "scatter.src": places.scatter("update"),
+    "scatter.value": places.scatter("update"),
+    "scatter_add.default": places.scatter("add"),
+    "_to_copy.default": elements.cast,
+    "upsample_nearest2d.vec": nearest,
+    "_upsample_bilinear2d_aa.default": antialiased,
+    "cumsum.default": _cumulative(_op.cumsum),
+    "cumprod.default": _cumulative(_op.cumprod),
+    "floor_divide.default": elements.of_two(elements.floor_divided, _op.floor_divide, rounds=False),
+    **{
+        f"remainder.{kind}": elements.of_two(elements.remainder, _op.floor_mod)
+        for kind in ("Tensor", "Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"pow.{kind}": elements.of_two(tirx.power, elements.whole_power)
+        for kind in ("Scalar", "Tensor_Tensor")
+    },
+    "hypot.default": elements.of_two(elements.hypot, _op.add),
+    **{f"fmod.{kind}": elements.of_two(elements.fmod, _op.mod) for kind in ("Tensor", "Scalar")},
+    "tanh.default": elements.tanh,
+    "max_pool2d_with_indices.default": max_pool,
+    "max_pool3d_with_indices.default": max_pool,
+    "log1p.default": elements.elementwise(elements.log1p),
+    "expm1.default": elements.elementwise(elements.expm1),
+    "asinh.default": elements.elementwise(elements.asinh),
+    "acosh.default": elements.elementwise(elements.acosh),
+    "atanh.default": elements.elementwise(elements.atanh),
+    "gather.default": places.gather,
+    "index_put.default": places.index_put,
+    "_unsafe_index_put.default": places.index_put,
+    "full.default": full,
+    "arange.start_step": arange,
+    "bucketize.Tensor": places.bucketize,
+    "split.Tensor": _split,
+    "split_with_sizes.default": _split,
+}
+
+
+def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    """`CONVERTERS` for a program."""
+    known = partial(attention, constant=_constants(program))
+    return {**CONVERTERS, "scaled_dot_product_attention.default": known}

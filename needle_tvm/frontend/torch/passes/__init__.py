@@ -1,0 +1,1 @@
+"""Passes that prepare what TVM's front end makes of a PyTorch model."""

@@ -1,0 +1,72 @@
+"""Views under as few names as there are kinds: reshape, permutation, slice.
+
+Before, all shapes static:
+- `squeeze`, `expand_dims` and `flatten`,
+- `permute_dims` that moves axes of extent 1 only,
+- `broadcast_to` the shape there is already,
+- `take` of one constant position of an axis, which that position is in,
+- a field of `split`.
+
+After: `reshape`, nothing, or `strided_slice`. Passes that read through views then know all of them.
+TVM's `ConvertLayout` does not survive a `squeeze` of a negative axis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tvm
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.graph.views import order_of
+from needle_tvm.tir.functions import static_shape
+
+_RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand_dims", "flatten"))
+
+
+def plain_views(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every view that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Rewriter)
+
+
+@expr_functor.mutator
+class _Rewriter(Rewriter):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        after = static_shape(call)
+        before = static_shape(call.args[0]) if after is not None else None
+        if before is None or after is None:
+            return call
+        if call.op in _RESHAPES:
+            return relax.op.reshape(call.args[0], after)
+        if is_op(call, "relax.permute_dims"):
+            moved = [axis for axis in order_of(call) if before[axis] != 1]
+            return relax.op.reshape(call.args[0], after) if moved == sorted(moved) else call
+        if is_op(call, "relax.broadcast_to"):
+            return call.args[0] if before == after else call
+        if is_op(call, "relax.take"):
+            return self._taken(call, before, after)
+        return call
+
+    def _taken(self, call: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Any:
+        x, index = call.args
+        if not isinstance(index, Constant) or static_shape(index) != () or call.attrs.axis is None:
+            return call
+        axis, at = int(call.attrs.axis) % len(before), int(index.value.numpy())
+        at = at + before[axis] if at < 0 else at
+        if not 0 <= at < before[axis]:
+            return call
+        part = relax.op.strided_slice(x, [axis], [at], [at + 1], assume_inbound=True)
+        return relax.op.reshape(self.builder_.emit(part), after)
+
+    def visit_tuple_getitem_(self, item: Any) -> Any:
+        item = self.visit_expr_post_order(item)
+        split = self.lookup_binding(item.tuple_value)
+        shape = static_shape(split.args[0]) if is_op(split, "relax.split") else None
+        if shape is None:
+            return item
+        axis = int(split.attrs.axis) % len(shape)
+        extents = [int(part.shape.values[axis]) for part in item.tuple_value.ty.fields]
+        begin = sum(extents[: item.index])
+        end = begin + extents[item.index]
+        return relax.op.strided_slice(split.args[0], [axis], [begin], [end], assume_inbound=True)

@@ -1,0 +1,220 @@
+"""PyTorch's operators that read or write at indices, or put in order. Nothing outside of a tensor
+is ever touched: an index out of range is taken to be the nearest valid one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from needle.backend_ndarray.dtypes import INTEGER, is_floating
+from needle.ops import _te
+from needle_tvm._tvm.names import TE_NAMESPACE, relax, te, tirx
+from needle_tvm.frontend.torch.nodes import arguments, shape_of
+
+_op = relax.op
+
+
+def sort(node: Any, importer: Any) -> Any:
+    dim, descending = arguments(node, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)
+
+
+def sort_stable(node: Any, importer: Any) -> Any:
+    _, dim, descending = arguments(node, stable=None, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)
+
+
+def argsort(node: Any, importer: Any) -> Any:
+    dim, descending = arguments(node, dim=-1, descending=False)
+    return _ordered(node, importer, dim, descending, None)[1]
+
+
+def topk(node: Any, importer: Any) -> Any:
+    count, dim, largest, _ = arguments(node, k=1, dim=-1, largest=True, sorted=True)
+    return _ordered(node, importer, dim, largest, count)
+
+
+def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | None) -> Any:
+    """Values and places in order along an axis, NaN after the largest: all, or the first `count`.
+
+    TVM's comparisons of floats leave an order undefined where there is a NaN, and of bfloat16
+    altogether. Integers in the same order are sorted instead.
+    """
+    x, builder = importer.env[node.args[0]], importer.block_builder
+    keys, emit = x, builder.emit
+    if str(x.ty.dtype) not in INTEGER:
+        keys = emit(builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"))
+    if not shape_of(x):  # a number is in order
+        return emit(relax.Tuple([x, relax.const(0, "int64")]))
+    places = emit(_op.argsort(keys, dim, bool(descending), "int64"))
+    if count is not None:
+        places = emit(_op.strided_slice(places, [dim], [0], [count]))
+    return emit(relax.Tuple([emit(_op.gather_elements(x, places, axis=dim)), places]))
+
+
+def _sort_keys(x: te.Tensor) -> te.Tensor:
+    """Integers in the order of x: the bits of floats, turned round where they are below 0, so that
+    -0 is 0."""
+    dtype = str(x.dtype)
+    if not is_floating(dtype):
+        return _te.cast(TE_NAMESPACE, x, "int32")
+    wide = "float64" if dtype == "float64" else "float32"
+    integer = wide.replace("float", "int")
+    most = tirx.max_value(integer)
+
+    def key(value: Any) -> Any:
+        bits = tirx.reinterpret(integer, value)
+        turned = (bits ^ most) + tirx.const(1, integer)
+        return tirx.Select(tirx.isnan(value), most, tirx.Select(bits < 0, turned, bits))
+
+    return _te.elementwise(TE_NAMESPACE, key, _te.cast(TE_NAMESPACE, x, wide))
+
+
+def index(node: Any, importer: Any) -> Any:
+    """x[i, :, j]: by tensors of integers that broadcast, and whole axes. The axes of what is chosen
+    stand where the tensors stood, and first where an axis stood between them."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    shape, given = list(shape_of(x)), list(node.args[1])
+    chosen = [axis for axis, each in enumerate(given) if each is not None]
+    tensors = [importer.env[given[axis]] for axis in chosen]
+    if any("int" not in str(tensor.ty.dtype) for tensor in tensors):
+        raise ValueError("an index of booleans, whose result has a shape that is not static")
+    if len(chosen) == 1:
+        return emit(_op.take(x, tensors[0], axis=chosen[0]))
+    rest = [axis for axis in range(len(shape)) if axis not in chosen]
+    places = np.broadcast_shapes(*map(shape_of, tensors))
+    flat = None
+    for axis, tensor in zip(chosen, tensors, strict=True):
+        at, extent = _counted(emit, tensor, shape[axis]), relax.const(shape[axis], "int64")
+        flat = at if flat is None else emit(_op.add(emit(_op.multiply(flat, extent)), at))
+    assert flat is not None
+    flat = emit(_op.broadcast_to(flat, places))
+    turned = emit(_op.permute_dims(x, [*chosen, *rest]))
+    rows = math.prod(shape[axis] for axis in chosen)
+    turned = emit(_op.reshape(turned, (rows, *(shape[axis] for axis in rest))))
+    out = emit(_op.take(turned, flat, axis=0))
+    if chosen != list(range(chosen[0], chosen[-1] + 1)) or chosen[0] == 0:
+        return out
+    count, before = len(places), chosen[0]
+    order = [
+        *range(count, count + before),
+        *range(count),
+        *range(count + before, count + len(rest)),
+    ]
+    return emit(_op.permute_dims(out, order))
+
+
+def _nearest(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
+    """Places along an axis, those beyond its ends at the ends: nothing is written elsewhere."""
+    low, high = relax.const(0, "int64"), relax.const(extent - 1, "int64")
+    return emit(_op.minimum(emit(_op.maximum(emit(_op.astype(places, "int64")), low)), high))
+
+
+def _counted(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
+    """As `_nearest`, where negative places count from the end."""
+    places = emit(_op.astype(places, "int64"))
+    negative = emit(_op.less(places, relax.const(0, "int64")))
+    turned = emit(_op.add(places, relax.const(extent, "int64")))
+    return _nearest(emit, emit(_op.where(negative, turned, places)), extent)
+
+
+def gather(node: Any, importer: Any) -> Any:
+    """Elements along an axis, whose places do not count from its end."""
+    axis, places = arguments(node, dim=0, index=None)[:2]
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    shape, places = shape_of(x), importer.env[places]
+    if not shape:
+        return emit(_op.broadcast_to(x, shape_of(places)))
+    return emit(_op.gather_elements(x, _nearest(emit, places, shape[axis]), axis=axis))
+
+
+def index_put(node: Any, importer: Any) -> Any:
+    """x[i, :, j] = values, or += values: by tensors of integers that broadcast, and whole axes.
+    Values at the same place are written, or added, one after another."""
+    given, values, add = arguments(node, indices=(), values=None, accumulate=False)[:3]
+    x, values, emit = importer.env[node.args[0]], importer.env[values], importer.block_builder.emit
+    shape = shape_of(x)
+    chosen = [axis for axis, each in enumerate(given) if each is not None]
+    tensors = [importer.env[given[axis]] for axis in chosen]
+    if any("int" not in str(tensor.ty.dtype) for tensor in tensors):
+        if len(given) > 1 or add or math.prod(shape_of(values)) != 1:
+            raise ValueError("an index of booleans, whose number of places is not static")
+        (mask,), value = tensors, emit(_op.reshape(values, ()))
+        ones = [1] * (len(shape) - len(shape_of(mask)))
+        return emit(_op.where(emit(_op.reshape(mask, (*shape_of(mask), *ones))), value, x))
+    rest = [axis for axis in range(len(shape)) if axis not in chosen]
+    places = np.broadcast_shapes(*map(shape_of, tensors))
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    within = np.zeros([shape[axis] for axis in rest], "int64")
+    for i, axis in enumerate(rest):
+        within += np.indices(within.shape)[i] * strides[axis]
+    flat = relax.const(within.reshape(-1), "int64")
+    for axis, tensor in zip(chosen, tensors, strict=True):
+        at = emit(_op.broadcast_to(_counted(emit, tensor, shape[axis]), places))
+        at = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
+        flat = emit(_op.add(flat, emit(_op.reshape(at, (-1, 1)))))
+    # Of the axes of what is chosen, those of the tensors come first here, which in PyTorch they
+    # do only where another axis stands between.
+    before = chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
+    chosen_shape = [shape[axis] for axis in rest]
+    values = emit(
+        _op.broadcast_to(values, (*chosen_shape[:before], *places, *chosen_shape[before:]))
+    )
+    end = before + len(places)
+    order = [*range(before, end), *range(before), *range(end, len(shape_of(values)))]
+    if order != sorted(order):
+        values = emit(_op.permute_dims(values, order))
+    return _written(emit, x, flat, values, "add" if add else "update")
+
+
+def _written(emit: Callable[[Any], Any], x: Any, flat: Any, source: Any, reduction: str) -> Any:
+    """x with elements of `source` at places of all of it in one row."""
+    operands = [emit(_op.reshape(each, (-1,))) for each in (x, flat, source)]
+    return emit(_op.reshape(emit(_op.scatter_elements(*operands, 0, reduction)), shape_of(x)))
+
+
+def bucketize(node: Any, importer: Any) -> Any:
+    """The first boundary that is not below each element; NaN is above all."""
+    x, boundaries = (importer.env[each] for each in node.args[:2])
+    options = {"out_int32": False, "right": False} | dict(node.kwargs)
+    emit = importer.block_builder.emit
+    out = emit(_op.bucketize(x, boundaries, options["out_int32"], options["right"]))
+    if not is_floating(str(x.ty.dtype)):
+        return out
+    last = relax.const(shape_of(boundaries)[0], str(out.ty.dtype))
+    return emit(_op.where(emit(_op.isnan(x)), last, out))
+
+
+def scatter(reduction: str) -> Callable[[Any, Any], Any]:
+    """Elements of a tensor, or a number, put where indices along an axis say. TVM's own takes
+    indices that are as many as `x` along the other axes: here the elements of all axes are in
+    one."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        names = ("x", "axis", "places", "source")
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        x, places = importer.env[given["x"]], importer.env[given["places"]]
+        shape, chosen, emit = shape_of(x), shape_of(places), importer.block_builder.emit
+        if not shape:  # a number is one element
+            shape, chosen = (1,), (1,)
+        axis, dtype = given["axis"] % len(shape), str(x.ty.dtype)
+        source = importer.env.get(given["source"])
+        if source is None:
+            source = relax.const(np.full(chosen, given["source"]), dtype)
+        elif shape_of(source) not in (chosen, ()):
+            axes, starts = list(range(len(chosen))), [0] * len(chosen)
+            source = emit(_op.strided_slice(source, axes, starts, list(chosen)))
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        others = sum(
+            at * (stride if i != axis else 0)
+            for i, (at, stride) in enumerate(zip(np.indices(chosen), strides, strict=True))
+        )
+        at = emit(_op.reshape(_nearest(emit, places, shape[axis]), chosen))
+        flat = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
+        flat = emit(_op.add(flat, relax.const(np.asarray(others), "int64")))
+        return _written(emit, x, flat, source, reduction)
+
+    return convert

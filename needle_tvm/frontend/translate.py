@@ -1,0 +1,212 @@
+"""A traced tensor graph as a TVM Relax module. Knows no op by name: each op emits itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from needle.backend_ndarray.dtypes import is_half
+from needle.ops import _te
+from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, IRModule, TensorType, relax, te
+from needle_tvm.errors import TranslationError
+from needle_tvm.faults import named, sentence
+from needle_tvm.lower.build import MAIN
+from needle_tvm.tir import reads
+from needle_tvm.tir.functions import nothing, tensors_of
+
+if TYPE_CHECKING:
+    from needle.autograd import Node
+    from needle.op import Op
+    from needle.trace import Graph, Leaf
+
+
+def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
+    """Module with one function `main(inputs..., params...)` that computes the graph's outputs.
+
+    Parameters stay parameters: attribute `num_input` of `main` says how many of its arguments are
+    inputs. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes know
+    them; otherwise every op is its own tensor expression. One output is returned bare, several as
+    a tuple, in the graph's order.
+
+    Raises TranslationError naming the op and the module that made it when an op has no rule, its
+    rule fails, or gives other shapes and dtypes than `infer` says.
+    """
+    builder = relax.BlockBuilder()
+    arguments = [_variable(leaf) for leaf in (*graph.inputs, *graph.params)]
+    values: dict[Node, Any] = {
+        leaf.node: variable
+        for leaf, variable in zip((*graph.inputs, *graph.params), arguments, strict=True)
+    }
+    for leaf in graph.constants:
+        # With its dtype: TVM takes float64 for float32, and int64 for int32, where none is given.
+        array = leaf.value.numpy()
+        values[leaf.node] = relax.const(array, array.dtype.name)
+    try:
+        with builder.function(MAIN, arguments, attrs={"num_input": len(graph.inputs)}):
+            with builder.dataflow():
+                for node in graph.nodes:
+                    if node.op is not None:
+                        operands = [values[operand] for operand in node.input_nodes]
+                        values[node] = _emit(builder, node, node.op, operands, prefer_emit)
+                results = [builder.emit_output(values[node]) for node in graph.outputs]
+            builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
+    except BaseException:
+        builder._end_block()  # of a block that is left open TVM warns on the terminal
+        raise
+    return builder.get()
+
+
+def _variable(leaf: Leaf) -> relax.Var:
+    (spec,) = leaf.node.specs
+    return relax.Var(_identifier(leaf.name), TensorType(spec.shape, str(spec.dtype)))
+
+
+def _identifier(name: str) -> str:
+    """`name` as a TVMScript identifier; Relax renames on collision, positions are what counts."""
+    return re.sub(r"\W", "_", name)
+
+
+def _emit(
+    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], prefer_emit: bool
+) -> Any:
+    try:
+        if op.structural:  # regroups values, whatever they are
+            return op.compute(*operands)
+        if all(0 in spec.shape for spec in node.specs):
+            return _nothing(builder, node)
+        # As the eager kernels do it: halves are widened, computed in float32, and rounded once.
+        widen = _has_half(node) and not op.moves
+        if prefer_emit and op.emit is not None and not _has_empty(node):
+            wide = [_widened(builder, operand) for operand in operands] if widen else operands
+            result = op.emit(relax, *wide)
+            if isinstance(result, relax.Expr):  # not every case has an equal operator
+                if widen:
+                    (spec,) = node.specs
+                    result = relax.op.astype(builder.emit(result), spec.dtype)
+                value = builder.emit(result)
+                _check(node, "emit", tensors_of(value))
+                return _bind(builder, node, value)
+        return _emit_te(builder, node, op, operands, widen)
+    except (TranslationError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # whatever a rule raises must name the op it belongs to
+        raise _refused(node, sentence(error)) from error
+
+
+def _refused(node: Node, reason: str) -> TranslationError:
+    """The error that names a node's op, the module that made it and its inputs."""
+    shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
+    return TranslationError(f"{named(node)} on {shapes}: {reason}")
+
+
+def _check(
+    node: Node, rule: str, found: list[tuple[tuple[Any, ...], str]], wide: bool = False
+) -> None:
+    """Raise TranslationError unless the shapes and dtypes that a rule gives are those that `infer`
+    says. With `wide` halves may be float32 yet."""
+    if len(found) != len(node.specs):
+        raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
+    for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
+        dtypes = {spec.dtype, "float32"} if wide and is_half(spec.dtype) else {spec.dtype}
+        if shape != spec.shape or dtype not in dtypes:
+            which = f" as result {number}" if len(found) > 1 else ""
+            extents = ", ".join(map(str, shape))
+            raise _refused(node, f"{rule} gives {dtype}[{extents}]{which}, infer says {spec}")
+
+
+def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
+    """Results without elements, whatever the operands are."""
+    parts = tuple(
+        builder.emit_te(nothing, spec.shape, spec.dtype, primfunc_name_hint="nothing")
+        for spec in node.specs
+    )
+    return parts if type(node.spec) is tuple else parts[0]
+
+
+def _has_empty(node: Node) -> bool:
+    """Whether an extent is 0, which to some of Relax's operators means something else."""
+    specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
+    return any(0 in spec.shape for spec in specs)
+
+
+def _has_half(node: Node) -> bool:
+    """Whether float16 or bfloat16 comes in or goes out."""
+    specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
+    return any(is_half(spec.dtype) for spec in specs)
+
+
+def _widened(builder: relax.BlockBuilder, operand: Any) -> Any:
+    """A Relax value with halves in float32."""
+    if isinstance(operand, tuple):
+        return tuple(_widened(builder, part) for part in operand)
+    if is_half(str(operand.ty.dtype)):
+        return builder.emit(relax.op.astype(operand, "float32"))
+    return operand
+
+
+def _emit_te(
+    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], widen: bool
+) -> Any:
+    def wide(x: Any) -> Any:
+        if not hasattr(x, "dtype"):
+            return [wide(part) for part in x]
+        return _te.cast(TE_NAMESPACE, x, "float32") if is_half(_te.dtype_of(x)) else x
+
+    def rule(*tensors: Any) -> Any:
+        result = op.emit_te(TE_NAMESPACE, *(map(wide, tensors) if widen else tensors))
+        several = type(node.spec) is tuple  # a Spec is a named tuple
+        if several != isinstance(result, Sequence):
+            said = "a tuple" if several else "one tensor"
+            raise _refused(node, f"emit_te returns {type(result).__name__}, infer says {said}")
+        parts = list(result) if several else [result]
+        for part in parts:
+            if not isinstance(part, te.Tensor):
+                raise _refused(
+                    node, f"emit_te returns {type(part).__name__}, not a tensor expression"
+                )
+        _check(node, "emit_te", tensors_of(parts), widen)
+        if not type(op).__module__.startswith("needle."):  # the rules of needle's ops are tested
+            wrong = reads.fault(parts, tensors)
+            if wrong:
+                raise _refused(node, f"emit_te {wrong}")
+        if widen:
+            parts = [
+                _te.cast(TE_NAMESPACE, part, spec.dtype) if is_half(spec.dtype) else part
+                for part, spec in zip(parts, node.specs, strict=True)
+            ]
+        parts = _apart(parts, tensors)
+        return parts if several else parts[0]
+
+    grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
+    marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
+    result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name, primfunc_attrs=marks)
+    if type(node.spec) is tuple and len(node.spec) == 1:
+        return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple
+    return _bind(builder, node, result)
+
+
+def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
+    """Results with copies of those that are an operand, or another result: a function of TVM's
+    writes each of its results."""
+    taken = reads.flat(tensors)
+    for number, part in enumerate(parts):
+        if any(part.same_as(other) for other in (*taken, *parts[:number])):
+            parts[number] = TE_NAMESPACE.topi.identity(part)
+    return parts
+
+
+def _ends_a_product_twice(node: Node) -> bool:
+    """Whether a product that a node's op reads could be fused with it into a function of several
+    results. Schedule rules of products go from the sum to the one block that is read no more."""
+    operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
+    parts = [prod(spec.shape) for spec in node.specs]
+    return len(parts) > 1 and min(parts) >= max(operands, default=0)
+
+
+def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:
+    """The value of a node: its variable, or for a tuple-valued op the variables of its parts."""
+    if type(node.spec) is not tuple:  # a Spec is a named tuple
+        return result
+    return tuple(builder.emit(relax.TupleGetItem(result, i)) for i in range(len(node.specs)))

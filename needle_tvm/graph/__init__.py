@@ -1,0 +1,1 @@
+"""Relax modules: what operators mean in loops, and tools to rewrite them."""

@@ -1,0 +1,47 @@
+"""The convolutions that passes look for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+from needle_tvm._tvm.names import relax
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.tir.functions import static_shape
+
+
+def is_conv(expr: Any) -> TypeGuard[relax.Call]:
+    """Whether `expr` is a `conv2d` of NHWC images with HWIO weights, its result NHWC as well."""
+    if not is_op(expr, "relax.nn.conv2d"):
+        return False
+    layouts = expr.attrs.data_layout, expr.attrs.kernel_layout, expr.attrs.out_layout
+    return tuple(map(str, layouts)) == ("NHWC", "HWIO", "NHWC")
+
+
+def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of a convolution's input, weights and result; None where one is not static or empty,
+    or where `expr` is no such convolution."""
+    if not is_conv(expr):
+        return None
+    x, w, y = (static_shape(each) for each in (*expr.args, expr))
+    if x is None or w is None or y is None or 0 in (*x, *w, *y):
+        return None
+    return x, w, y
+
+
+def with_weights(
+    call: Any, w: Any, *, padding: Sequence[int] | None = None, groups: int | None = None
+) -> Any:
+    """The convolution `call` with other weights, and what goes with them."""
+    attrs = call.attrs
+    return relax.op.nn.conv2d(
+        call.args[0],
+        w,
+        strides=list(attrs.strides),
+        padding=list(attrs.padding if padding is None else padding),
+        dilation=list(attrs.dilation),
+        groups=int(attrs.groups if groups is None else groups),
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+        out_dtype=attrs.out_dtype,
+    )

@@ -1,0 +1,54 @@
+"""Broadcasts that the operator after them does anyway.
+
+Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
+- `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
+- all shapes are static, and `op(x, b)` has the same shape as before.
+
+After: `op(x, b)`. A bias is then read as the row it is, also when work on parameters is done once
+at load: there the broadcast would store it once per row of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, tvm
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.functions import static_shape
+
+_OPERATORS = tuple(
+    tvm.ir.Op.get(f"relax.{name}")
+    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+)
+_BROADCAST = tvm.ir.Op.get("relax.broadcast_to")
+
+
+def drop_broadcasts(module: IRModule, target: Target) -> IRModule:
+    """Drop every broadcast that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Dropper)
+
+
+@expr_functor.mutator
+class _Dropper(Rewriter):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op not in _OPERATORS:
+            return call
+        operands, shape = list(call.args), static_shape(call)
+        for position, other in ((0, 1), (1, 0)):
+            source = self._before_broadcast(operands[position])
+            before = None if source is None else static_shape(source)
+            beside = static_shape(operands[other])
+            if shape is None or before is None or beside is None:
+                continue
+            if np.broadcast_shapes(before, beside) == shape:
+                operands[position] = source
+        return relax.Call(call.op, operands, call.attrs, call.ty_args)
+
+    def _before_broadcast(self, expr: Any) -> Any:
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        if isinstance(value, relax.Call) and value.op == _BROADCAST:
+            return value.args[0]
+        return None

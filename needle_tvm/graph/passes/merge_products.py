@@ -1,0 +1,140 @@
+"""Products of one tensor with several weights as one product.
+
+Before: `matmul(x, w)`, plus a bias or not, in two places or more with the same `x`, where
+- `x` depends on an input, so that all weights can be there before the first product,
+- each `w` has a static shape (K, N), all with the same K and dtype, and depends on parameters of
+  the function alone,
+- a bias depends on parameters alone and varies along its last axis only; all products have one or
+  none has,
+- the result is read by one reshape alone, as for the heads of attention: what reads it in place
+  reads its part of the merged result in place, too.
+
+After: one product with all weights side by side, plus all biases, and a slice of the last axis for
+each. One kernel that reads `x` once and has more columns to share among cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm.graph.dependence import (
+    bindings_of,
+    input_work_of,
+    is_op,
+    is_parameter_work,
+    parameters_of,
+    readers_of,
+)
+from needle_tvm.graph.rewrite import Rewriter, rebind, rewrite
+from needle_tvm.tir.functions import static_shape
+
+
+def merge_products(module: IRModule, target: Target) -> IRModule:
+    """Merge every group of products that meets the preconditions, in every Relax function."""
+    module = rebind(module, _parameter_work_first)
+    return rewrite(module, target, _Merger, with_parameters=True)
+
+
+def _parameter_work_first(function: relax.Function, bindings: Sequence[Any]) -> Sequence[Any]:
+    """What depends on no input at the front, so that a weight is there when the first product of
+    its group is."""
+    if "num_input" not in (function.attrs or {}):
+        return bindings
+    late = input_work_of(function)
+    return sorted(bindings, key=lambda binding: binding.var in late)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product: the call that gives its result, with the bias if it has one."""
+
+    result: Any
+    x: Any
+    weights: Any
+    bias: Any
+
+
+@expr_functor.mutator
+class _Merger(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._groups = {p.result: group for group in _groups(function) for p in group}
+        self._parts: dict[Any, Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        if call not in self._groups:
+            return self.visit_expr_post_order(call)
+        if call not in self._parts:
+            self._merge(self._groups[call])
+        return self._parts[call]
+
+    def _merge(self, group: list[_Product]) -> None:
+        """Emit the group's product; its members' results become slices of it."""
+        emit = self.builder_.emit
+        weights = emit(relax.op.concat([self.visit_expr(p.weights) for p in group], axis=1))
+        merged = emit(relax.op.matmul(self.visit_expr(group[0].x), weights))
+        if group[0].bias is not None:
+            rows = []
+            for product in group:
+                bias = self.visit_expr(product.bias)
+                rows.append(emit(relax.op.reshape(bias, (math.prod(static_shape(bias) or ()),))))
+            merged = emit(relax.op.add(merged, emit(relax.op.concat(rows, axis=0))))
+        axis, begin = len(static_shape(merged) or ()) - 1, 0
+        for product in group:
+            end = begin + _columns(product.weights)
+            self._parts[product.result] = relax.op.strided_slice(merged, [axis], [begin], [end])
+            begin = end
+
+
+def _columns(weights: Any) -> int:
+    return int((static_shape(weights) or ())[1])
+
+
+def _groups(function: relax.Function) -> list[list[_Product]]:
+    """The groups of products that meet the preconditions."""
+    bindings, readers = bindings_of(function), readers_of(function)
+    parameters, late = parameters_of(function), input_work_of(function)
+
+    def of_parameters(expr: Any) -> bool:
+        return is_parameter_work(expr, parameters, bindings.get)
+
+    variable_of = {
+        value: variable for variable, value in bindings.items() if isinstance(value, relax.Call)
+    }
+
+    def product(call: Any) -> _Product | None:
+        x, weights = call.args
+        shape, x_shape = static_shape(weights), static_shape(x)
+        if shape is None or x_shape is None or len(shape) != 2 or len(x_shape) < 2:
+            return None
+        if 0 in shape or 0 in x_shape or not of_parameters(weights) or x not in late:
+            return None
+        result, bias = call, None
+        (reader, *more) = readers[variable_of[call]] or [None]
+        if is_op(reader, "relax.add") and not more:
+            left, right = reader.args
+            bias = right if left.same_as(variable_of[call]) else left
+            extents = static_shape(bias)
+            columns = shape[1:]
+            if extents is None or extents[-1:] != columns or math.prod(extents) != shape[1]:
+                return None
+            if not of_parameters(bias) or len(extents) > len(x_shape):
+                return None
+            result = reader
+            (reader, *more) = readers[variable_of[result]] or [None]
+        if more or not is_op(reader, "relax.reshape"):
+            return None
+        return _Product(result, x, weights, bias)
+
+    groups = defaultdict(list)
+    for value in bindings.values():
+        found = product(value) if is_op(value, "relax.matmul") else None
+        if found is not None:
+            dtypes = str(found.x.ty.dtype), str(found.weights.ty.dtype)
+            groups[found.x, dtypes, found.bias is None].append(found)
+    return [group for group in groups.values() if len(group) > 1]

@@ -1,0 +1,69 @@
+"""Results that no caller can change the model through.
+
+Before: `main` returns an argument, a constant, or what a dataflow block makes of parameters alone,
+by itself or in a tuple.
+
+After: it returns a fresh copy of each such value, made behind the dataflow blocks. Runs first, as
+LiftTransformParams, which computes once what depends on parameters alone, loses what nothing in
+`main` reads, and what it keeps is the same memory at each call; and again last, since folding and
+lifting take the copy of a constant or a parameter for work to be done once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import Constant, IRModule, Target, relax, te
+from needle_tvm.graph.dependence import is_parameter_work, parameters_of
+
+
+def own_outputs(module: IRModule, target: Target) -> IRModule:
+    """Copy every result of `main` that another call would share."""
+    main = module["main"]
+    body = main.body
+    parameters = parameters_of(main)
+    in_blocks = {
+        binding.var: binding.value
+        for block in body.blocks
+        if isinstance(block, relax.DataflowBlock)
+        for binding in block.bindings
+    }
+    renamed = {
+        binding.var: binding.value
+        for block in body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, (relax.Var, relax.Tuple, Constant))
+    }
+    returned = renamed.get(body.body, body.body)
+    results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
+    copies: list[Any] = []
+    for number, result in enumerate(results):
+        source = result
+        while isinstance(source, relax.Var) and source in renamed:
+            source = renamed[source]
+        lifted = source in in_blocks and is_parameter_work(source, parameters, in_blocks.get)
+        if isinstance(source, Constant) or source in set(main.params) or lifted:
+            variable, module = _copy_function(module, source)
+            call = relax.call_tir(variable, [source], out_ty=source.ty)
+            copy = relax.Var(f"copy{number}", source.ty)
+            copies.append(relax.VarBinding(copy, call))
+            results[number] = copy
+    if not copies:
+        return module
+    result = relax.Tuple(results) if isinstance(returned, relax.Tuple) else results[0]
+    builder = relax.BlockBuilder(module)
+    body = builder.normalize(relax.SeqExpr([*body.blocks, relax.BindingBlock(copies)], result))
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    module.update_func(module.get_global_var("main"), function)
+    return module
+
+
+def _copy_function(module: IRModule, source: Any) -> tuple[Any, IRModule]:
+    """A PrimFunc that copies a tensor like `source`, added to the module."""
+    shape, dtype = [int(extent) for extent in source.ty.shape.values], str(source.ty.dtype)
+    x = te.placeholder(shape, dtype, name="x")
+    copied = te.compute(shape, lambda *i: x(*i), name="copy")
+    builder = relax.BlockBuilder(module)
+    function = te.create_prim_func([x, copied]).without_attr("global_symbol")
+    variable = builder.add_func(function, "copy")
+    return variable, builder.get()

@@ -1,0 +1,99 @@
+"""Several layer norms of one tensor as one, their scales and shifts folded into the products.
+
+Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
+epsilon, where
+- `x` has two axes or more: a bias is a row,
+- `g` and `b` depend on parameters of the function alone,
+- every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
+  parameters alone.
+
+After: one norm without scale and shift, `n`, and `add(matmul(n, g * w), b @ w)` for each product.
+So queries, keys and values that are normalised apart share what they are made of, and their
+products can be merged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm.graph.dependence import (
+    bindings_of,
+    is_op,
+    is_parameter_work,
+    parameters_of,
+    readers_of,
+)
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.functions import static_shape
+
+
+def share_norms(module: IRModule, target: Target) -> IRModule:
+    """Share every group of norms that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Sharer, with_parameters=True)
+
+
+@expr_functor.mutator
+class _Sharer(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._norms = _norms_to_share(function)
+        self._shared: dict[Any, Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        norm = self._norms.get(call.args[0]) if is_op(call, "relax.matmul") else None
+        if norm is None:
+            return self.visit_expr_post_order(call)
+        w = self.visit_expr(call.args[1])
+        x, scale, shift = (self.visit_expr(operand) for operand in norm.args)
+        k = (static_shape(w) or ())[0]
+        column = self.builder_.emit(relax.op.reshape(scale, (k, 1)))
+        scaled = self.builder_.emit(relax.op.multiply(w, column))
+        row = self.builder_.emit(relax.op.reshape(shift, (1, k)))
+        bias = self.builder_.emit(relax.op.matmul(row, w))
+        product = relax.op.matmul(self._normalised(x, norm), scaled)
+        return relax.op.add(self.builder_.emit(product), bias)
+
+    def _normalised(self, x: Any, norm: Any) -> Any:
+        key = x, float(norm.attrs.epsilon)
+        if key not in self._shared:
+            unused = relax.const(np.ones((static_shape(x) or ())[-1:]), str(x.ty.dtype))
+            plain = relax.op.nn.layer_norm(
+                x, unused, unused, axes=[-1], epsilon=key[1], center=False, scale=False
+            )
+            self._shared[key] = self.builder_.emit(plain)
+        return self._shared[key]
+
+
+def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
+    """The variables of norms that meet the preconditions, each with its norm."""
+    bindings, readers = bindings_of(function), readers_of(function)
+    parameters = parameters_of(function)
+
+    def of_parameters(expr: Any) -> bool:
+        return is_parameter_work(expr, parameters, bindings.get)
+
+    def fits(variable: Any, norm: Any) -> bool:
+        shape = static_shape(norm)
+        if shape is None or len(shape) < 2 or 0 in shape:
+            return False
+        if not all(map(of_parameters, norm.args[1:])):
+            return False
+        if [int(axis) % len(shape) for axis in norm.attrs.axes] != [len(shape) - 1]:
+            return False
+        return bool(readers[variable]) and all(
+            is_op(reader, "relax.matmul")
+            and reader.args[0].same_as(variable)
+            and len(static_shape(reader.args[1]) or ()) == 2
+            and of_parameters(reader.args[1])
+            for reader in readers[variable]
+        )
+
+    groups = defaultdict(list)
+    for variable, value in bindings.items():
+        if is_op(value, "relax.nn.layer_norm") and fits(variable, value):
+            groups[value.args[0], float(value.attrs.epsilon)].append((variable, value))
+    return {v: norm for group in groups.values() if len(group) > 1 for v, norm in group}

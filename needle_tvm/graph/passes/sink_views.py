@@ -1,0 +1,268 @@
+"""Permutations and reshapes moved behind elementwise operators.
+
+Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
+- a scalar constant, or
+- for a permutation: a permutation in the same order; a tensor of which the permutation that undoes
+  it has been made before, for another reader; or something of the same rank that varies along one
+  axis at most, which is reshaped;
+- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): something of no
+  more axes that varies along the last one alone, or any tensor of the view's own shape, which is
+  reshaped to the rows.
+All shapes are static.
+
+After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
+a chain of convolutions that each go to channels last and back stays in channels last, and what
+follows a product works on the rows the product makes, activations and residual sums included.
+A permutation that moves axes of extent 1 alone becomes a reshape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tvm
+from needle_tvm.graph.rewrite import rewrite
+from needle_tvm.graph.views import order_of
+from needle_tvm.tir.functions import static_shape
+
+
+def _operators(*names: str) -> tuple[Any, ...]:
+    return tuple(tvm.ir.Op.get(f"relax.{name}") for name in names)
+
+
+(_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
+_UNARY = _operators(
+    *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
+    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
+)
+_BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+
+
+class _View(Protocol):
+    """What the pass must know of one kind of view."""
+
+    def note(self, variable: Any, call: Any) -> None:
+        """Keep in mind that `call` has been bound to `variable`."""
+
+    def forget(self) -> None:
+        """Forget what has been noted."""
+
+    def is_view(self, call: Any) -> bool:
+        """Whether a call is a view of this kind that is worth sinking."""
+
+    def again(self, view: Any, x: Any) -> Any:
+        """`view`'s view of another tensor of its source's shape."""
+
+    def merged(self, outer: Any, inner: Any) -> Any:
+        """One expression for `outer`, a view of the view `inner`."""
+
+    def beside(self, view: Any, other: Any, value: Any) -> Any:
+        """What to combine with `view`'s source instead of `other` (bound to `value`), or None."""
+
+
+class _Permutation:
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}  # (tensor, order) -> its permutation
+
+    def note(self, variable: Any, call: Any) -> None:
+        if self.is_view(call):
+            self._made.setdefault((call.args[0], tuple(order_of(call))), variable)
+
+    def forget(self) -> None:
+        self._made.clear()
+
+    def is_view(self, call: Any) -> bool:
+        return call.op == _PERMUTE and static_shape(call.args[0]) is not None
+
+    def again(self, view: Any, x: Any) -> Any:
+        return relax.op.permute_dims(x, order_of(view))
+
+    def merged(self, outer: Any, inner: Any) -> Any:
+        first = order_of(inner)
+        order = [first[axis] for axis in order_of(outer)]
+        source = inner.args[0]
+        if order == sorted(order):
+            return source
+        if _moves_units_alone(source, order):
+            shape = static_shape(source) or ()
+            return relax.op.reshape(source, [shape[axis] for axis in order])
+        return relax.op.permute_dims(source, order)
+
+    def beside(self, view: Any, other: Any, value: Any) -> Any:
+        order, shape = order_of(view), static_shape(other)
+        if value is not None and self.is_view(value) and order_of(value) == order:
+            return value.args[0]
+        if shape is None or len(shape) != len(order):
+            return None
+        stored = [shape[order.index(axis)] for axis in range(len(order))]
+        if sum(extent != 1 for extent in shape) <= 1:
+            return other if stored == list(shape) else relax.op.reshape(other, stored)
+        return self._made.get((other, tuple(order.index(axis) for axis in range(len(order)))))
+
+
+class _Rows:
+    def note(self, variable: Any, call: Any) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def is_view(self, call: Any) -> bool:
+        if call.op != _RESHAPE:
+            return False
+        before, after = static_shape(call.args[0]), static_shape(call)
+        if before is None or after is None or len(before) != 2 or len(after) < 2:
+            return False
+        return before[1] == after[-1]
+
+    def again(self, view: Any, x: Any) -> Any:
+        return relax.op.reshape(x, static_shape(view))
+
+    def merged(self, outer: Any, inner: Any) -> Any:
+        return _reshaped(inner.args[0], static_shape(outer))
+
+    def beside(self, view: Any, other: Any, value: Any) -> Any:
+        rows, viewed, shape = map(static_shape, (view.args[0], view, other))
+        if shape is None or rows is None or viewed is None:
+            return None
+        if shape == viewed:
+            if value is not None and self.is_view(value) and static_shape(value.args[0]) == rows:
+                return value.args[0]
+            return relax.op.reshape(other, rows)
+        along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
+        if along_last and len(shape) <= len(viewed):  # more axes would be the result's, too
+            return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
+        return None
+
+
+class _Units(_Rows):
+    def is_view(self, call: Any) -> bool:
+        if call.op != _RESHAPE:
+            return False
+        before, after = static_shape(call.args[0]), static_shape(call)
+        if before is None or after is None or len(before) != 4 or before[1] != 1:
+            return False
+        return after == (before[0], *before[2:])
+
+
+def _moves_units_alone(source: Any, order: list[int]) -> bool:
+    """Whether a permutation leaves every element where it is in memory."""
+    shape = static_shape(source)
+    moved = [] if shape is None else [axis for axis in order if shape[axis] != 1]
+    return shape is not None and moved == sorted(moved)
+
+
+def _reshaped(x: Any, shape: Any) -> Any:
+    return x if static_shape(x) == shape else relax.op.reshape(x, shape)
+
+
+def sink_permutes(module: IRModule, target: Target) -> IRModule:
+    """Sink every permutation that meets the preconditions, in every Relax function."""
+    return _sink(module, target, _Permutation)
+
+
+def sink_reshapes(module: IRModule, target: Target) -> IRModule:
+    """Sink every reshape of rows that meets the preconditions, in every Relax function."""
+    return _sink(module, target, _Rows)
+
+
+def sink_units(module: IRModule, target: Target) -> IRModule:
+    """Sink every reshape that takes the rows' axis off images one row high."""
+    return _sink(module, target, _Units)
+
+
+def reshape_permutes(module: IRModule, target: Target) -> IRModule:
+    """Turn every permutation that moves axes of extent 1 alone into a reshape, which is a view.
+
+    Once permutations have sunk: they do so past more than reshapes do.
+    """
+    return rewrite(module, target, lambda module, *_: _Reshaper(module))
+
+
+@expr_functor.mutator
+class _Reshaper(expr_functor.PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op == _PERMUTE and _moves_units_alone(call.args[0], order_of(call)):
+            return relax.op.reshape(call.args[0], static_shape(call))
+        return call
+
+
+def _sink(module: IRModule, target: Target, view: Callable[[], _View]) -> IRModule:
+    return rewrite(module, target, lambda module, *_: _Sinker(module, view()))
+
+
+@expr_functor.mutator
+class _Sinker(expr_functor.PyExprMutator):
+    def __init__(self, module: IRModule, view: _View) -> None:
+        super().__init__(module)
+        self._view = view
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        variable = self.visit_expr(binding.var)
+        value = self._value(variable)
+        if value is not None:
+            self._view.note(variable, value)
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self._view.forget()  # what is bound in one block another does not see
+        block = super().visit_dataflow_block_(block)
+        self._view.forget()
+        return block
+
+    def visit_binding_block_(self, block: Any) -> Any:
+        self._view.forget()
+        block = super().visit_binding_block_(block)
+        self._view.forget()
+        return block
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op == _RESHAPE and static_shape(call) is not None:
+            inner = self._value(call.args[0])
+            if inner is not None and inner.op == _RESHAPE:
+                return _reshaped(inner.args[0], static_shape(call))
+        if call.op == _PERMUTE and static_shape(call) is not None:
+            if order_of(call) == sorted(order_of(call)):
+                return call.args[0]
+        if call.op in (_PERMUTE, _RESHAPE):
+            inner = self._viewed(call.args[0])
+            merges = inner is not None and call.op == inner.op and static_shape(call) is not None
+            return self._view.merged(call, inner) if merges else call
+        if call.op in _UNARY:
+            view = self._viewed(call.args[0])
+            operands = [] if view is None else [view.args[0], *call.args[1:]]
+            return call if view is None else self._sunk(call, view, operands)
+        if call.op in _BINARY:
+            return self._binary(call)
+        return call
+
+    def _binary(self, call: Any) -> Any:
+        for position in (0, 1):
+            view, other = self._viewed(call.args[position]), call.args[1 - position]
+            if view is None:
+                continue
+            partner = other
+            if not (isinstance(other, Constant) and static_shape(other) == ()):
+                partner = self._view.beside(view, other, self._value(other))
+            if partner is not None:
+                operands = [view.args[0], partner]
+                return self._sunk(call, view, operands if position == 0 else operands[::-1])
+        return call
+
+    def _sunk(self, call: Any, view: Any, operands: list[Any]) -> Any:
+        operands = [self.builder_.emit(o) if isinstance(o, relax.Call) else o for o in operands]
+        result = self.builder_.emit(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        return self._view.again(view, result)
+
+    def _viewed(self, expr: Any) -> Any:
+        """The view that `expr` is bound to, None where it is none."""
+        value = self._value(expr)
+        return value if value is not None and self._view.is_view(value) else None
+
+    def _value(self, expr: Any) -> Any:
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return value if isinstance(value, relax.Call) else None

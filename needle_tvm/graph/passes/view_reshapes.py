@@ -1,0 +1,105 @@
+"""Kernels that only give their operand another shape, as views of its memory.
+
+Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
+same values in the same order, and
+- the shapes are static and the operand is a variable;
+- a result that leaves the block is made from a kernel's result that does not leave it itself, nor
+  through another such view: two results of a model share no memory, with each other or with its
+  arguments.
+
+After: the binding is a `reshape`, which the virtual machine carries out without a copy. TVM's own
+`RewriteDataflowReshape` looks at functions only after they are scheduled, when it does not know
+them any more, and copies every result that leaves the block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax, tvm
+from needle_tvm.tir.functions import static_shape
+
+_CALL_TIR, _RESHAPE = tvm.ir.Op.get("relax.call_tir"), tvm.ir.Op.get("relax.reshape")
+
+
+def view_reshapes(module: IRModule, target: Target) -> IRModule:
+    """Turn every kernel that meets the preconditions into a view, in every Relax function."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, relax.Function):
+            module.update_func(name, _rewritten(module, function))
+    return module
+
+
+def _rewritten(module: IRModule, function: relax.Function) -> relax.Function:
+    blocks = [
+        relax.DataflowBlock(_bindings(module, block))
+        if isinstance(block, relax.DataflowBlock)
+        else block
+        for block in function.body.blocks
+    ]
+    body = relax.BlockBuilder(module).normalize(relax.SeqExpr(blocks, function.body.body))
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def _bindings(module: IRModule, block: Any) -> list[Any]:
+    """The bindings of a block, with views where they can be."""
+    leaving = _leaving(block)
+    # What a variable's memory is that of; and what memory leaves the block.
+    owner: dict[Any, Any] = {each: each for each in leaving}
+    shown = set(leaving)
+    bindings = []
+    for binding in block.bindings:
+        source = _source(module, binding.value)
+        inside = source in owner
+        root = owner.get(source, source)
+        if source is not None and (binding.var not in leaving or (inside and root not in shown)):
+            shape = static_shape(binding.value)
+            view = relax.op.reshape(source, shape)
+            binding = relax.VarBinding(binding.var, view)
+            owner[binding.var] = root
+            if binding.var in leaving:
+                shown.add(root)
+        elif _viewed(binding.value) in owner:
+            owner[binding.var] = owner[_viewed(binding.value)]
+        elif isinstance(binding.value, relax.Call) and binding.value.op == _CALL_TIR:
+            owner[binding.var] = binding.var
+        bindings.append(binding)
+    return bindings
+
+
+def _leaving(block: Any) -> set[Any]:
+    """The variables whose values are read outside of a block, tuples' fields included."""
+    leaving: set[Any] = set()
+    for binding in reversed(block.bindings):
+        if not isinstance(binding.var, relax.DataflowVar):
+            leaving.add(binding.var)
+        if binding.var in leaving:
+            fields = binding.value.fields if isinstance(binding.value, relax.Tuple) else ()
+            names = [binding.value] if isinstance(binding.value, relax.Var) else []
+            leaving |= {each for each in (*fields, *names) if isinstance(each, relax.Var)}
+    return leaving
+
+
+def _source(module: IRModule, value: Any) -> Any:
+    """What a binding's value only gives another shape; None where it does anything else."""
+    if not isinstance(value, relax.Call) or value.op != _CALL_TIR or len(value.args) != 2:
+        return None
+    (function, operands), shape = value.args, static_shape(value)
+    if shape is None or len(operands.fields) != 1:
+        return None
+    (source,) = operands.fields
+    before = static_shape(source)
+    called = module[function]
+    if not isinstance(source, relax.Var) or before is None or not isinstance(called, PrimFunc):
+        return None
+    if math.prod(before) != math.prod(shape) or source.ty.dtype != value.ty.dtype:
+        return None
+    return source if relax.analysis.has_reshape_pattern(called) else None
+
+
+def _viewed(value: Any) -> Any:
+    """The variable that a binding's value is another name or a reshape of; None where it is not."""
+    if isinstance(value, relax.Call) and value.op == _RESHAPE:
+        value = value.args[0]
+    return value if isinstance(value, relax.Var) else None

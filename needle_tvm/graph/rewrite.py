@@ -1,0 +1,132 @@
+"""Running a mutator over every Relax function of a module, and what mutators ask about one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from needle.backend_ndarray.dtypes import is_half
+from needle_tvm._tvm.names import (
+    IRModule,
+    Target,
+    expr_functor,
+    relax,
+    structural_equal,
+    transform,
+    tvm,
+)
+from needle_tvm.graph.dependence import (
+    arguments_behind,
+    is_op,
+    is_parameter_work,
+    parameters_of,
+    readers_of,
+)
+
+
+def rewrite(
+    module: IRModule,
+    target: Target,
+    mutator: Callable[[IRModule, relax.Function, Target], Any],
+    *,
+    with_parameters: bool = False,
+) -> IRModule:
+    """The module with each Relax function visited by the mutator made for it.
+
+    `with_parameters` leaves out functions that do not say, by `num_input`, which of their
+    arguments are parameters.
+    """
+    for name, function in list(module.functions_items()):
+        if not isinstance(function, relax.Function):
+            continue
+        if with_parameters and "num_input" not in (function.attrs or {}):
+            continue
+        visitor = mutator(module, function, target)
+        visitor.builder_.update_func(name, visitor.visit_expr(function))
+        module = visitor.builder_.get()
+    return module
+
+
+def rebind(
+    module: IRModule, change: Callable[[relax.Function, Sequence[Any]], Sequence[Any]]
+) -> IRModule:
+    """The module with the bindings of each dataflow block replaced by those that `change` makes of
+    the Relax function it stands in and of them."""
+    for name, function in list(module.functions_items()):
+        if not isinstance(function, relax.Function):
+            continue
+        blocks = [
+            relax.DataflowBlock(change(function, block.bindings))
+            if isinstance(block, relax.DataflowBlock)
+            else block
+            for block in function.body.blocks
+        ]
+        body = relax.SeqExpr(blocks, function.body.body)
+        module.update_func(
+            name,
+            relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs
+            ),
+        )
+    # An expression without a type is given one where it is first visited, in place, and is then not
+    # found by the hash that it had before.
+    return transform.Normalize()(module)
+
+
+def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """What is computed otherwise has the type it had: readers may mean other axes by a number, and
+    say nothing. The last of several results may be gone: a reader of these says so."""
+
+    @wraps(visit)
+    def visit_call_(self: Any, call: Any) -> Any:
+        found = visit(self, call)
+        if not found.same_as(call):
+            if type(found.ty) is tvm.ir.Type:  # none yet
+                found = self.builder_.normalize(found)
+            types, had = (getattr(each.ty, "fields", [each.ty]) for each in (found, call))
+            if not all(map(structural_equal, types, had)) or len(types) > len(had):
+                raise ValueError(f"{call.op} of {call.ty} would become one of {found.ty}")
+        return found
+
+    return visit_call_
+
+
+class Rewriter(expr_functor.PyExprMutator):
+    """The base of mutators of one function; what is derived is decorated with `mutator`.
+
+    `readers` are those of the function as it came: what the mutator itself has bound is not there.
+    """
+
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module)
+        self.target = target
+        self.readers = readers_of(function)
+        self._parameters = parameters_of(function)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "visit_call_" in vars(cls):
+            cls.visit_call_ = _of_the_same_type(cls.visit_call_)
+
+    def is_parameter_work(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters alone."""
+        return is_parameter_work(expr, self._parameters, self.lookup_binding)
+
+    def is_known(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters and constants alone."""
+        behind = arguments_behind(expr, self.lookup_binding)
+        return all(argument in self._parameters for argument in behind)
+
+    def only_use(self, expr: Any) -> Any:
+        """What the variable `expr` is bound to, None where it is not read in just one place."""
+        if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
+            return None
+        return self.lookup_binding(expr)
+
+    def half_of(self, operand: Any) -> Any:
+        """The tensor of halves that `operand` is in float32, None where it is no such cast."""
+        value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
+        if not is_op(value, "relax.astype") or not is_half(str(value.args[0].ty.dtype)):
+            return None
+        return value.args[0]

@@ -1,0 +1,112 @@
+"""Chains of reshapes, permutations and slices as index arithmetic, so as to read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import relax, tvm
+from needle_tvm.tir.functions import static_shape
+
+_PERMUTE, _RESHAPE, _SLICE = (
+    tvm.ir.Op.get(f"relax.{name}") for name in ("permute_dims", "reshape", "strided_slice")
+)
+Index = Sequence[Any]
+Lookup = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as elements of another: `at(index)` is where `source` has the element `index`."""
+
+    source: Any
+    at: Callable[[Index], list[Any]]
+
+
+def view_of(expr: Any, lookup: Lookup) -> View:
+    """`expr` as a view of the first tensor behind it that is no view itself. All static shapes."""
+    steps: list[Callable[[Index], list[Any]]] = []
+    while True:
+        value = lookup(expr) if isinstance(expr, relax.Var) else None
+        step = _step(value) if isinstance(value, relax.Call) else None
+        if value is None or step is None:
+            break
+        steps.append(step)
+        expr = value.args[0]
+
+    def at(index: Index) -> list[Any]:
+        position = list(index)
+        for step in steps:
+            position = step(position)
+        return position
+
+    return View(expr, at)
+
+
+def order_of(call: Any) -> list[int]:
+    """The axes of a permutation's source in the order of its result."""
+    count, axes = len(static_shape(call.args[0]) or ()), call.attrs.axes
+    return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
+
+
+def _step(call: Any) -> Callable[[Index], list[Any]] | None:
+    """The index into a view's source of an index into it, None where `call` is no view."""
+    before = static_shape(call.args[0]) if call.op in (_PERMUTE, _RESHAPE, _SLICE) else None
+    after = static_shape(call)
+    if before is None or after is None or 0 in before or 0 in after:
+        return None
+    if call.op == _PERMUTE:
+        order = order_of(call)
+        return lambda index: [index[order.index(axis)] for axis in range(len(order))]
+    if call.op == _RESHAPE:
+        return lambda index: reshaped_index(index, after, before)
+    return _slice(call, before)
+
+
+def _slice(call: Any, before: tuple[int, ...]) -> Callable[[Index], list[Any]] | None:
+    axes, begin, _, *strides = call.args[1:]
+    if strides and any(int(s) != 1 for s in _numbers(strides[0])):
+        return None
+    first = dict(zip(_numbers(axes), _numbers(begin), strict=True))
+    if any(axis < 0 or not 0 <= start < before[axis] for axis, start in first.items()):
+        return None
+    return lambda index: [i + first.get(axis, 0) for axis, i in enumerate(index)]
+
+
+def _numbers(items: Any) -> list[int]:
+    return [int(getattr(item, "value", item)) for item in getattr(items, "fields", items)]
+
+
+def reshaped_index(index: Index, shape: Sequence[int], other: Sequence[int]) -> list[Any]:
+    """Where the element `index` of an array of `shape` is after a reshape to `other`.
+
+    Neighbouring axes are taken together only as far as the extents make it necessary: splitting an
+    axis needs no division.
+    """
+    result: list[Any] = []
+    i = j = 0
+    while i < len(shape) or j < len(other):
+        group, counterpart = [i], [j]
+        left = shape[i] if i < len(shape) else 1
+        right = other[j] if j < len(other) else 1
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * shape[i], i + 1
+                group.append(i - 1)
+            else:
+                right, j = right * other[j], j + 1
+                counterpart.append(j - 1)
+        flat: Any = 0
+        for axis in group:
+            if axis < len(shape):
+                flat = flat * shape[axis] + index[axis] if axis != group[0] else index[axis]
+        parts: list[Any] = []
+        for axis in reversed(counterpart):
+            if axis >= len(other):
+                continue
+            parts.append(flat if axis == counterpart[0] else flat % other[axis])
+            flat = flat // other[axis] if axis != counterpart[0] else flat
+        result.extend(reversed(parts))
+    return result

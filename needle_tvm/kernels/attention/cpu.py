@@ -1,0 +1,175 @@
+"""softmax(q k^T * scale + mask) v as one kernel that never writes the scores to memory.
+
+A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer of
+its own that stays in the core's cache (so no online rescaling is needed, as Dao et al.,
+"FlashAttention", 2022, need it for a GPU's registers): queries side by side in vectors, so that
+maximum, exponential and sum need nothing across lanes. Both products keep their accumulators in
+registers; keys and values are read in place, whatever their layout, and only queries are
+transposed, a block of them at a time. The division by the sum of the exponentials comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import Schedule, Target, te, tirx
+from needle_tvm.kernels.blocks import item_bytes, share_out, sum_in_registers, vector_registers
+
+ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
+
+_CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
+_ROWS = 8  # of a register tile, two vectors wide at most: enough to hide a multiply-add's latency
+
+Element = Callable[..., Any]  # element at (batch, head, position, feature or key)
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    features: int  # of a query and a key
+    values: int  # features of a value
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Queries of a task; keys of a register tile of scores; queries and features of one of the
+    result. `queries` is a multiple of `rows`, `values` of `columns`."""
+
+    queries: int
+    keys: int
+    rows: int
+    columns: int
+
+
+def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> AttentionTile:
+    lanes = max(1, vector_registers(target)[1] // item_bytes(dtype))
+    queries = 2 * lanes
+    while queries > 1 and (
+        queries // 2 >= shape.queries
+        or (queries > lanes and 2 * shape.keys * queries * item_bytes(dtype) > _CACHE)
+    ):
+        queries //= 2
+    columns = next(c for c in (2 * lanes, lanes, 8, 4, 2, 1) if shape.values % c == 0)
+    # Scores of few registers' tiles: the sixteen of AVX hold half as many rows.
+    registers = vector_registers(target)[0]
+    most = _ROWS if registers >= 32 else _ROWS // 2
+    tiles = -(-shape.keys // most)
+    return AttentionTile(queries, -(-shape.keys // tiles), min(most, queries), columns)
+
+
+def attention(
+    shape: AttentionShape,
+    tile: AttentionTile,
+    dtype: str,
+    scale: float | None,
+    q: Element,
+    k: Element,
+    v: Element,
+    mask: Element | None,
+) -> te.Tensor:
+    """(batch, queries, heads, values) of q (batch, heads, queries, features), k (batch, heads,
+    keys, features), v (batch, heads, keys, values); `mask(b, h, query, key)` is added."""
+    blocks = -(-shape.queries // tile.queries)
+    padded = -(-shape.keys // tile.keys) * tile.keys
+    lead = (shape.batch, shape.heads, blocks)
+
+    def query(block: Any, i: Any) -> Any:  # past the last one: the last one again
+        position = block * tile.queries + i
+        if shape.queries % tile.queries == 0:
+            return position
+        return tirx.min(position, tirx.const(shape.queries - 1, "int64"))
+
+    def key(j: Any) -> Any:
+        return tirx.min(j, tirx.const(shape.keys - 1, "int64")) if padded > shape.keys else j
+
+    turned = te.compute(
+        (*lead, shape.features, tile.queries),
+        lambda b, h, n, d, i: q(b, h, query(n, i), d),
+        name="turned",
+    )
+    d = te.reduce_axis((0, shape.features), name="d")
+    scores = te.compute(
+        (*lead, padded, tile.queries),
+        lambda b, h, n, j, i: te.sum(k(b, h, key(j), d) * turned[b, h, n, d, i], axis=d),
+        name="scores",
+        attrs={ATTENTION: [tile.queries, tile.keys, tile.rows, tile.columns]},
+    )
+
+    def scaled(b: Any, h: Any, n: Any, j: Any, i: Any) -> Any:
+        value = scores[b, h, n, j, i]
+        if scale is not None:
+            value = value * tirx.const(scale, dtype)
+        return value if mask is None else value + mask(b, h, query(n, i), key(j))
+
+    weights = te.compute((*lead, padded, tile.queries), scaled, name="scaled")
+    j0, j1, j2 = (te.reduce_axis((0, shape.keys), name=name) for name in ("j0", "j1", "j2"))
+    top = te.compute(
+        (*lead, tile.queries),
+        lambda b, h, n, i: te.max(weights[b, h, n, j0, i], axis=j0),
+        name="top",
+    )
+    e = te.compute(
+        (*lead, shape.keys, tile.queries),
+        lambda b, h, n, j, i: tirx.exp(weights[b, h, n, j, i] - top[b, h, n, i]),
+        name="exponentials",
+    )
+    total = te.compute(
+        (*lead, tile.queries),
+        lambda b, h, n, i: te.sum(e[b, h, n, j1, i], axis=j1),
+        name="total",
+    )
+    sums = te.compute(
+        (*lead, tile.queries, shape.values),
+        lambda b, h, n, i, c: te.sum(e[b, h, n, j2, i] * v(b, h, j2, c), axis=j2),
+        name="sums",
+    )
+    block, row = (lambda t: t // tile.queries), (lambda t: t % tile.queries)
+    return te.compute(
+        (shape.batch, shape.queries, shape.heads, shape.values),
+        lambda b, t, h, c: sums[b, h, block(t), row(t), c] / total[b, h, block(t), row(t)],
+        name="attention",
+    )
+
+
+def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
+    """Schedule what `attention` computes."""
+    queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])
+    names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
+    turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)
+    b, t, h, c = sch.get_loops(result)
+    n, i = sch.split(t, [None, queries])
+    i, row = sch.split(i, [None, rows])
+    c, column = sch.split(c, [None, columns])
+    sch.reorder(b, h, n, i, c, row, column)
+    task = sch.fuse(b, h, n)
+    share_out(sch, task, scores, target)
+    sch.unroll(row)
+    sch.vectorize(column)
+
+    sch.compute_at(sums, c, preserve_unit_loops=True)
+    *_, row, column, key = sch.get_loops(sums)
+    sum_in_registers(sch, sums, key, [row], column)
+
+    for block in (total, e, top, scaled):
+        sch.compute_at(block, task, preserve_unit_loops=True)
+    for block in (total, top):
+        *_, query, key = sch.get_loops(block)
+        sch.reorder(key, query)
+        sch.vectorize(query)
+        sch.decompose_reduction(block, key)
+    sch.vectorize(sch.get_loops(e)[-1])
+    *_, key, query = sch.get_loops(scaled)
+    key, row = sch.split(key, [None, keys])
+    sch.unroll(row)
+    sch.vectorize(query)
+
+    sch.compute_at(scores, key, preserve_unit_loops=True)
+    *_, row, query, d = sch.get_loops(scores)
+    sum_in_registers(sch, scores, d, [row], query)
+    sch.compute_at(turned, task, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(turned)[-1])  # left to itself, LLVM scatters

@@ -1,0 +1,251 @@
+"""Attention as one kernel, which reads heads where the projections wrote them.
+
+Before: `matmul(softmax(s), v)`, where
+- `softmax` is over the last axis, and nothing else reads its result, nor that of what follows,
+- `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not; a scalar constant that
+  q or kt itself is multiplied by, or any of them divided by, counts as well,
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype that the target's
+  kernel knows, no extent is 0, and T is not so small that most of a vector would stay empty;
+- a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
+
+After: a call of `kernels.attention.cpu`'s kernel, on a GPU of `kernels.attention.gpu`'s. Its result
+has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to (B, H, T, E).
+What views q, kt and v (reshapes, permutations, slices) is left out, and their sources are read in
+place. On a CPU a mask is transposed apart, which for a constant or a parameter is done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import (
+    OP_PATTERN,
+    Constant,
+    IRModule,
+    PrimFunc,
+    Schedule,
+    Target,
+    expr_functor,
+    relax,
+    te,
+)
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.graph.views import View, order_of, view_of
+from needle_tvm.kernels.attention import gpu as gpu_attention
+from needle_tvm.kernels.attention.cpu import AttentionShape, Element, attention, attention_tile
+from needle_tvm.kernels.attention.gpu import Elements, Factors
+from needle_tvm.tir.functions import module_of, static_shape
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What computes attention on a kind of target: of which dtypes, of how many queries at least,
+    whether it wants the mask transposed, whether it can be made for a shape, and its function of
+    (shape, dtype, scale, inputs, elements, target)."""
+
+    dtypes: tuple[str, ...]
+    queries: int
+    mask_turned: bool
+    fits: Callable[[AttentionShape], bool]
+    make: Callable[..., PrimFunc]
+
+
+def _on_cpu(
+    shape: AttentionShape,
+    dtype: str,
+    scale: float | None,
+    inputs: Sequence[Any],
+    elements: Elements,
+    target: Target,
+) -> PrimFunc:
+    result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
+    # The rows an output projection wants: its result's layout, not one more copy.
+    sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
+    sch.transform_layout(
+        sch.get_sblock("attention"),
+        ("write", 0),
+        lambda b, t, h, c: (b * shape.queries + t, h * shape.values + c),
+    )
+    return sch.mod["main"].without_attr("global_symbol")
+
+
+def _on_gpu(
+    shape: AttentionShape,
+    dtype: str,
+    scale: float | None,
+    inputs: Sequence[Any],
+    elements: Elements,
+    target: Target,
+) -> PrimFunc:
+    return gpu_attention.attention(shape, scale, inputs, elements)
+
+
+_KERNELS = {
+    # Of fewer queries most of a vector would stay empty.
+    "llvm": _Kernel(("float32", "float64"), 4, True, lambda shape: True, _on_cpu),
+    "cuda": _Kernel(
+        ("float32",), 1, False, lambda shape: gpu_attention.tile_of(shape) is not None, _on_gpu
+    ),
+}
+
+
+def fuse_attention(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every attention that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Fuser)
+
+
+@dataclass(frozen=True)
+class _Match:
+    shape: AttentionShape
+    dtype: str
+    scale: float | None
+    q: View
+    k: View  # of kt: (B, H, D, S)
+    v: View
+    mask: Any
+
+
+@expr_functor.mutator
+class _Fuser(Rewriter):
+    @property
+    def _kernel(self) -> _Kernel:
+        return _KERNELS[str(self.target.kind)]
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if is_op(call, "relax.matmul"):
+            match = self._match(call)
+            return call if match is None else self._fused(match)
+        return call
+
+    def _match(self, call: Any) -> _Match | None:
+        weights, values = call.args
+        softmax = self._only_use(weights, "relax.nn.softmax")
+        if softmax is None or int(softmax.attrs.axis) not in (-1, 3):
+            return None
+        scores, mask = softmax.args[0], None
+        plus = self._only_use(scores, "relax.add")
+        if plus is not None:
+            scores, mask = plus.args
+            if not self._is_scores(scores):
+                scores, mask = mask, scores
+        scores, scale = self._unscaled(scores, self.only_use(scores))
+        product = self._only_use(scores, "relax.matmul")
+        if product is None:
+            return None
+        (q, of_q), (kt, of_kt) = (self._operand(operand) for operand in product.args)
+        scale *= of_q * of_kt
+        return self._checked(q, kt, values, None if scale == 1 else scale, mask)
+
+    def _operand(self, expr: Any) -> tuple[Any, float]:
+        """As `_unscaled`, of a permutation as well."""
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        if is_op(value, "relax.permute_dims") and isinstance(value.args[0], relax.Var):
+            (source,) = value.args
+            inner, factor = self._unscaled(source, self.lookup_binding(source))
+            if factor != 1:
+                return self.builder_.emit(relax.op.permute_dims(inner, order_of(value))), factor
+        return self._unscaled(expr, value)
+
+    def _unscaled(self, expr: Any, value: Any) -> tuple[Any, float]:
+        """What `expr`, bound to `value`, is a multiple of, and the factor: a scalar constant."""
+        inverse = is_op(value, "relax.divide")
+        if not inverse and not is_op(value, "relax.multiply"):
+            return expr, 1.0
+        for one, other in (value.args, reversed(value.args))[: 1 if inverse else 2]:
+            if isinstance(other, Constant) and static_shape(other) == ():
+                factor = float(other.value.numpy())
+                if not inverse or factor != 0:
+                    return one, 1 / factor if inverse else factor
+        return expr, 1.0
+
+    def _is_scores(self, expr: Any) -> bool:
+        """Whether `expr` is a product, scaled or not."""
+        inner, _ = self._unscaled(expr, self.only_use(expr))
+        return self._only_use(inner, "relax.matmul") is not None
+
+    def _checked(self, q: Any, kt: Any, v: Any, scale: float | None, mask: Any) -> _Match | None:
+        shapes = [static_shape(operand) or () for operand in (q, kt, v)]
+        dtypes = {str(operand.ty.dtype) for operand in (q, kt, v)}
+        if len(dtypes) != 1 or not dtypes <= set(self._kernel.dtypes):
+            return None
+        if any(len(shape) != 4 or 0 in shape for shape in shapes):
+            return None
+        batch, heads, queries, features = shapes[0]
+        keys, size = shapes[1][3], shapes[2][3]
+        if shapes[1:] != [(batch, heads, features, keys), (batch, heads, keys, size)]:
+            return None
+        shape = AttentionShape(batch, heads, queries, keys, features, size)
+        if queries < self._kernel.queries or not self._kernel.fits(shape):
+            return None
+        if mask is not None:
+            given = static_shape(mask)
+            if given is None or str(mask.ty.dtype) not in dtypes or len(given) > 4:
+                return None
+            full = (batch, heads, queries, keys)
+            if any(n not in (1, m) for n, m in zip(given[::-1], full[::-1], strict=False)):
+                return None
+        of_q, of_k, of_v = (view_of(operand, self.lookup_binding) for operand in (q, kt, v))
+        return _Match(shape, dtypes.pop(), scale, of_q, of_k, of_v, mask)
+
+    def _fused(self, match: _Match) -> Any:
+        sources: list[Any] = []
+        for view in (match.q, match.k, match.v):
+            if not any(source.same_as(view.source) for source in sources):
+                sources.append(view.source)
+        if match.mask is not None:
+            turned = self._kernel.mask_turned
+            sources.append(self._transposed(match.mask) if turned else match.mask)
+        inputs = [
+            te.placeholder(static_shape(source), str(source.ty.dtype), name=f"x{i}")
+            for i, source in enumerate(sources)
+        ]
+
+        def elements(tensors: Sequence[Any]) -> Factors:
+            def element(view: View) -> Element:
+                of_source = zip(tensors, sources, strict=True)
+                tensor = next(t for t, s in of_source if s.same_as(view.source))
+                return lambda *index: tensor[tuple(view.at(index))]
+
+            def mask(*index: Any) -> Any:  # (b, h, i, j)
+                given = static_shape(sources[-1]) or ()
+                index = index[4 - len(given) :]
+                if self._kernel.mask_turned:
+                    index = (*index[:-2], index[-1], index[-2])
+                at = tuple(0 if n == 1 else x for n, x in zip(given, index, strict=True))
+                return tensors[-1][at]
+
+            q, kt, v = (element(view) for view in (match.q, match.k, match.v))
+            return (
+                q,
+                lambda b, h, j, d: kt(b, h, d, j),
+                v,
+                None if match.mask is None else mask,
+            )
+
+        shape = match.shape
+        rows = (shape.batch * shape.queries, shape.heads * shape.values)
+        function = self._kernel.make(shape, match.dtype, match.scale, inputs, elements, self.target)
+        function = function.with_attrs({"op_pattern": OP_PATTERN.opaque})
+        variable = self.builder_.add_func(function, "attention")
+        out = relax.call_tir(variable, sources, out_ty=relax.TensorType(rows, match.dtype))
+        split = (shape.batch, shape.queries, shape.heads, shape.values)
+        apart = self.builder_.emit(relax.op.reshape(self.builder_.emit(out), split))
+        return relax.op.permute_dims(apart, [0, 2, 1, 3])
+
+    def _transposed(self, mask: Any) -> Any:
+        """(..., T, S) -> (..., S, T), for queries to lie side by side."""
+        count = len(static_shape(mask) or ())
+        if count < 2:
+            extents = (1,) * (2 - count) + tuple(static_shape(mask) or ())
+            mask, count = self.builder_.emit(relax.op.reshape(mask, extents)), 2
+        axes = [*range(count - 2), count - 1, count - 2]
+        return self.builder_.emit(relax.op.permute_dims(mask, axes))
+
+    def _only_use(self, expr: Any, name: str) -> Any:
+        """The call of operator `name` that `expr` is bound to, None where others read it too."""
+        value = self.only_use(expr)
+        return value if is_op(value, name) else None

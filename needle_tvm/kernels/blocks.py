@@ -1,0 +1,239 @@
+"""What every schedule rule asks of a function and of the target it is scheduled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, cpu_features, tirx
+from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
+
+# Below about this many scalar operations a kernel is one core's, whatever stands beside it. Whether
+# waking the pool pays is known only later, of all the kernels it is woken for: `merge_kernels`.
+PARALLEL_WORK = 1 << 12
+
+TASKS = 16  # for each core, so that the last ones end at about the same time
+
+# How many vectors wide a register tile may be. Of three LLVM makes scalars: an eighth of the speed.
+TILE_VECTORS = (1, 2, 4, 8)
+
+# Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
+PARTIAL = "needle.partial"
+
+# Annotation of blocks that are written with their vectors and what they keep, as `columns` and
+# `windows` write them: scalar operations of one. Their loops go over what can be shared out.
+WRITTEN = "needle.written"
+
+_FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
+
+# Loads in one inlined expression; more would only be spilled, and compile slowly.
+_MOST_LOADS = 32
+
+
+def blocks_of(sch: Schedule) -> list[Any]:
+    """The blocks there are to schedule: none in a statement that an op wrote itself."""
+    try:
+        root = sch.get_sblock("root")
+    except SCHEDULE_ERROR:
+        return []
+    return list(sch.get_child_blocks(root))
+
+
+def extent(sch: Schedule, loop: Any) -> int:
+    return int(sch.get(loop).extent)
+
+
+def block_work(sch: Schedule, block: Any) -> int:
+    """Scalar operations of a block: the product of its loops' extents."""
+    work = int(sch.get(block).annotations.get(WRITTEN, 1))
+    for loop in sch.get_loops(block):
+        extent = sch.get(loop).extent
+        work *= int(extent) if isinstance(extent, tirx.IntImm) else 1 << 20
+    return work
+
+
+def calls_functions(sch: Schedule, block: Any) -> bool:
+    """Whether a block computes exponentials or the like: long code, where it is unrolled."""
+    return has_functions(sch.get(block).body)
+
+
+def has_functions(root: Any) -> bool:
+    """The same of an expression or a statement."""
+    return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
+
+
+def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
+    """A block that copies what `block` writes for `reader`, which reads the copy."""
+    written = sch.get(block).writes[0].source
+    reads = [region.source.same_as(written) for region in sch.get(reader).reads]
+    return sch.cache_read(reader, reads.index(True), "local")
+
+
+def annotated(sch: Schedule, key: str) -> Any:
+    """The block that carries annotation `key`, None where there is none."""
+    for block in blocks_of(sch):
+        if key in sch.get(block).annotations:
+            return block
+    return None
+
+
+def is_written(sch: Schedule, block: Any) -> bool:
+    """Whether a block has its vectors already. Nothing may be inlined into it: TVM would find what
+    it reads and writes anew, and what it keeps among that."""
+    return WRITTEN in sch.get(block).annotations
+
+
+def is_partial(sch: Schedule, block: Any) -> bool:
+    """Whether `kernels.reduce.partial` made a block."""
+    return PARTIAL in sch.get(block).annotations
+
+
+def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
+    """The vectors of a block of `reduce.partial`, in registers, under loops that others share."""
+    axes = sch.get(block).iter_vars
+    if int(sch.get(block).annotations[PARTIAL]) == 1:
+        return  # a number for each vector, which may be the function's result
+    own = sch.get_loops(block)[shared:]
+    kinds = [axis.iter_type for axis in axes][len(axes) - len(own) :]
+    summed = [loop for loop, kind in zip(own, kinds, strict=True) if kind != tirx.IterVar.DataPar]
+    lanes = [loop for loop in own if loop not in summed]
+    if not lanes or extent(sch, lanes[-1]) == 1:
+        return
+    sch.reorder(*lanes[:-1], *summed, lanes[-1])
+    sch.set_scope(block, 0, "local")
+    sch.vectorize(lanes[-1])
+    if summed:
+        sch.decompose_reduction(block, summed[0])
+
+
+def work(function: PrimFunc) -> int:
+    """Scalar operations of a function, the largest of its blocks counted."""
+    sch = Schedule(function)
+    return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
+
+
+def inline_producers(sch: Schedule, keep: set[str]) -> None:
+    """Inline every block that one other block alone reads and that is no reduction.
+
+    A consumer that reads a value twice gets its expression twice, and a chain of such blocks
+    exponentially often: past a certain size they keep loops of their own.
+    """
+    for block in blocks_of(sch):
+        if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
+            continue
+        consumers = sch.get_consumers(block)
+        if len(consumers) != 1 or is_written(sch, consumers[0]):
+            continue
+        result = sch.get(block).writes[0].source
+        reads = loads_in(sch.get(consumers[0]))
+        copies = sum(load.source.same_as(result) for load in reads)
+        if copies * len(loads_in(sch.get(block))) + len(reads) > _MOST_LOADS:
+            continue
+        if calls_functions(sch, block) and calls_functions(sch, consumers[0]):
+            continue  # a chain of functions in one expression takes TVM exponentially long
+        try:
+            sch.compute_inline(block)
+        except SCHEDULE_ERROR:
+            continue  # a reduction: it keeps its loops
+
+
+def vector_registers(target: Target) -> tuple[int, int]:
+    """(number, bytes) of the vector registers LLVM may use for this target."""
+    features = set(cpu_features(target))
+    if "avx512f" in features:
+        return 32, 64
+    if "avx" in features:
+        return 16, 32
+    return (32, 16) if "neon" in features else (16, 16)
+
+
+def sum_in_registers(
+    sch: Schedule, block: Any, outer: Any, unrolled: Sequence[Any], vector: Any
+) -> None:
+    """A sum over `outer` whose unrolled loops and vector are a tile that stays in registers."""
+    sch.reorder(outer, *unrolled, vector)
+    # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
+    # would keep loops of its own.
+    sch.set_scope(block, 0, "local")
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+    sch.decompose_reduction(block, outer)
+
+
+def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
+    """A long loop as two, the outer one for the cores to share out: what iterations keep in a
+    buffer is allocated anew in each of the parallel loop."""
+    count = extent(sch, loop)
+    tasks = next(n for n in range(min(count, TASKS * cores), count + 1) if count % n == 0)
+    return [loop] if tasks == count else list(sch.split(loop, [tasks, None]))
+
+
+def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
+    """Have the cores share out a loop where there is work enough in `block`."""
+    enough = int(target.attrs["num-cores"]) > 1 and block_work(sch, block) >= PARALLEL_WORK
+    if enough and extent(sch, loop) > 1:
+        sch.parallel(loop)
+
+
+def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The blocks of a function besides `kept`, once what can be inlined is: the last one, and those
+    before it, which it needs."""
+    names = {sch.get(block).name_hint for block in kept}
+    inline_producers(sch, keep=names)
+    *between, last = [each for each in blocks_of(sch) if sch.get(each).name_hint not in names]
+    return between, last
+
+
+def write_back(
+    sch: Schedule, tiles: Any, between: list[Any], last: Any, at: Any, loops: Sequence[Any]
+) -> None:
+    """Schedule what comes after one tile of `tiles`, up to the last block, whose `loops` over the
+    tile lie in loop `at`.
+
+    An intermediate that is used more than once lives for one tile, in registers. So does what
+    functions are computed of, though on the stack: they take the tile vector by vector.
+    """
+    heavy = calls_functions(sch, last)
+    if heavy and not between:
+        between = [copied_before(sch, last, tiles)]
+    for block in reversed(between):
+        in_registers(sch, block, at, len(loops))
+    for loop in () if heavy else loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])
+
+
+def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
+    """Compute in loop `at` what is needed of a block there, a tile of so many axes."""
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    sch.set_scope(block, 0, "local")
+    *unrolled, vector = sch.get_loops(block)[-axes:]
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+
+def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
+    """Elements of what a block writes in a vector register."""
+    return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
+
+
+def item_bytes(dtype: str) -> int:
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(1, int(digits or 8) // 8)
+
+
+def sums_along_rows(sch: Schedule, block: Any) -> bool:
+    """Whether every value a reduction reads that differs between its terms is indexed last by an
+    axis that is summed over."""
+    details = sch.get(block)
+    result = details.writes[0].source
+    summed = {a.var for a in details.iter_vars if a.iter_type == tirx.IterVar.CommReduce}
+    terms = [
+        load.indices
+        for load in loads_in(details)
+        if not load.source.same_as(result)
+        and any(variables_of(index) & summed for index in load.indices)
+    ]
+    return bool(terms) and all(variables_of(indices[-1]) & summed for indices in terms)

@@ -1,0 +1,1 @@
+"""Convolutions, and the windows of pooling."""

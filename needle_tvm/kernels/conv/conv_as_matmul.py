@@ -1,0 +1,40 @@
+"""Convolutions that see whole images, as a matrix product of what lies in memory already.
+
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, all
+shapes static and no extent 0, where `w` (H, W, C, N) covers every image (B, H, W, C) at once.
+
+After: `reshape(matmul(reshape(x), reshape(w)))`, the rows being images. None of the reshapes moves
+anything. A 1x1 convolution of larger images stays one: its kernel's tiles lie along their rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+
+
+def conv_as_matmul(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every convolution that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Rewriter)
+
+
+@expr_functor.mutator
+class _Rewriter(Rewriter):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        shapes = conv_shapes(call)
+        if shapes is None or int(call.attrs.groups) != 1 or any(call.attrs.padding):
+            return call
+        (x, w), attrs, (before, weight, after) = call.args, call.attrs, shapes
+        *window, _, n = weight
+        if before[1:3] != tuple(window) or any(int(dilation) != 1 for dilation in attrs.dilation):
+            return call
+        k = math.prod(weight[:-1])
+        rows = self.builder_.emit(relax.op.reshape(x, (math.prod(before) // k, k)))
+        weights = self.builder_.emit(relax.op.reshape(w, (k, n)))
+        product = self.builder_.emit(relax.op.matmul(rows, weights, attrs.out_dtype))
+        return relax.op.reshape(product, after)

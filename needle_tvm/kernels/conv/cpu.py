@@ -1,0 +1,194 @@
+"""Convolutions on packed weights: a register tile of output pixels by output channels.
+
+Every core takes *tasks*: some panels of output channels for a strip of rows of some images. A task
+first copies the rows that its strip reads into a buffer of its own, with the zeros around the image
+where the convolution pads, and then walks over register tiles (images x rows x columns x channels)
+whose accumulators stay in vector registers during the whole reduction. The pixels of a tile lie at
+constant distances from each other, so a multiply-add needs no address of its own (Georganas et al.,
+"Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018, section 2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import Schedule, Target, tirx
+from needle_tvm.kernels.blocks import (
+    PARALLEL_WORK,
+    after,
+    block_work,
+    extent,
+    item_bytes,
+    lanes_of,
+    share_out,
+    sum_in_registers,
+    write_back,
+)
+from needle_tvm.kernels.conv.tiles import ConvTile, Copied, tasks
+
+CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
+DEPTHWISE = "needle.depthwise"  # the same of a depthwise convolution
+ROWS = "needle.rows"  # of the same block: rows of input from one of output to the next, in a window
+GROUP = "needle.group"  # of the same block, where channels form groups: [panels of one]
+ALIKE = "needle.alike"  # of the padded input: neighbours that are in or outside of the image alike
+
+_LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
+_MOST_UNROLLED = 32
+
+
+@dataclass(frozen=True)
+class ConvKnobs:
+    """What of the rules is a matter of choice; the defaults need no search."""
+
+    unroll: int = _LEAST_UNROLLED
+    strips: int | None = None  # tasks along the rows; None: by size and number of cores
+
+
+CONV_VARIANTS = tuple(  # the first is used where nothing is measured
+    ConvKnobs(unroll=unroll, strips=strips)
+    for strips in (None, 1, 2, 4)
+    for unroll in (_LEAST_UNROLLED, 1, 2, 8)
+)
+DEPTHWISE_VARIANTS = tuple(ConvKnobs(strips=strips) for strips in (None, 1, 2, 4, 8, 16))
+
+
+def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
+    """Schedule a convolution of `kernels.conv.pack_conv` with what was fused after it."""
+    _around_tiles(sch, tiles, target, knobs, CONV)
+    pixel, vector, taps = _loops_of(sch, tiles)
+    around, unrolled = _innermost(sch, taps, knobs.unroll)
+    sch.reorder(*around, *unrolled, *pixel, vector)
+    sum_in_registers(sch, tiles, around[0], [*unrolled, *pixel], vector)
+
+
+def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
+    """Schedule a depthwise convolution of `kernels.conv.pack_conv` with what was fused after it.
+
+    It does so little with each input that copying one would cost more than the whole: where the
+    image ends is asked for each input as it is read. All channels of a few pixels come before the
+    next ones, since memory is fetched by more than the one vector of them that a tile takes.
+    Neighbouring pixels of a row read the same inputs, and do it one right after the other: loaded
+    once, an input is used up before its register is needed. The loop over the window's rows stays a
+    loop, since an input that is read again in the next row would be kept until then.
+    """
+    _around_tiles(sch, tiles, target, knobs, DEPTHWISE)
+    pixel, vector, (row, column) = _loops_of(sch, tiles)
+    sum_in_registers(sch, tiles, row, [*pixel, column], vector)
+
+
+def _around_tiles(
+    sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs, annotation: str
+) -> None:
+    """Tasks, what they copy, tiles around the reduction, and their write-back in vectors."""
+    details = sch.get(tiles).annotations
+    tile = ConvTile(*(int(size) for size in details[annotation]))
+    cores = int(target.attrs["num-cores"])
+    channelwise = annotation == DEPTHWISE
+    copies = sch.get_producers(tiles)
+    if channelwise:
+        copies = [copy for copy in copies if not _inlined(sch, copy)]
+    between, last = after(sch, [tiles, *copies])
+    work = block_work(sch, tiles)
+    if work < PARALLEL_WORK:
+        cores = 1
+
+    image, row, column, channel = sch.get_loops(last)
+    image_tile, i = sch.split(image, [None, tile.images])
+    row_tile, j = sch.split(row, [None, tile.rows])
+    column_tile, k = sch.split(column, [None, tile.columns])
+    panel, lane = sch.split(channel, [None, tile.channels])
+    grouped = GROUP in details
+    # All panels of a group read the same inputs, which are copied for that group alone.
+    panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
+    panels, images, rows = (extent(sch, loop) for loop in (panel, image_tile, row_tile))
+    separate, copied = channelwise or grouped, None
+    for copy in copies:  # one at most
+        copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=separate)
+    chunks, strips = tasks(
+        (panels, images, rows),
+        tile.rows,
+        work,
+        _weights(sch, tiles),
+        copied,
+        cores,
+        whole_pixels=separate,
+    )
+    if knobs.strips is not None and rows % knobs.strips == 0:
+        strips = knobs.strips
+    panel_chunk, panel = sch.split(panel, [chunks, None])
+    strip, row_tile = sch.split(row_tile, [strips, None])
+    inner = [panel, *of_group, row_tile, column_tile]
+    if channelwise:
+        inner = [row_tile, column_tile, panel]
+    sch.reorder(panel_chunk, image_tile, strip, *inner, i, j, k, lane)
+    task = sch.fuse(panel_chunk, image_tile, strip)
+    share_out(sch, task, tiles, target)
+    write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane])
+    sch.compute_at(tiles, inner[-1], preserve_unit_loops=True)
+    for block in copies:
+        sch.compute_at(block, panel if grouped else task, preserve_unit_loops=True)
+        _vectorize_copy(sch, block, target)
+
+
+def _inlined(sch: Schedule, copy: Any) -> bool:
+    """Whether a copy that puts zeros around the image could be left out: not where it also fills up
+    the last vector of channels, whose lanes would have to be asked for one by one."""
+    alike = int(sch.get(copy).annotations[ALIKE]) > 1
+    if alike:
+        sch.compute_inline(copy)
+    return alike
+
+
+def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
+    """How many weights there are, and the bytes of each."""
+    panels = sch.get(tiles).reads[-1].source
+    return math.prod(int(extent) for extent in panels.shape), item_bytes(str(panels.dtype))
+
+
+def _copied(
+    sch: Schedule, tiles: Any, copy: Any, images: int, rows: int, *, shared: bool
+) -> Copied:
+    """What there is to copy for `images` tiles of images with `rows` rows of output."""
+    step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
+    buffer = sch.get(copy).writes[0].source
+    elements = math.prod(int(extent) for extent in buffer.shape)
+    row = elements // (images * ((rows - 1) * step + window))
+    return Copied(step, window, row, item_bytes(str(buffer.dtype)), shared)
+
+
+def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:
+    """A tile's loops over pixels (images, rows, columns), its channels, and its taps."""
+    count = sum(a.iter_type == tirx.IterVar.CommReduce for a in sch.get(tiles).iter_vars)
+    *pixel, vector = sch.get_loops(tiles)[-4 - count : -count]
+    return pixel, vector, sch.get_loops(tiles)[-count:]
+
+
+def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
+    """Channels in vectors as wide as divide them; columns of planes stay scalar."""
+    loop = sch.get_loops(block)[-1]
+    lanes = math.gcd(int(sch.get(block).annotations[ALIKE]), lanes_of(sch, block, target))
+    if lanes > 1:
+        _, vector = sch.split(loop, [None, lanes])
+        sch.vectorize(vector)
+
+
+def _innermost(sch: Schedule, taps: list[Any], least: int) -> tuple[list[Any], list[Any]]:
+    """The reduction's loops parted into those that stay loops, one at least, and unrolled ones."""
+    unrolled: list[Any] = []
+    steps, around = 1, list(taps)
+    while steps < least and around:
+        last = around.pop()
+        if len(around) and steps * extent(sch, last) <= _MOST_UNROLLED and extent(sch, last) <= 8:
+            unrolled.insert(0, last)
+            steps *= extent(sch, last)
+            continue
+        factor = next(
+            f for f in range(min(least, extent(sch, last)), 0, -1) if extent(sch, last) % f == 0
+        )
+        outer, inner = sch.split(last, [None, factor])
+        around.append(outer)
+        unrolled.insert(0, inner)
+        break
+    return around, unrolled

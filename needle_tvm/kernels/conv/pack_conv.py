@@ -1,0 +1,110 @@
+"""Convolutions on packed weights.
+
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
+- `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
+- `x` has a static shape (B, H, W, C), and does not depend on parameters alone,
+- both are float32 or float64 and no extent is 0.
+
+After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
+`[ceil(N / nt)][kh][kw][C][nt]`, which the kernel reads front to back for each of its register
+tiles. The kernel itself puts the zeros around the image. An `x` of few channels that was permuted
+from NCHW is read as it was before, plane by plane.
+
+As with dense layers (`pack_weights`), packing is work on parameters, which `LiftTransformParams`
+moves out of `main`, and elementwise ops after the convolution are fused into its write-back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
+from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.rewrite import rewrite
+from needle_tvm.kernels.conv.te import Channels, Geometry, conv
+from needle_tvm.kernels.conv.tiles import ConvTile, conv_tile, depthwise_tile
+from needle_tvm.kernels.dense.pack_weights import Packer
+
+_DTYPES = ("float32", "float64")
+_FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
+
+
+def pack_conv(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every convolution that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _ConvPacker, with_parameters=True)
+
+
+@expr_functor.mutator
+class _ConvPacker(Packer):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._planes_first: dict[Any, Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not self._fits(call):
+            return call
+        (x, w), attrs = call.args, call.attrs
+        batch, rows, columns, n = (int(extent) for extent in call.ty.shape.values)
+        geometry = Geometry(
+            (rows, columns), _pair(attrs.strides), _pair(attrs.dilation), _pair(attrs.padding)
+        )
+        channels, x = self._channels(call, x, n)
+        tile = self._tile(channels, (batch, rows, columns, n), geometry, w)
+        return self.builder_.call_te(
+            lambda a, p: conv(a, p, n, geometry, channels, tile),
+            x,
+            self.panels(self._planes_outside(w) if channels.planar else w, tile.channels),
+            primfunc_name_hint="depthwise_conv" if channels.depthwise else "conv",
+            primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
+        )
+
+    def _channels(self, call: Any, x: Any, n: int) -> tuple[Channels, Any]:
+        """How outputs read channels, and the tensor to read them from."""
+        groups = int(call.attrs.groups)
+        inputs = int(x.ty.shape.values[-1]) // groups
+        planes = self._planes(x) if groups == 1 else None
+        depthwise = inputs == 1 and groups == n and n > 1
+        planar = planes is not None
+        return Channels(inputs, n // groups, depthwise, planar), planes if planar else x
+
+    def _tile(
+        self, channels: Channels, output: tuple[int, int, int, int], geometry: Geometry, w: Any
+    ) -> ConvTile:
+        rows, columns, inputs, _ = (int(extent) for extent in w.ty.shape.values)
+        dtype = str(w.ty.dtype)
+        if channels.depthwise:
+            return depthwise_tile(output, (rows, columns), geometry.stride, dtype, self.target)
+        each = channels.outputs if channels.outputs != output[3] else None
+        overlapping = columns > 1 and channels.inputs < _FEW_CHANNELS
+        terms = rows * columns * inputs
+        return conv_tile(output, terms, dtype, self.target, each, overlapping=overlapping)
+
+    def _fits(self, call: Any) -> bool:
+        if conv_shapes(call) is None:
+            return False
+        x, w = call.args
+        if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
+            return False
+        return self.is_parameter_work(w) and not self.is_parameter_work(x)
+
+    def _planes(self, x: Any) -> Any:
+        """The (B, C, H, W) tensor of few channels that `x` is a permutation of, else None."""
+        value = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if not is_op(value, "relax.permute_dims"):
+            return None
+        order = [int(axis) for axis in value.attrs.axes or ()]
+        few = int(x.ty.shape.values[-1]) < _FEW_CHANNELS
+        return value.args[0] if few and order == [0, 2, 3, 1] else None
+
+    def _planes_outside(self, w: Any) -> Any:
+        """(kh, kw, C, N) -> (C, kh, kw, N), once however many layers share it."""
+        if w not in self._planes_first:
+            self._planes_first[w] = self.builder_.emit(relax.op.permute_dims(w, [2, 0, 1, 3]))
+        return self._planes_first[w]
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    """The first two of an operator's attribute: (rows, columns), or (top, left)."""
+    return int(values[0]), int(values[1])

@@ -1,0 +1,148 @@
+"""Convolutions as tensor expressions over packed weights and tiles: what `pack_conv` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.kernels.conv.cpu import ALIKE, CONV, DEPTHWISE, GROUP, ROWS
+from needle_tvm.kernels.conv.tiles import ConvTile
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What of a convolution the shapes of its input and weight do not say; pairs are (rows,
+    columns)."""
+
+    counts: tuple[int, int]  # of the output
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    before: tuple[int, int]  # zeros above and left of the image
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How an output's channels read those of the input, and where these lie."""
+
+    inputs: int  # of a group
+    outputs: int  # of a group
+    depthwise: bool = False  # each channel by itself
+    planar: bool = False  # (B, C, H, W), weights (C, kh, kw, N)
+
+
+def conv(
+    x: te.Tensor,
+    panels: te.Tensor,
+    n: int,
+    geometry: Geometry,
+    channels: Channels,
+    tile: ConvTile,
+) -> te.Tensor:
+    """(B, H, W, C) by panels of a (kh, kw, C / groups, n) weight -> (B, rows, columns, n).
+
+    The accumulator is kept in tiles of its own shape, so that the schedule can hold one in
+    registers. What a tile computes past the output's edge is dropped in the write-back. A tile's
+    channels lie in one group.
+    """
+    names = ("c", "dy", "dx") if channels.planar else ("dy", "dx", "c")
+    axes = [
+        te.reduce_axis((0, int(extent)), name=name)
+        for extent, name in zip(panels.shape[1:4], names, strict=True)
+    ]
+    dy, dx, c = (axes[names.index(name)] for name in ("dy", "dx", "c"))
+    (rows, columns), (s, t), (d, e) = geometry.counts, geometry.stride, geometry.dilation
+    batch, count = int(x.shape[0]), int(panels.shape[0])
+    counts = tile.counts(batch, rows, columns)
+    reach = (
+        counts[0] * tile.images,
+        (counts[1] * tile.rows - 1) * s + (int(dy.dom.extent) - 1) * d + 1,
+        (counts[2] * tile.columns - 1) * t + (int(dx.dom.extent) - 1) * e + 1,
+        count * tile.channels if channels.depthwise else int(x.shape[1 if channels.planar else 3]),
+    )
+    read = _padded(x, reach, geometry.before, channels)
+    if channels.depthwise:
+        axes.remove(c)
+    grouped = not channels.depthwise and channels.outputs < n
+
+    def source(panel: Any, lane: Any) -> tuple[Any, Any]:
+        """The group and the channel in it that a tile's channel reads."""
+        if channels.depthwise:
+            return 0, panel * tile.channels + lane
+        return panel * tile.channels // channels.outputs if grouped else 0, c
+
+    def product(a: Any, b: Any, z: Any, panel: Any, i: Any, j: Any, k: Any, lane: Any) -> Any:
+        seen = read(
+            a * tile.images + i,
+            (b * tile.rows + j) * s + dy * d,
+            (z * tile.columns + k) * t + dx * e,
+            *source(panel, lane),
+        )
+        taps = [*axes, 0] if channels.depthwise else axes
+        return te.sum(seen * panels(panel, *taps, lane), axis=axes)
+
+    extents = tile.images, tile.rows, tile.columns, tile.channels
+    details = {
+        DEPTHWISE if channels.depthwise else CONV: list(extents),
+        ROWS: [s, (int(dy.dom.extent) - 1) * d + 1],
+    }
+    if grouped:
+        details[GROUP] = [channels.outputs // tile.channels]
+    tiles = te.compute((*counts, count, *extents), product, name="tiles", attrs=details)
+
+    def result(*at: Any) -> Any:
+        outer = [index // extent for index, extent in zip(at, extents, strict=True)]
+        return tiles(*outer, *(index % extent for index, extent in zip(at, extents, strict=True)))
+
+    return te.compute((batch, rows, columns, n), result, name="conv")
+
+
+def _padded(
+    x: te.Tensor, reach: tuple[int, int, int, int], before: tuple[int, int], channels: Channels
+) -> Callable[..., Any]:
+    """A function (image, row, column, group, channel) -> element of `x`, zero around the image.
+
+    `reach` is how far images, rows, columns and channels are read; `x` itself is read where none of
+    it lies outside and there is one group. What is copied of several lies group by group: pixels of
+    a few channels among hundreds would meet in the same sets of the cache.
+    """
+    order = (0, 2, 3, 1) if channels.planar else (0, 1, 2, 3)
+    batch, height, width, count = (int(x.shape[axis]) for axis in order)
+    each = count if channels.depthwise else channels.inputs
+    top, left = before
+
+    def seen(b: Any, y: Any, z: Any, g: Any, c: Any) -> Any:
+        channel = c if each == count else g * each + c
+        return x(b, channel, y, z) if channels.planar else x(b, y, z, channel)
+
+    inside = all(end <= e for end, e in zip(reach, (batch, height, width, count), strict=True))
+    if inside and not (top or left) and each == count:
+        return seen
+
+    def position(b: Any, y: Any, z: Any, g: Any, c: Any) -> tuple[Any, ...]:
+        """Where the copy has it."""
+        if channels.planar:
+            return b, c, y, z
+        return (b, y, z, c) if each == count else (b, g, y, z, c)
+
+    def element(*at: Any) -> Any:
+        if channels.planar:
+            (b, c, y, z), g = at, 0
+        elif each == count:
+            (b, y, z, c), g = at, 0
+        else:
+            b, g, y, z, c = at
+        conditions = [y >= top, y < height + top, z >= left, z < width + left]
+        if reach[0] > batch:
+            conditions.append(b < batch)
+        if reach[3] > count:
+            conditions.append(c < count)
+        return tirx.if_then_else(
+            tirx.all(*conditions), seen(b, y - top, z - left, g, c), tirx.const(0, x.dtype)
+        )
+
+    alike = 1 if channels.planar or reach[3] > count else each
+    extents = position(*reach[:3], count // each, each if each < count else reach[3])
+    padded = te.compute(extents, element, name="padded", attrs={ALIKE: alike})
+    return lambda *at: padded(*position(*at))

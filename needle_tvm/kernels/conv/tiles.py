@@ -1,0 +1,237 @@
+"""How a convolution is cut up: into register tiles, and these into tasks for the cores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from needle_tvm._tvm.names import Target
+from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, vector_registers
+
+# What the choice of a tile counts with, in cycles of one multiply-add per cycle: how many of them
+# must be under way, what a load costs beside them, and what each accumulator, and each tile, costs
+# before and after the reduction.
+_IN_FLIGHT = 8  # with vectors that a processor takes in two, half as many
+_LOAD = 0.1
+_WEIGHT = 0.5  # a vector of weights, which come from further away than inputs that tiles share
+_STORE = 3
+_TILE = 20
+
+# Processors that take a vector of 64 bytes in two halves, and what half of one or less costs then.
+_IN_TWO = {"znver4"}
+_HALF = 0.6
+
+_SHORT = 16  # bytes of the shortest vectors
+
+# A strip's copy should stay in a core's own cache beside weights and results: half the smallest L2
+# that processors with vectors have had for ten years.
+_CACHE = 128 << 10
+_COPY = 4  # cost of copying an element, in multiply-adds, while it stays in that cache
+_FAR = 3  # times that where it does not
+
+# Weights that are larger than what stays in a core's cache from one strip to the next are fetched
+# again for each, an element in the time of so many multiply-adds.
+_KEPT = 512 << 10
+_FETCH = 8
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """Extents of the accumulator tile that is held in registers."""
+
+    images: int
+    rows: int
+    columns: int
+    channels: int
+
+    @property
+    def pixels(self) -> int:
+        return self.images * self.rows * self.columns
+
+    def counts(self, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
+        """How many tiles cover the images, rows and columns of an output."""
+        return -(-batch // self.images), -(-rows // self.rows), -(-columns // self.columns)
+
+
+def conv_tile(
+    output: tuple[int, int, int, int],
+    terms: int,
+    dtype: str,
+    target: Target,
+    group: int | None = None,
+    *,
+    overlapping: bool = False,
+) -> ConvTile:
+    """Register tile for an output (B, rows, columns, N) whose values are sums of `terms` products.
+
+    The tile, of all that fit the registers, with the least estimated time: a partly filled last
+    tile costs as much as a full one, and few accumulators wait for each other. Its channels divide
+    `group`, the channels of a group's output, where that is given. With `overlapping` neighbouring
+    pixels meet the same inputs within one unrolled step: LLVM keeps those in registers, too, and
+    half of them are left to it.
+    """
+    return _best_tile(output, terms, dtype, target, group, overlapping)[1]
+
+
+def conv_cycles(
+    output: tuple[int, int, int, int], terms: int, dtype: str, target: Target, group: int | None
+) -> float:
+    """The estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
+    return _best_tile(output, terms, dtype, target, group, False)[0]
+
+
+def _best_tile(
+    output: tuple[int, int, int, int],
+    terms: int,
+    dtype: str,
+    target: Target,
+    group: int | None,
+    overlapping: bool,
+) -> tuple[float, ConvTile]:
+    batch, rows, columns, n = output
+    registers, _ = vector_registers(target)
+    lanes = group_lanes(dtype, target)[-1]
+    halved = str(target.attrs.get("mcpu", "")) in _IN_TWO
+    waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
+    best, least = None, math.inf
+    for channels in _widths(n, group, dtype, target):
+        vectors = -(-channels // lanes)
+        most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
+        each = _HALF if halved and channels <= lanes // 2 else 1
+        panels = -(-n // channels)
+        for images, height, span in _patches(batch, rows, columns, most):
+            tile = ConvTile(images, height, span, channels)
+            sums = tile.pixels * vectors
+            step = max(sums * each, waiting) + _LOAD * tile.pixels + _WEIGHT * vectors
+            tiles = math.prod(tile.counts(batch, rows, columns)) * panels
+            cycles = tiles * (terms * step + _STORE * sums + _TILE)
+            if cycles < least:
+                best, least = tile, cycles
+    assert best is not None  # one pixel of one vector always fits
+    return least, best
+
+
+def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
+    """Channels that a tile may have: whole vectors, or one short one that all there are fill as
+    well; of a group a part of a vector, since LLVM takes the vectors of any length up to that of a
+    register whole."""
+    *short, lanes = group_lanes(dtype, target)
+    if group is None:
+        yield from (few for few in short if n <= few)
+    else:
+        yield from (few for few in range(1, lanes) if group % few == 0)
+    for vectors in TILE_VECTORS:
+        if vectors <= min(4, -(-n // lanes)) and (group or 0) % (lanes * vectors) == 0:
+            yield lanes * vectors
+
+
+def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
+    """How many channels fill a vector of some length, the longest last."""
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    least = _SHORT // item_bytes(dtype)
+    return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
+
+
+def depthwise_tile(
+    output: tuple[int, int, int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dtype: str,
+    target: Target,
+) -> ConvTile:
+    """Register tile of a depthwise convolution: one vector of channels, and of pixels as many as
+    leave half of the registers to the weights and the inputs they meet."""
+    batch, rows, columns, _ = output
+    registers, width = vector_registers(target)
+    most = registers // 2
+
+    def cycles(patch: tuple[int, int, int]) -> float:
+        images, height, span = patch
+        tile = ConvTile(images, height, span, 1)
+        sums, loads = (
+            tile.pixels * kernel[1],
+            images * height * ((span - 1) * stride[1] + kernel[1]),
+        )
+        row = max(sums, _IN_FLIGHT) + loads / 2
+        return math.prod(tile.counts(batch, rows, columns)) * (
+            kernel[0] * row + _STORE * tile.pixels + _TILE
+        )
+
+    best = min(_patches(batch, rows, columns, most), key=cycles)
+    images, height, span = best
+    return ConvTile(images, height, span, width // item_bytes(dtype))
+
+
+def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """(images, rows, columns) of at most `most` pixels; several images only of whole images."""
+    for height in range(1, min(rows, most) + 1):  # of equal ones the first: pixels side by side
+        for span in range(1, min(columns, most // height) + 1):
+            whole = height == rows and span == columns
+            for images in range(1, (min(batch, most // (span * height)) if whole else 1) + 1):
+                yield images, height, span
+
+
+def fetching(weights: float, item: int) -> float:
+    """What fetching so many weights of `item` bytes costs, in multiply-adds: nothing where they
+    stay in a core's cache."""
+    return weights * _FETCH if weights * item > _KEPT else 0
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The input that tasks copy for themselves: `rows` of output read `(rows - 1) * step + window`
+    rows of `elements` of `item` bytes each; with `shared`, tasks copy just the channels they read.
+    """
+
+    step: int
+    window: int
+    elements: int
+    item: int
+    shared: bool
+
+    def size(self, rows: int, chunks: int) -> float:
+        """Elements that a task with `rows` of output, one of `chunks` of the panels, copies."""
+        whole = ((rows - 1) * self.step + self.window) * self.elements
+        return whole / chunks if self.shared else whole
+
+
+def tasks(
+    counts: tuple[int, int, int],
+    tile_rows: int,
+    work: int,
+    weights: tuple[int, int],
+    copied: Copied | None,
+    cores: int,
+    *,
+    whole_pixels: bool,
+) -> tuple[int, int]:
+    """(chunks of the panels, strips of the rows): equal parts, the soonest done by `cores`.
+
+    `counts` are panels, tiles of images and tiles of rows, `work` all multiply-adds together,
+    `weights` the number of weights and the bytes of each. Small tasks copy more of what they share
+    with others, large ones leave the cache or a core idle. With `whole_pixels` panels are shared
+    out only where there are not enough rows: neighbouring cache lines are fetched together, and two
+    cores that write one of them each wait for each other.
+    """
+    panels, images, rows = counts
+    chunks_of = [1] if whole_pixels and images * rows >= cores else _divisors(panels)
+
+    def cost(choice: tuple[int, int]) -> tuple[float, int]:
+        chunks, strips = choice
+        count = chunks * images * strips
+        each = work / count
+        if copied is not None:
+            elements = copied.size(rows // strips * tile_rows, chunks)
+            far = elements * copied.item > _CACHE
+            each += elements * _COPY * (_FAR if far else 1)
+        number, item = weights
+        each += fetching(number / chunks, item)
+        return round(-(-count // cores) * each), count
+
+    return min(itertools.product(chunks_of, _divisors(rows)), key=cost)
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]

@@ -1,0 +1,85 @@
+"""Rows and columns of a convolution's weights that only ever meet padding, cut off.
+
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
+- `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
+- the first or last rows or columns of `w` meet nothing but padding, at any place of the output.
+
+After: `conv2d(x, w[first : last + 1])` with as much less padding. What padding contributes is left
+out, not multiplied: it is no NaN where such a weight is infinite. A 3x3 window on an image of one
+pixel becomes one of 1x1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm.graph.convolutions import conv_shapes, with_weights
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+
+
+def trim_taps(module: IRModule, target: Target) -> IRModule:
+    """Trim every convolution that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Trimmer, with_parameters=True)
+
+
+class Axis(NamedTuple):
+    """A convolution along one axis: the taps [first, end) of its weights, and zeros around."""
+
+    first: int
+    end: int
+    before: int
+    after: int
+
+
+def trimmed(
+    size: int, taps: int, outputs: int, stride: int, dilation: int, padding: tuple[int, int]
+) -> Axis:
+    """The taps that meet an input of `size` somewhere, and the padding that leaves `outputs`.
+
+    All taps where the padding could not say so.
+    """
+    whole = Axis(0, taps, *padding)
+
+    def meets(tap: int) -> bool:
+        places = range(tap * dilation - padding[0], tap * dilation - padding[0] + outputs * stride)
+        return any(0 <= place < size for place in places[::stride])
+
+    useful = [tap for tap in range(taps) if meets(tap)]
+    if not useful or len(useful) == taps:
+        return whole
+    first, end = useful[0], useful[-1] + 1
+    reach = dilation * (end - first - 1) + 1
+    before = padding[0] - first * dilation
+    after = max(0, (outputs - 1) * stride + reach - size - before)
+    if before < 0 or (size + before + after - reach) // stride + 1 != outputs:
+        return whole  # some of the input would have to be cut off as well
+    return Axis(first, end, before, after)
+
+
+@expr_functor.mutator
+class _Trimmer(Rewriter):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        shapes = conv_shapes(call)
+        if shapes is None or not self.is_parameter_work(call.args[1]):
+            return call
+        w, attrs, (before, weight, after) = call.args[1], call.attrs, shapes
+        padding = [int(p) for p in attrs.padding]
+        axes = [
+            trimmed(
+                before[1 + axis],
+                weight[axis],
+                after[1 + axis],
+                int(attrs.strides[axis]),
+                int(attrs.dilation[axis]),
+                (padding[axis], padding[axis + 2]),
+            )
+            for axis in (0, 1)
+        ]
+        if all(axis.end - axis.first == taps for axis, taps in zip(axes, weight[:2], strict=True)):
+            return call
+        begin, end = [axis.first for axis in axes], [axis.end for axis in axes]
+        w = self.builder_.emit(relax.op.strided_slice(w, [0, 1], begin, end, assume_inbound=True))
+        (top, bottom), (left, right) = ((axis.before, axis.after) for axis in axes)
+        return with_weights(call, w, padding=[top, left, bottom, right])

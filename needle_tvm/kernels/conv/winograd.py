@@ -1,0 +1,132 @@
+"""3x3 convolutions by Winograd's minimal filtering: a quarter to half of the multiplications.
+
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
+- the window is 3x3, without strides, dilation and groups,
+- `w` depends on parameters of the function alone, and `x` does not,
+- all shapes are static and no extent is 0, both are float32 or float64, and the channels of input
+  and of output fill vectors,
+- fewer multiplications are worth what the transforms and the larger weights cost, and the
+  transformed image is not very large (`tile_size`).
+
+After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
+a x a of numbers for each tile and channel, and `output` transforms what the a * a products gave
+into m x m results, a = m + 2 (`winograd_te`); elementwise ops after the convolution are fused into
+it. `weight` is work on parameters, which `LiftTransformParams` moves out of `main`. The products
+are like those of dense layers: `pack_weights` packs them.
+
+With m = 2 a result is as exact as the sum it stands for. With m = 4 the larger coefficients of the
+transforms make its rounding error about three times as large.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
+from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.blocks import item_bytes, vector_registers
+from needle_tvm.kernels.conv import winograd_te
+from needle_tvm.kernels.conv.tiles import fetching
+from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
+
+_DTYPES = ("float32", "float64")
+
+# What a transformed number costs, in multiply-adds of a product: it is computed, written, and read
+# again, by another core as often as not.
+_TRANSFORM = 40
+
+# Bytes of a transformed image: it and its products are in memory at once, beside the image.
+_LARGEST = 64 << 20
+
+_WORTH = 0.8  # of the time without: what is not clearly better stays as it was
+_EXACT = 0.85  # of the time with m = 2: less is worth the larger error
+
+
+def winograd(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every convolution that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Rewriter, with_parameters=True)
+
+
+def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
+    """m of the m x m results of a tile, for a (B, rows, columns, N) output of sums over `channels`
+    and elements of `item` bytes; None where the convolution is done sooner without."""
+    batch, rows, columns, n = output
+
+    def cost(places: int, numbers: int) -> float:
+        """Of `places` rows of so many products each."""
+        weights = numbers * channels * n
+        return places * weights + fetching(weights, item)
+
+    def transformed(m: int) -> float:
+        tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, (m + WINDOW - 1) ** 2
+        if tiles * numbers * max(channels, n) * item > _LARGEST:
+            return math.inf
+        return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM
+
+    small, large = transformed(2), transformed(4)
+    best, least = (4, large) if large < _EXACT * small else (2, small)
+    return best if least < _WORTH * cost(batch * rows * columns, WINDOW**2) else None
+
+
+@expr_functor.mutator
+class _Rewriter(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._weights: dict[tuple[Any, int], Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        tiling = self._tiling(call)
+        if tiling is None:
+            return call
+        x, w = call.args
+        seen = self.builder_.emit_te(
+            lambda a: winograd_te.transformed_input(a, tiling),
+            x,
+            primfunc_name_hint="winograd_input",
+            primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+        )
+        products = self.builder_.emit(relax.op.matmul(seen, self._weight(w, tiling.m)))
+        return self.builder_.call_te(
+            lambda a: winograd_te.transformed_output(a, tiling),
+            products,
+            primfunc_name_hint="winograd_output",
+            primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
+        )
+
+    def _tiling(self, call: Any) -> Tiling | None:
+        shapes = conv_shapes(call)
+        if shapes is None:
+            return None
+        (x, w), attrs, (_, weight, output) = call.args, call.attrs, shapes
+        *window, channels, n = weight
+        plain = [*attrs.strides, *attrs.dilation, attrs.groups]
+        if window != [WINDOW, WINDOW] or any(int(number) != 1 for number in plain):
+            return None
+        dtype = str(x.ty.dtype)
+        if dtype not in _DTYPES or str(w.ty.dtype) != dtype:
+            return None
+        if self.is_parameter_work(x) or not self.is_parameter_work(w):
+            return None
+        item = item_bytes(dtype)
+        if math.gcd(channels, n) % (vector_registers(self.target)[1] // item):
+            return None
+        batch, rows, columns, _ = output
+        m = tile_size((batch, rows, columns, n), channels, item)
+        if m is None:
+            return None
+        top, left = (int(zeros) for zeros in attrs.padding[:2])
+        return Tiling(m, batch, (rows, columns), (top, left))
+
+    def _weight(self, w: Any, m: int) -> Any:
+        """`w` transformed; once however many layers share it."""
+        if (w, m) not in self._weights:
+            self._weights[w, m] = self.builder_.emit_te(
+                lambda weight: winograd_te.transformed_weight(weight, m),
+                w,
+                primfunc_name_hint="winograd_weight",
+                primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+            )
+        return self._weights[w, m]

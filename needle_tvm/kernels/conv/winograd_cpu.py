@@ -1,0 +1,48 @@
+"""The two transforms around the products of a Winograd convolution (`kernels.conv.winograd_te`).
+
+Each takes a vector of channels of one tile at a time: all of its pixels are loaded, transformed
+along one axis, then along the other, and stored. Once the loops over a tile are unrolled it is
+known which row of a transform an element is of: its coefficients are constants, and zeros among
+them cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import Schedule, Target
+from needle_tvm.kernels.blocks import after, in_registers, lanes_of, share_out, write_back
+
+# Block annotations, of a transform along the first axis: results of a tile along an axis.
+INPUT = "needle.winograd_input"
+OUTPUT = "needle.winograd_output"
+
+_AXES = 3  # of a tile: rows, columns, and a vector of channels
+
+
+def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
+    """Schedule `transformed_input`: threads share out the tiles."""
+    (pixels,), (whole,) = sch.get_producers(half), sch.get_consumers(half)
+    i, j, tile, channel = sch.get_loops(whole)
+    vector, lane = sch.split(channel, [None, lanes_of(sch, half, target)])
+    sch.reorder(tile, vector, i, j, lane)
+    share_out(sch, tile, half, target)
+    in_registers(sch, half, vector, _AXES)
+    in_registers(sch, pixels, vector, _AXES)
+    sch.unroll(i)
+    sch.unroll(j)
+    sch.vectorize(lane)
+
+
+def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
+    """Schedule `transformed_output` with what was fused after it."""
+    m = int(sch.get(half).annotations[OUTPUT])
+    between, last = after(sch, [half])
+    image, row, column, channel = sch.get_loops(last)
+    row, i = sch.split(row, [None, m])
+    column, j = sch.split(column, [None, m])
+    vector, lane = sch.split(channel, [None, lanes_of(sch, half, target)])
+    sch.reorder(image, row, column, vector, i, j, lane)
+    share_out(sch, sch.fuse(image, row), half, target)
+    write_back(sch, half, between, last, vector, [i, j, lane])
+    in_registers(sch, half, vector, _AXES)

@@ -1,0 +1,166 @@
+"""Winograd's minimal filtering as tensor expressions: what `winograd` writes.
+
+For a 3x3 window and m x m results, with a = m + 2 (Lavin and Gray, "Fast algorithms for
+convolutional neural networks", CVPR 2016, section 4):
+
+    Y = A^T [(G g G^T) * (B^T d B)] A
+
+summed over the input channels in the middle, which makes a * a matrix products of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.kernels.conv.winograd_cpu import INPUT, OUTPUT
+
+WINDOW = 3
+
+# Where the polynomials are evaluated, besides at infinity. The choice decides about the error
+# (Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution for deep
+# neural networks", ACM TOMS 2020): with 1/2 and -2 its mean was 0.56 of
+# that with 2 and -2, and the largest 0.18 (docs/results/2026-11-22-winograd-cpu.md).
+_POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+class Matrices(NamedTuple):
+    """A^T (m, a), G (a, 3) and B^T (a, a)."""
+
+    output: Matrix
+    weight: Matrix
+    input: Matrix
+
+
+@functools.cache
+def matrices(m: int) -> Matrices:
+    """The transforms for m x m results, exactly: Toom and Cook's algorithm, transposed."""
+    points = [Fraction(point) for point in _POINTS[m]]
+    output = [[point**row for point in points] + [Fraction(row == m - 1)] for row in range(m)]
+    weight, inputs = [], []
+    for at, point in enumerate(points):
+        others = points[:at] + points[at + 1 :]
+        scale = functools.reduce(lambda a, b: a * b, (point - other for other in others))
+        weight.append([point**power / scale for power in range(WINDOW)])
+        inputs.append([*_with_roots(others), Fraction(0)])
+    weight.append([Fraction(0)] * (WINDOW - 1) + [Fraction(1)])
+    inputs.append(_with_roots(points))
+    return Matrices(*(tuple(map(tuple, each)) for each in (output, weight, inputs)))
+
+
+def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients, the lowest first, of the product of (x - root)."""
+    product = [Fraction(1)]
+    for root in roots:
+        raised, lowered = [Fraction(0), *product], [*product, Fraction(0)]
+        product = [high - root * low for high, low in zip(raised, lowered, strict=True)]
+    return product
+
+
+class Tiling(NamedTuple):
+    """How tiles of m x m results cover images; pairs are (rows, columns)."""
+
+    m: int
+    batch: int
+    results: tuple[int, int]
+    before: tuple[int, int]  # zeros above and left of the image
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        rows, columns = self.results
+        return -(-rows // self.m), -(-columns // self.m)
+
+    @property
+    def tiles(self) -> int:
+        rows, columns = self.counts
+        return self.batch * rows * columns
+
+
+def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
+    """B^T d B: (B, H, W, C) -> (a, a, tiles, C)."""
+    transform = matrices(tiling.m).input
+    (rows, columns), (top, left), a = tiling.counts, tiling.before, len(transform)
+    _, height, width, channels = (int(extent) for extent in x.shape)
+
+    def pixel(t: Any, i: Any, j: Any, c: Any) -> Any:
+        y = t // columns % rows * tiling.m + i - top
+        z = t % columns * tiling.m + j - left
+        inside = tirx.all(y >= 0, y < height, z >= 0, z < width)
+        return tirx.if_then_else(inside, x(t // (rows * columns), y, z, c), tirx.const(0, x.dtype))
+
+    pixels = te.compute((tiling.tiles, a, a, channels), pixel, name="pixels")
+    half = te.compute(
+        pixels.shape,
+        lambda t, i, j, c: _combined(transform, i, lambda k: pixels(t, k, j, c), x.dtype),
+        name="half",
+        attrs={INPUT: tiling.m},
+    )
+    return te.compute(
+        (a, a, tiling.tiles, channels),
+        lambda i, j, t, c: _combined(transform, j, lambda k: half(t, i, k, c), x.dtype),
+        name="winograd_input",
+    )
+
+
+def transformed_weight(w: te.Tensor, m: int) -> te.Tensor:
+    """G g G^T: (3, 3, C, N) -> (a, a, C, N)."""
+    transform = matrices(m).weight
+    *_, inputs, n = (int(extent) for extent in w.shape)
+    half = te.compute(
+        (len(transform), WINDOW, inputs, n),
+        lambda i, j, c, o: _combined(transform, i, lambda k: w(k, j, c, o), w.dtype),
+        name="half",
+    )
+    return te.compute(
+        (len(transform), len(transform), inputs, n),
+        lambda i, j, c, o: _combined(transform, j, lambda k: half(i, k, c, o), w.dtype),
+        name="winograd_weight",
+    )
+
+
+def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
+    """A^T M A: (a, a, tiles, N) -> (B, rows, columns, N)."""
+    transform = matrices(tiling.m).output
+    m, (rows, columns), a = tiling.m, tiling.counts, int(products.shape[0])
+    n = int(products.shape[-1])
+    half = te.compute(
+        (tiling.tiles, m, a, n),
+        lambda t, i, j, o: _combined(transform, i, lambda k: products(k, j, t, o), products.dtype),
+        name="half",
+        attrs={OUTPUT: m},
+    )
+
+    def result(b: Any, y: Any, x: Any, o: Any) -> Any:
+        t = (b * rows + y // m) * columns + x // m
+        return _combined(transform, x % m, lambda k: half(t, y % m, k, o), products.dtype)
+
+    return te.compute((tiling.batch, *tiling.results, n), result, name="winograd_output")
+
+
+def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:
+    """A row of `matrix` times the vector of `value`: which row is known once loops are unrolled."""
+    *others, last = (_sum(coefficients, value, dtype) for coefficients in matrix)
+    for number, each in reversed(list(enumerate(others))):
+        last = tirx.if_then_else(row == number, each, last)
+    return last
+
+
+def _sum(coefficients: Sequence[Fraction], value: Callable[[int], Any], dtype: str) -> Any:
+    total = None
+    # Positive ones first, so that nothing begins with a negation.
+    for index in sorted(range(len(coefficients)), key=lambda index: coefficients[index] <= 0):
+        size = abs(coefficients[index])
+        if not size:
+            continue
+        term = value(index)
+        term = term if size == 1 else term * tirx.const(float(size), dtype)
+        if total is None:
+            total = term if coefficients[index] > 0 else -term
+        else:
+            total = total + term if coefficients[index] > 0 else total - term
+    return total

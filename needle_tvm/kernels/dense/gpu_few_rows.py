@@ -1,0 +1,171 @@
+"""Products of a few rows on a GPU, such as a dense layer's for a small batch.
+
+dlight's tiles have 32 rows or more, the missing ones computed as zeros, and a grid of a few blocks:
+most of the GPU has nothing to do. Here a block of 256 threads has all the rows of a few columns,
+and its threads share out the terms: 8 columns make the 32 bytes that memory gives at least, read
+whole. The threads' sums meet in shared memory once.
+
+    for columns (blockIdx.x):
+        for slice of the terms (threadIdx.y), column (threadIdx.x):
+            for term of the slice: for row: sums[row] += x[row, term] * w[term, column]
+            shared[slice, row, column] = sums[row]
+        for row (threadIdx.y), column (threadIdx.x):
+            y[row, column] = the sum of shared[:, row, column], and what follows of it
+
+The split of the terms among a block's threads is NVIDIA's "sliced-K" (CUTLASS, "Efficient GEMM in
+CUDA").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import NODES, nodes_in, variables_of
+
+_MOST_ROWS = 16  # sums a thread keeps in registers
+_LEAST_TERMS = 128  # shared out among fewer threads there is little left for each
+_COLUMNS = (32, 16, 8)
+_BLOCKS = 128  # about as many as large GPUs have processors: columns are cut until there are
+
+
+@dataclass(frozen=True)
+class NarrowKnobs:
+    """What of the rule is a matter of choice; the defaults need no search.
+
+    A block's threads, its columns (None: by the number of blocks that makes), and how many
+    neighbouring terms a thread takes: four are one vector of x.
+    """
+
+    threads: int = 256
+    columns: int | None = None
+    step: int = 4
+
+
+_DEFAULT = NarrowKnobs()
+NARROW_KNOBS = tuple(
+    NarrowKnobs(threads, columns, step)
+    for step in (4, 8)
+    for columns in (8, 16, 32)
+    for threads in (256, 128, 512)
+)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A block of sums of products whose last axis is the columns, and the block with its result."""
+
+    block: Any
+    result: Any
+    columns: int
+    terms: int
+
+
+def narrow(function: PrimFunc, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
+    """The schedule of a product of few rows and what follows of it; None of anything else."""
+    trial = Schedule(function)
+    inline_producers(trial, keep=set())
+    try:
+        found = _product(trial)
+        if found is None:
+            return None
+        _schedule(trial, found, knobs)
+    except SCHEDULE_ERROR:
+        return None  # a result in another order or of another shape: that is for other rules
+    return trial
+
+
+def _product(sch: Schedule) -> _Product | None:
+    blocks = blocks_of(sch)
+    sums = [block for block in blocks if sch.get(block).init is not None]
+    if len(sums) != 1:
+        return None
+    (block,) = sums
+    body = sch.get(block)
+    axes = list(body.iter_vars)
+    *spatial, term = axes
+    if len(spatial) < 1 or term.iter_type != nests.REDUCED:
+        return None
+    if any(axis.iter_type != nests.SPATIAL for axis in spatial):
+        return None
+    if not all(isinstance(axis.dom.extent, tirx.IntImm) for axis in axes):
+        return None
+    extents = [int(axis.dom.extent) for axis in axes]
+    rows, columns, terms = 1, extents[-2], extents[-1]
+    for each in extents[:-2]:
+        rows *= each
+    if not (1 <= rows <= _MOST_ROWS and terms >= _LEAST_TERMS and columns >= _COLUMNS[-1]):
+        return None
+    if str(body.writes[0].source.dtype) != "float32":
+        return None
+    if not _is_shared_weight(body, [axis.var for axis in spatial], term.var):
+        return None
+    consumers = sch.get_consumers(block)
+    if len(consumers) > 1 or len(blocks) != 1 + len(consumers):
+        return None
+    result = consumers[0] if consumers else sch.cache_write(block, 0, "local")
+    if [extent(sch, loop) for loop in sch.get_loops(result)] != extents[:-1]:
+        return None
+    return _Product(block, result, columns, terms)
+
+
+def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
+    """Whether a factor has a row of neighbouring columns for each term, and none of its own for
+    each row."""
+    *rows, column = spatial
+    value = block.body.value
+    if not isinstance(value, tirx.Add):
+        return False
+    for load in nodes_in(value, NODES.load):
+        *before, last = list(load.indices)
+        used = variables_of(last)
+        leading = set().union(*map(variables_of, before)) if before else set()
+        if last.same_as(column) and used == {column} and term in leading:
+            return not leading & set(rows)
+    return False
+
+
+def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
+    fitting = (n for n in _COLUMNS if found.columns >= n * _BLOCKS)
+    columns = knobs.columns or next(fitting, _COLUMNS[-1])
+    slices = knobs.threads // columns
+    while slices > 1 and found.terms < slices * knobs.step:
+        slices //= 2
+    if found.terms % (slices * knobs.step):  # terms of 0 besides: rfactor forgets a condition
+        axes = len(sch.get(found.block).iter_vars)
+        sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * knobs.step])
+        for producer in sch.get_producers(found.block):
+            sch.compute_inline(producer)
+    term = sch.get_loops(found.block)[-1]
+    _, each_slice, _ = sch.split(term, [None, slices, knobs.step])
+    part = sch.rfactor(each_slice, 0)
+    shared = sch.cache_write(part, 0, "local")
+    sch.set_scope(shared, 0, "shared")
+
+    *rows, column = sch.get_loops(found.result)
+    grid, lane = sch.split(column, [None, columns])
+    row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
+    # As many threads as share the terms, of which the first have a row: a kernel has one extent of
+    # each of its axes of threads.
+    several, at = sch.split(row, [None, slices])
+    sch.reorder(grid, several, at, lane)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(at, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    sch.compute_at(found.block, lane, preserve_unit_loops=True)
+    sch.set_scope(found.block, 0, "local")
+
+    sch.compute_at(shared, grid, preserve_unit_loops=True)
+    _, own_slice, *own_rows, own_column = sch.get_loops(shared)
+    sch.reorder(own_slice, own_column, *own_rows)
+    sch.bind(own_slice, "threadIdx.y")
+    sch.bind(own_column, "threadIdx.x")
+    sch.compute_at(part, own_column, preserve_unit_loops=True)
+    *part_rows, step, within = sch.get_loops(part)[3:]
+    sch.reorder(step, within, *part_rows)
+    for loop in (*part_rows, within):
+        sch.unroll(loop)
+    sch.decompose_reduction(part, step)

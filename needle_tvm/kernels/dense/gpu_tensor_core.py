@@ -1,0 +1,342 @@
+"""Products of narrow factors on a GPU's tensor cores: dense layers, batches, convolutions.
+
+A product is in the form that `gpu_product` gives it, with float16, bfloat16 or (annotated) tf32
+factors and float32 sums. Factors are rounded, padded with zeros and gathered from windows on their
+way into shared memory, and what follows of the sums is done on their way out.
+
+    for tile of the results (blockIdx.x):
+        for strip of the terms:
+            shared left, right = the strip's            (while one is multiplied, the next is read)
+            for fragment of the strip's terms, of rows, of columns: sums += left * right
+        shared = sums, some rows at a time
+        result = what follows of them
+
+Where there are too few tiles for a GPU, the warps of a block share out the terms of one small tile
+("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums meet in shared memory. A tile is the
+largest that leaves about a block for each processor: designed by arithmetic, not by measuring.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
+from needle_tvm.kernels.blocks import extent, item_bytes
+from needle_tvm.kernels.dense import gpu_product
+from needle_tvm.kernels.dense.gpu_product import (
+    LEFT,
+    PARTIAL,
+    PRODUCT,
+    RESULT,
+    RIGHT,
+    Product,
+    find,
+)
+from needle_tvm.kernels.dense.mma import Registers
+from needle_tvm.kernels.dense.wmma import Fragments
+from needle_tvm.tir.functions import NODES, loads_in, written_dtype
+
+TF32 = "needle.tf32"  # annotation of blocks whose float32 factors are rounded to tf32
+
+Instructions = Fragments | Registers
+
+_SINCE = {
+    "float16": 75,
+    "bfloat16": 80,
+    "float32": 80,
+}  # by dtype of the factors; tf32's is float32
+_WARP = 32
+_BLOCKS = 128  # about as many as large GPUs have processors
+_MOST_BLOCKS = 2**31 - 1  # of a grid along x
+_SHARED = 48 << 10  # bytes that every GPU gives a block without asking
+_PAD = 16  # bytes between the rows of a strip, so that those of a fragment lie in different banks
+_SUMS_PAD = 4  # sums between the rows of those that are written
+_VECTOR = 16  # bytes that a thread reads at once
+_DEEP = 32  # terms of a strip that no slices share
+_LEAST = 8  # columns and terms
+_LEAST_ROWS = 5  # below, a thread for each column multiplies as fast as it reads
+
+
+@dataclass(frozen=True)
+class WarpTile:
+    """A block's tile: its warps side by side, or else sharing out the terms, and the fragments of
+    sums that each has, one above the other and side by side."""
+
+    columns: int
+    slices: int
+    by_rows: int
+    by_columns: int
+
+
+# From large to small. A warp's sums are at most 64 registers of each thread; strips and results
+# together stay below the 48 kB of shared memory that every GPU gives without asking.
+TILES = (
+    WarpTile(columns=4, slices=1, by_rows=4, by_columns=2),
+    WarpTile(columns=4, slices=1, by_rows=2, by_columns=1),
+    WarpTile(columns=1, slices=4, by_rows=2, by_columns=2),
+    WarpTile(columns=1, slices=8, by_rows=1, by_columns=2),
+    WarpTile(columns=1, slices=8, by_rows=1, by_columns=1),
+)
+
+
+def tensor_core(function: PrimFunc, tile: WarpTile | None = None) -> Schedule | None:
+    """The function's schedule where it is a product of narrow factors and what follows, else None.
+
+    In tiles of the kind given, one of `warp_tiles`, by default the first of them. It is made for
+    the target in force; without one, for a GPU that has every instruction.
+    """
+    taken = _taken(function)
+    if taken is None:
+        return None
+    found, instructions = taken
+    if tile is None:
+        tile = _tile(found, instructions)
+    if _blocks(found, instructions, tile) > _MOST_BLOCKS:
+        return None
+    m, n, k = instructions.shape
+    whole = gpu_product.Tile(
+        m * tile.by_rows,
+        n * tile.columns * tile.by_columns,
+        _depth(found, k, tile),
+        tile.slices,
+    )
+    sch = Schedule(found.written(whole))
+    try:
+        _schedule(sch, found, instructions, tile)
+    except SCHEDULE_ERROR:
+        return None
+    return sch
+
+
+def warp_tiles(function: PrimFunc) -> list[WarpTile]:
+    """The tiles that `tensor_core` may be given for a function: the one it takes, and others."""
+    taken = _taken(function)
+    return [] if taken is None else list(dict.fromkeys([_tile(*taken), *_others(*taken)]))
+
+
+def _taken(function: PrimFunc) -> tuple[Product, Instructions] | None:
+    """The product that the function is and what multiplies it; None where the rule does not fit."""
+    found = find(function)
+    if found is None or found.wide != "float32":
+        return None
+    dtypes = {_dtype(factor) for factor in (found.left, found.right)}
+    if len(dtypes) > 1 or not dtypes <= set(_SINCE):
+        return None
+    (dtype,) = dtypes
+    if dtype == "float32" and TF32 not in found.block.annotations:
+        return None
+    if _architecture() < _SINCE[dtype]:
+        return None
+    if found.rows < _LEAST_ROWS or min(found.columns, found.terms) < _LEAST:
+        return None
+    return found, _instructions(found, dtype)
+
+
+def _dtype(factor: Any) -> str:
+    """The dtype of a factor before it is cast to that of the sums."""
+    return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
+
+
+def _architecture() -> int:
+    """The number of the target's architecture, such as 90."""
+    target = Target.current(allow_none=True)
+    if target is None:
+        return max(_SINCE.values())
+    return int((re.findall(r"\d+", str(target.attrs.get("arch", ""))) or ["0"])[0])
+
+
+def _instructions(found: Product, dtype: str) -> Instructions:
+    left = found.innermost(found.left) in found.kinds["rows"]
+    right = found.innermost(found.right) in found.kinds["terms"]
+    if dtype == "float32":
+        return Registers(dtype, left, right)
+    return Fragments((8, 32, 16) if found.rows <= 8 else (16, 16, 16), dtype, left, right)
+
+
+def _tile(found: Product, instructions: Instructions) -> WarpTile:
+    m, n, _ = instructions.shape
+    for tile in TILES:
+        high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
+        filled = 2 * found.rows > high and 2 * found.columns > wide
+        fits = _shared_bytes(found, instructions, tile) <= _SHARED
+        if fits and filled and _blocks(found, instructions, tile) >= _BLOCKS:
+            break
+    return _as_deep(found, instructions, tile)
+
+
+def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
+    """From large to small, none of them twice as large as what there is to compute."""
+    m, n, _ = instructions.shape
+    every = (
+        _as_deep(found, instructions, WarpTile(columns, slices, by_rows, by_columns))
+        for columns, slices in ((8, 1), (4, 1), (2, 1), (1, 8), (1, 4), (1, 2))
+        for by_rows, by_columns in ((4, 2), (2, 4), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
+        if m * by_rows < 2 * found.rows and n * columns * by_columns < 2 * found.columns
+    )
+    return [tile for tile in every if _shared_bytes(found, instructions, tile) <= _SHARED]
+
+
+def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
+    """The tile with no more slices than leave each of them terms: others multiply zeros alone."""
+    slices, terms = tile.slices, instructions.shape[2]
+    while slices > 1 and found.terms <= terms * (slices // 2):
+        slices //= 2
+    return replace(tile, slices=slices)
+
+
+def _shared_bytes(found: Product, instructions: Instructions, tile: WarpTile) -> int:
+    """Of a block: a strip of each factor, and the sums that are written at once."""
+    m, n, k = instructions.shape
+    high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
+    depth, item = _depth(found, k, tile), item_bytes(instructions.dtype)
+    strips = [(high, depth), (depth, wide)]
+    turned = (instructions.left, instructions.right)
+    sums = m if tile.slices == 1 else tile.slices * high
+    return sums * (wide + _SUMS_PAD) * item_bytes("float32") + sum(
+        rows * (columns * item + _PAD)
+        for rows, columns in (
+            strip[::-1] if transposed else strip
+            for strip, transposed in zip(strips, turned, strict=True)
+        )
+    )
+
+
+def _blocks(found: Product, instructions: Instructions, tile: WarpTile) -> int:
+    m, n, _ = instructions.shape
+    high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
+    return found.batches * math.ceil(found.rows / high) * math.ceil(found.columns / wide)
+
+
+def _depth(found: Product, terms: int, tile: WarpTile) -> int:
+    """Terms of a strip: two fragments of each slice where there are as many."""
+    if tile.slices == 1:
+        return _DEEP
+    return terms * tile.slices * (2 if found.terms > terms * tile.slices else 1)
+
+
+def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: WarpTile) -> None:
+    m, n, k = instructions.shape
+    total, out = sch.get_sblock(PRODUCT), sch.get_sblock(RESULT)
+    if tile.slices == 1:
+        sums = total
+        *batch, i, j, r = sch.get_loops(sums)
+        strip, r = sch.split(r, [None, _DEEP])
+        shared = []
+    else:
+        sums = sch.get_sblock(PARTIAL)
+        at, *batch, i, j, strip, r = sch.get_loops(sums)
+        shared = [at]
+    i, i_own, i_in = sch.split(i, [None, tile.by_rows, m])
+    j, j_warp, j_own, j_in = sch.split(j, [None, tile.columns, tile.by_columns, n])
+    piece, r_in = sch.split(r, [None, k])
+    sch.reorder(*batch, i, j, *shared, j_warp, strip, piece, i_own, j_own, i_in, j_in, r_in)
+    grid, warp = sch.fuse(*batch, i, j), sch.fuse(*shared, j_warp)
+    tiles = sch.blockize(i_in)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(warp, "threadIdx.y")
+    warps = tile.slices * tile.columns
+
+    for number, name in enumerate("ab"):
+        factor = sch.get_sblock((LEFT, RIGHT)[number])
+        transposed = (instructions.left, instructions.right)[number]
+        if transposed:
+            sch.transform_layout(factor, ("write", 0), _last_two_exchanged)
+        sch.set_scope(factor, 0, instructions.scope)
+        sch.compute_at(factor, strip, preserve_unit_loops=True)
+        value = (found.left, found.right)[number]
+        _fetch(sch, factor, transposed, warps, _neighbours(found, value))
+        fragment = sch.cache_read(tiles, number, instructions.memory(name))
+        sch.compute_at(fragment, piece, preserve_unit_loops=True)
+        _, within = _in_fragments(sch, fragment, instructions.edges(name))
+        if isinstance(instructions, Registers):
+            sch.transform_layout(fragment, ("write", 0), partial(instructions.tiles, name))
+        sch.tensorize(within, instructions.load(name))
+    if extent(sch, strip) > 1:
+        # In the loop: left to registers, left to shared memory, the same of right, the product.
+        sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
+        sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
+
+    copy = sch.cache_write(tiles, 0, instructions.memory("c"))
+    sch.set_scope(copy, 0, instructions.scope)
+    sch.reverse_compute_at(copy, warp, preserve_unit_loops=True)
+    row, within = _in_fragments(sch, copy, instructions.edges("c"))
+    if tile.slices == 1:
+        _write(sch, found, out, row, 1)
+    else:
+        sch.reverse_compute_at(total, grid, preserve_unit_loops=True)
+        thread = _write(sch, found, out, grid, warps)
+        sch.compute_at(total, thread)
+        sch.set_scope(total, 0, "local")
+    start = sch.decompose_reduction(tiles, strip)
+    if isinstance(instructions, Registers):
+        sch.transform_layout(copy, ("read", 0), partial(instructions.tiles, "c"))
+    copy = sch.blockize(within)
+    sch.storage_align(copy, 0, axis=-2, factor=8, offset=_SUMS_PAD)
+    sch.tensorize(copy, instructions.store())
+    sch.tensorize(sch.get_loops(sch.get_child_blocks(start)[0])[-2], instructions.fill())
+    sch.tensorize(sch.get_loops(sums)[-3], instructions.multiply())
+
+
+def _last_two_exchanged(*at: Any) -> tuple[Any, ...]:
+    *outer, first, second = at
+    return (*outer, second, first)
+
+
+def _neighbours(found: Product, factor: Any) -> int:
+    """How many elements of a factor, a power of 2, are neighbours in memory wherever one whose
+    number is a multiple of it is the first."""
+    axis = found.innermost(factor)
+    return 1 if axis is None else math.gcd(_VECTOR, int(axis.dom.extent))
+
+
+def _fetch(sch: Schedule, factor: Any, transposed: bool, warps: int, neighbours: int) -> None:
+    """A strip's copy into shared memory, shared out among all threads of a block."""
+    widest = max(item_bytes(str(load.source.dtype)) for load in loads_in(sch.get(factor)))
+    padding = _PAD // item_bytes(written_dtype(sch.get(factor)))
+    first, second = sch.get_loops(factor)[-2:]
+    if transposed:
+        sch.reorder(second, first)
+        first, second = second, first
+    loop = sch.fuse(first, second)
+    lanes = min(neighbours, _VECTOR // widest, max(1, extent(sch, loop) // (warps * _WARP)))
+    _, y, x, lane = sch.split(loop, [None, warps, _WARP, lanes])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    sch.vectorize(lane)
+    sch.storage_align(factor, 0, axis=-2, factor=16, offset=padding)
+    sch.annotate(factor, "tirx.manifest_shared_memory_local_stage", 1)
+
+
+def _in_fragments(sch: Schedule, copy: Any, edges: tuple[int, int]) -> tuple[Any, Any]:
+    """The loops of a copy over whole fragments; returns that over their rows, and the first one
+    within a fragment."""
+    row, column = sch.get_loops(copy)[-2:]
+    row, row_in = sch.split(row, [None, edges[0]])
+    column, column_in = sch.split(column, [None, edges[1]])
+    sch.reorder(row, column, row_in, column_in)
+    return row, row_in
+
+
+def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
+    """What follows of the sums, for those of them that loop `at` has put into shared memory;
+    returns the loop over a warp's threads."""
+    sch.reverse_compute_at(out, at, preserve_unit_loops=True)
+    row, column = sch.get_loops(out)[-2:]
+    high, wide = extent(sch, row), extent(sch, column)
+    lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
+    # Rows and columns keep apart: of one loop over both TVM cannot tell which sums it reads, and
+    # takes memory for more.
+    side_by_side = min(_WARP, wide // lanes)
+    column, x, lane = sch.split(column, [None, side_by_side, lanes])
+    row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])
+    sch.reorder(row, column, y, x_row, x, lane)
+    x = sch.fuse(x_row, x)
+    if warps > 1:
+        sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    sch.vectorize(lane)
+    return x

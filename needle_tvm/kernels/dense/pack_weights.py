@@ -1,0 +1,172 @@
+"""Matrix products on packed weights.
+
+Before: `matmul(x, w)`, where
+- both have static shapes: `x` (..., K) and `w` (K, N), or the same number of matrices each,
+  (..., M, K) and (..., K, N),
+- `x` does not depend on parameters of the function alone,
+- `w` does, or has so many rows of `x` to be multiplied by that packing it on the way is soon paid,
+- both are float32 or float64 and no extent is 0.
+
+After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
+`[ceil(N / nt)][K][nt]`, the last one filled up with zeros, and the product reads one panel front to
+back for each register tile of rows by columns. `pack_weight` depends on the weights alone, so
+`LiftTransformParams` later moves it out of `main`; it is marked opaque so that nothing is fused
+into it, while the elementwise ops after the product are fused into its write-back. A `w` that is no
+work on parameters is packed in each call, together with what views it was seen through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax, te, tirx
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.dense.cpu import DENSE, Tile, dense_tile
+from needle_tvm.tir.functions import static_shape
+
+Layout = Callable[[te.Tensor, int], te.Tensor]
+
+_DTYPES = ("float32", "float64")
+_FEWEST_ROWS = 4  # of x for each matrix that is packed in every call
+
+
+def pack_weights(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every product that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _DensePacker, with_parameters=True)
+
+
+class Packer(Rewriter):
+    """The base of passes that put a layer's weights into panels."""
+
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._packed: dict[tuple[Any, int], Any] = {}
+
+    def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:
+        """`w` in panels, as `layout` or else `pack` lays them out; packed once however many
+        layers share it."""
+        if (w, columns) not in self._packed:
+            at_load = self.is_parameter_work(w)
+            pattern = OP_PATTERN.opaque if at_load else OP_PATTERN.injective
+            self._packed[w, columns] = self.builder_.emit_te(
+                lambda weight: (layout or pack)(weight, columns),
+                w,
+                primfunc_name_hint="pack_weight" if at_load else "pack",
+                primfunc_attrs={"op_pattern": pattern},
+            )
+        return self._packed[w, columns]
+
+
+@expr_functor.mutator
+class _DensePacker(Packer):
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not is_op(call, "relax.matmul"):
+            return call
+        x, w = call.args
+        x_shape, w_shape = static_shape(x), static_shape(w)
+        if x_shape is None or w_shape is None or 0 in x_shape or 0 in w_shape:
+            return call
+        if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
+            return call
+        if self.is_parameter_work(x) or len(x_shape) < 2 or len(w_shape) < 2:
+            return call
+        *batch, k, n = w_shape
+        if batch and batch != list(x_shape[:-2]):
+            return call
+        count, rows = math.prod(batch), math.prod(x_shape[len(batch) : -1])
+        if rows < _FEWEST_ROWS and not self.is_parameter_work(w):
+            return call
+        tile = dense_tile(rows, k, n, str(x.ty.dtype), self.target)
+        outer = (count,) if batch else ()
+        y = self.builder_.emit_te(
+            lambda a, p: dense(a, p, n, tile),
+            self._shaped(x, (*outer, rows, k)),
+            self.panels(self._shaped(w, (*outer, k, n)), tile.columns),
+            primfunc_name_hint="dense",
+            primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
+        )
+        return y if len(x_shape) == 2 + len(outer) else relax.op.reshape(y, (*x_shape[:-1], n))
+
+    def _shaped(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x if static_shape(x) == shape else self.builder_.emit(relax.op.reshape(x, shape))
+
+
+def pack(weight: te.Tensor, columns: int) -> te.Tensor:
+    """(..., N) -> (ceil(N / columns), ..., columns), zeros where the last panel is wider than N."""
+    *inner, n = (int(extent) for extent in weight.shape)
+    value = filled_up(weight, columns)
+
+    def element(panel: Any, *at: Any) -> Any:
+        place = (*at[:-1], panel * columns + at[-1])
+        if n % columns == 0:
+            return value(*place)
+        # Asked of the panel first: in whole ones no lane of a vector asks for itself.
+        whole = (panel + 1) * columns <= n
+        return tirx.if_then_else(whole, weight(*place), value(*place))
+
+    return te.compute((-(-n // columns), *inner, columns), element, name="pack")
+
+
+def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
+    """A function (..., column) -> element of (..., N), zero past the last column, which it may be
+    asked for where `columns` do not divide N."""
+    n = int(weight.shape[-1])
+
+    def value(*at: Any) -> Any:
+        if n % columns == 0:
+            return weight(*at)
+        return tirx.if_then_else(at[-1] < n, weight(*at), tirx.const(0, weight.dtype))
+
+    return value
+
+
+def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
+    """(M, K) by panels of a (K, n) weight -> (M, n), or a batch of them: (B, M, K), (B, K, n).
+
+    The accumulator is kept in tiles of its own shape, so that the schedule can hold one tile in
+    registers. Rows past the last read the last one again and are dropped in the write-back.
+    """
+    *batch, m, k = (int(extent) for extent in x.shape)
+    axis = te.reduce_axis((0, k), name="k")
+
+    def term(*at: Any) -> Any:
+        *b, row, panel, j = at
+        return x(*b, row, axis) * panels(panel, *b, axis, j)
+
+    return in_tiles((*batch, m, n), tile, term, [axis], DENSE)
+
+
+def in_tiles(
+    shape: Sequence[int],
+    tile: Tile,
+    term: Callable[..., Any],
+    axes: Sequence[Any],
+    annotation: str,
+) -> te.Tensor:
+    """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, for the rule
+    that `annotation` asks for."""
+    *batch, m, n = shape
+
+    def product(*at: Any) -> Any:
+        *b, block, panel, i, j = at
+        row = block * tile.rows + i
+        if m % tile.rows:
+            row = tirx.min(row, tirx.const(m - 1, "int64"))
+        return te.sum(term(*b, row, panel, j), axis=axes)
+
+    tiles = te.compute(
+        (*batch, -(-m // tile.rows), -(-n // tile.columns), tile.rows, tile.columns),
+        product,
+        name="tiles",
+        attrs={annotation: [tile.rows, tile.columns]},
+    )
+
+    def element(*at: Any) -> Any:
+        *b, i, j = at
+        return tiles(*b, i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns)
+
+    return te.compute((*batch, m, n), element, name="dense")

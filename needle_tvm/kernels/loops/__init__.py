@@ -1,0 +1,1 @@
+"""Loops that are of none of the other subjects."""

@@ -1,0 +1,174 @@
+"""The rule for every function that has none of its own: threads outside, vectors inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, Schedule, Target, tirx
+from needle_tvm.kernels.blocks import (
+    PARALLEL_WORK,
+    TASKS,
+    block_work,
+    blocks_of,
+    calls_functions,
+    extent,
+    inline_producers,
+    is_partial,
+    is_written,
+    item_bytes,
+    sums_along_rows,
+    vector_registers,
+    vectors_of_partial,
+)
+from needle_tvm.kernels.reduce.rows import rows
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
+
+
+def loops(sch: Schedule, target: Target) -> None:
+    """Any function: inline what has one reader, then threads outside and vectors inside."""
+    inline_producers(sch, keep=set())
+    for block in blocks_of(sch):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)  # `rfactor` of another block fails where one has no loop
+    if rows(sch, target):
+        return
+    vector_bytes = vector_registers(target)[1]
+    cores = int(target.attrs["num-cores"])
+    for block in blocks_of(sch):
+        if is_partial(sch, block):
+            vectors_of_partial(sch, block, 0)
+            continue
+        kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
+        nest = sch.get_loops(block)
+        if not nest or len(kinds) != len(nest):
+            continue
+        parallel = cores > 1 and block_work(sch, block) >= PARALLEL_WORK
+        lanes = max(1, vector_bytes // item_bytes(written_dtype(sch.get(block))))
+        spatial = [
+            loop for loop, kind in zip(nest, kinds, strict=True) if kind == tirx.IterVar.DataPar
+        ]
+        reduced = [loop for loop in nest if loop not in spatial]
+        if is_written(sch, block):
+            outer = spatial
+        elif not reduced:
+            outer = _across(sch, block, spatial, lanes) or _vectors_last(sch, spatial, lanes)
+        elif len(sch.get(block).writes) > 1:
+            outer = spatial  # TVM vectorises a reduction of pairs (argmax) wrongly
+        elif spatial and not sums_along_rows(sch, block):
+            outer = _columns_last(sch, spatial, reduced, lanes)
+        else:
+            outer = _partial_results(sch, spatial, reduced, lanes)
+        if outer and parallel:
+            sch.parallel(sch.fuse(*_outermost(sch, outer, cores)))
+
+
+def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
+    """As many of the loops, from outside, as give each core its share.
+
+    The others stay loops of their own: an index that is taken apart again costs a division for
+    every value.
+    """
+    chosen, tasks = [], 1
+    for loop in loops:
+        chosen.append(loop)
+        tasks *= extent(sch, loop)
+        if tasks >= TASKS * cores:
+            break
+    return chosen
+
+
+def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
+    """The last axis in vectors; the loops left outside of them."""
+    *outer, last = spatial
+    if extent(sch, last) < lanes:
+        return outer
+    rest, vector = sch.split(last, [None, lanes])
+    sch.vectorize(vector)
+    return [*outer, rest]
+
+
+def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
+    """A block that reads along one axis of memory and writes along another, in square tiles.
+
+    Each cache line that a tile touches is used up before the next tile's come. Returns the loops
+    left outside of the tiles; none where the block is no such transposition.
+    """
+    crossing, rows = _crossing(sch, block, spatial)
+    if crossing is None:
+        return []
+    width = lanes if calls_functions(sch, block) else _side(extent(sch, spatial[-1]), lanes)
+    if not lanes // 4 <= width <= extent(sch, spatial[-1]):
+        return []
+    outer, inner = sch.split(crossing, [None, _side(extent(sch, crossing), lanes)])
+    rest, vector = sch.split(spatial[-1], [None, width])
+    around = [outer if loop is crossing else loop for loop in spatial[:-1]]
+    # What is read row by row is gone through in its own order: caches fetch ahead of it.
+    around.insert(len(around) - rows, rest)
+    sch.reorder(*around, inner, vector)
+    sch.vectorize(vector)
+    return around
+
+
+def _side(length: int, lanes: int) -> int:
+    """How much of an axis is one side of a tile: what divides it, if more than half a vector, so
+    that no tile has to ask where the axis ends."""
+    if length <= lanes:
+        return length
+    most = next(part for part in range(lanes, 0, -1) if length % part == 0)
+    return most if 2 * most > lanes else lanes
+
+
+def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
+    """The loop along which something lies in memory that is read across the last one; and how many
+    of the loops before the last are, in this order, what index it after that one's axis."""
+    details = sch.get(block)
+    *others, last = [axis.var for axis in details.iter_vars]
+    for load in loads_in(details):
+        if not load.indices:
+            continue
+        *before, along = load.indices
+        across = [last in variables_of(index) for index in before]
+        for axis, loop in zip(others, spatial, strict=False):
+            if any(across) and axis.same_as(along) and extent(sch, loop) > 1:
+                after = load.indices[across.index(True) + 1 :]
+                neighbours = others[len(others) - len(after) :]
+                alike = len(neighbours) == len(after) and all(map(nests.same, after, neighbours))
+                return loop, len(after) if alike else 0
+    return None, 0
+
+
+def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:
+    """A reduction's neighbouring results side by side in a vector, over the same terms."""
+    *outer, last = spatial
+    if extent(sch, last) > 2 * lanes:
+        rest, last = sch.split(last, [None, 2 * lanes])
+        outer = [*outer, rest]
+    sch.reorder(*outer, *reduced, last)
+    if extent(sch, last) > 1:
+        sch.vectorize(last)
+    return outer
+
+
+def _partial_results(
+    sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int
+) -> list[Any]:
+    """A reduction's terms that lie side by side in memory: a vector of partial results."""
+    sch.reorder(*spatial, *reduced)
+    terms = extent(sch, reduced[-1])
+    if terms % lanes or terms < 2 * lanes or lanes == 1:
+        return spatial
+    _, lane = sch.split(reduced[-1], [None, lanes])
+    try:
+        partial = sch.rfactor(lane, factor_axis=len(spatial))
+    except SCHEDULE_ERROR:
+        return spatial  # a reducer of its own kind: one term after the other
+    vector = sch.get_loops(partial)[-1]
+    if spatial:
+        sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)
+        # A loop per axis anew: spatial ones, the vector's among them last, then the sums.
+        vector, *sums = sch.get_loops(partial)[2 * len(spatial) :]
+        sch.reorder(*sums, vector)
+    sch.set_scope(partial, 0, "local")
+    sch.vectorize(vector)
+    return spatial

@@ -1,0 +1,105 @@
+"""Vectors that reach over the end of an axis: moved back so that they end there, or a shorter one.
+
+    for i in range(63): for lane in vectorized(16): if i * 16 + lane < 1000: y[i * 16 + lane] = ...
+
+is done lane by lane under the condition, 16 times as slow as a vector. It becomes
+
+    for i in range(63): for lane in vectorized(16): y[min(i * 16, 984) + lane] = ...
+
+in which some elements are computed twice, or, where the second time might read what the first has
+written,
+
+    for i in range(63):
+        if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
+        elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
+
+It might where TVM gives a result the memory of an operand (`StorageRewrite`). It does so for two
+buffers that the function allocates, where each element is read at the place at which one is
+written. So elements are computed twice only if the result is a parameter of the function, or if
+what is read along the vector are parameters.
+
+No schedule has a primitive for this: it is done to functions once they are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, tirx
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import NODES, loads_in, variables_of
+
+
+def whole_vectors(function: PrimFunc) -> PrimFunc:
+    """The function with every vectorised loop around one block of elements changed so, where the
+    block's only condition is that a position `number * width + lane` lies before a constant."""
+    parameters = set(function.params)
+
+    def changed(loop: Any) -> Any:
+        return _changed(loop, parameters)
+
+    return function.with_body(nests.map_nodes(function.body, NODES.loop, changed))
+
+
+def _changed(loop: Any, parameters: Collection[Any]) -> Any:
+    """One loop; itself where it is of another form."""
+    realize, lane = loop.body, loop.loop_var
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, NODES.realize):
+        return loop
+    width = int(loop.extent)  # of vectors a constant
+    bound, block = realize.predicate, realize.block
+    if not isinstance(bound, tirx.LT) or not isinstance(bound.b, tirx.IntImm):
+        return loop
+    if any(axis.iter_type != nests.SPATIAL for axis in block.iter_vars) or block.alloc_buffers:
+        return loop
+    start, end = _start(bound.a, lane, width), int(bound.b)
+    if start is None:
+        return loop
+    along = [
+        (axis.var, value)
+        for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+        if lane in variables_of(value)
+    ]
+    if end >= width and len(along) == 1 and nests.same(along[0][1], bound.a):
+        if _may_repeat(block, along[0][0], parameters):
+            moved = tirx.min(start, tirx.const(end - width, str(start.ty))) + lane
+            values = [moved if lane in variables_of(v) else v for v in realize.iter_values]
+            body = nests.realize(values, block)
+            return tirx.For(lane, loop.min, loop.extent, loop.kind, body)
+    rest = end % width
+    last = tirx.IfThenElse(start < end, _lanes(loop, rest), None) if rest else None
+    return last if end < width else tirx.IfThenElse(start <= end - width, _lanes(loop, width), last)
+
+
+def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
+    """Whether elements along an axis of a block may be computed twice, by what the module says."""
+    written = {region.source for region in block.writes}
+    loads = loads_in(block)
+    if any(load.source in written for load in loads):
+        return False
+    if all(buffer in parameters for buffer in written):
+        return True
+    return all(
+        load.source in parameters
+        for load in loads
+        if any(variable in variables_of(index) for index in load.indices)
+    )
+
+
+def _lanes(loop: Any, width: int) -> Any:
+    """The loop over `width` lanes, without the condition, as a copy that shares no variable."""
+    realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
+    values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
+    body = nests.realize(values, nests.renewed(realize.block))
+    return tirx.For(lane, loop.min, tirx.const(width, str(lane.ty)), loop.kind, body)
+
+
+def _start(position: Any, lane: Any, width: int) -> Any:
+    """`number * width` of a position `number * width + lane`; None for any other."""
+    if not isinstance(position, tirx.Add) or not position.b.same_as(lane):
+        return None
+    start = position.a
+    if not isinstance(start, tirx.Mul) or not isinstance(start.b, tirx.IntImm):
+        return None
+    return start if int(start.b) == width and lane not in variables_of(start.a) else None

@@ -1,0 +1,1 @@
+"""The steps of an LSTM as one kernel."""

@@ -1,0 +1,198 @@
+"""The steps of an LSTM over a whole sequence as one kernel, its loops written out.
+
+The weight of the state is packed so that one panel holds all four gates of the same units: a tile
+of their sums ends as those units' next state, and only that is written. Each thread keeps its own
+panels, which stay in its cache from step to step, and within one parallel region the threads meet
+after every step (as in Diamos et al., "Persistent RNNs", ICML 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx
+from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
+
+GATES = 4  # i, f, g, o, side by side
+
+# TVM's code generator keeps one parallel region around the loops inside it, and has its threads
+# wait for each other behind a loop.
+_REGION, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+
+
+@dataclass(frozen=True)
+class LstmTile:
+    """What is held in registers: the four gates of `units` units for `rows` rows of the batch."""
+
+    rows: int
+    units: int
+    is_parallel: bool  # whether a step has work enough for more than one thread
+
+
+def lstm_tile(batch: int, hidden: int, dtype: str, target: Target) -> LstmTile:
+    """One vector of units, and as many rows as there are registers for beside the weights of the
+    four gates and a broadcast value; split evenly, so that the last tile is nearly full."""
+    registers, width = vector_registers(target)
+    most = max(1, (registers - GATES - 2) // GATES)
+    blocks = -(-batch // most)
+    units = width // item_bytes(dtype)
+    # TVM takes a loop of one iteration away, and refuses a region with no parallel loop in it.
+    shared = int(target.attrs["num-cores"]) > 1 and hidden > units
+    return LstmTile(
+        rows=-(-batch // blocks),
+        units=units,
+        is_parallel=shared and batch * hidden * GATES * hidden >= PARALLEL_WORK,
+    )
+
+
+def pack_gates(w: te.Tensor, units: int) -> te.Tensor:
+    """(H, 4 H) -> (ceil(H / units), H, 4, units), zeros past the last unit."""
+    hidden = int(w.shape[0])
+
+    def element(panel: Any, k: Any, gate: Any, lane: Any) -> Any:
+        unit = panel * units + lane
+        value = w[k, gate * hidden + unit]
+        if hidden % units == 0:
+            return value
+        return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
+
+    return te.compute((-(-hidden // units), hidden, GATES, units), element, name="pack_gates")
+
+
+def lstm_steps(inputs: Sequence[te.Tensor], tile: LstmTile, *, with_sums: bool) -> list[te.Tensor]:
+    """The states h' and c' after each step (T, B, H), and `with_sums` what the gates were made of
+    (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
+    steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
+    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
+
+    def body(ins: list[Any], outs: list[Any]) -> Any:
+        def write(s: Any) -> None:
+            _Writer(s, tile, steps, batch, hidden, *ins, *outs).all_steps()
+
+        return TE_NAMESPACE.statements(write)
+
+    dtypes = [inputs[0].dtype] * len(shapes)
+    return list(te.extern(shapes, list(inputs), body, dtype=dtypes, name="lstm_steps"))
+
+
+State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
+
+
+class _Writer:
+    """Writes the loops with TVM's statement builder `s`."""
+
+    def __init__(
+        self,
+        s: Any,
+        tile: LstmTile,
+        steps: int,
+        batch: int,
+        hidden: int,
+        projected: Any,
+        h: Any,
+        c: Any,
+        panels: Any,
+        hiddens: Any,
+        cells: Any,
+        sums: Any = None,
+    ) -> None:
+        self._s, self._tile = s, tile
+        self._steps, self._batch, self._hidden = steps, batch, hidden
+        self._projected, self._h, self._c, self._panels = projected, h, c, panels
+        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+
+    def all_steps(self) -> None:
+        s, h, c, hiddens, cells = self._s, self._h, self._c, self._hiddens, self._cells
+        with self._when_parallel(_REGION), s.serial(0, self._steps) as t, s.If(t == 0):
+            with s.Then():
+                self._step(t, lambda row, unit: h[row, unit], lambda row, unit: c[row, unit])
+            with s.Else():
+                earlier = t - 1
+                self._step(
+                    t,
+                    lambda row, unit: hiddens[earlier, row, unit],
+                    lambda row, unit: cells[earlier, row, unit],
+                )
+
+    def _step(self, t: Any, h: State, c: State) -> None:
+        """The state after step t, from h and c before it."""
+        s, tile = self._s, self._tile
+        loop = s.parallel if tile.is_parallel else s.serial
+        panels, blocks = -(-self._hidden // tile.units), -(-self._batch // tile.rows)
+        with (
+            self._when_parallel(_BARRIER),
+            loop(0, panels) as panel,
+            s.serial(0, blocks) as block,
+        ):
+            self._tile_of_states(t, panel, block * tile.rows, h, c)
+
+    def _tile_of_states(self, t: Any, panel: Any, first: Any, h: State, c: State) -> None:
+        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        rows = range(self._tile.rows)
+        sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
+        cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
+        # Rows past the last one are the last one again.
+        row = [tirx.min(first + r, self._batch - 1) for r in rows]
+
+        def load(unit: Any, lane: Any) -> None:
+            for r in rows:
+                for gate in range(GATES):
+                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(sums, share, [r, gate, lane])
+                s.buffer_store(cell, c(row[r], unit), [r, lane])
+
+        def store(unit: Any, lane: Any) -> None:
+            for r in rows:
+                at = [t, row[r], unit]
+                s.buffer_store(self._hiddens, hidden[r, lane], at)
+                s.buffer_store(self._cells, cell[r, lane], at)
+                for gate in range(GATES if self._sums is not None else 0):
+                    at = [t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+
+        self._each_unit(panel, load)
+        with s.serial(0, self._hidden) as k, s.vectorized(0, units) as lane:
+            for r in rows:
+                for gate in range(GATES):
+                    product = h(row[r], k) * self._panels[panel, k, gate, lane]
+                    s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
+        with s.vectorized(0, units) as lane:
+            for r in rows:
+                i, f, g, o = (sums[r, gate, lane] for gate in range(GATES))
+                kept, added = tirx.sigmoid(f) * cell[r, lane], tirx.sigmoid(i) * tanh_or_nan(g)
+                s.buffer_store(cell, kept + added, [r, lane])
+                s.buffer_store(hidden, tirx.sigmoid(o) * tanh_or_nan(cell[r, lane]), [r, lane])
+        self._each_unit(panel, store)
+
+    def _each_unit(self, panel: Any, write: Callable[[Any, Any], None]) -> None:
+        """`write(unit, lane)` for the panel's units: a vector, or one by one in a last panel that
+        is not full."""
+        s, units = self._s, self._tile.units
+        whole, rest = divmod(self._hidden, units)
+
+        def loop(kind: Any, count: int) -> None:
+            with kind(0, count) as lane:
+                write(panel * units + lane, lane)
+
+        if not rest:
+            loop(s.vectorized, units)
+            return
+        with s.If(panel < whole):
+            with s.Then():
+                loop(s.vectorized, units)
+            with s.Else():
+                loop(s.serial, rest)
+
+    def _when_parallel(self, pragma: str) -> ExitStack:
+        stack = ExitStack()
+        if self._tile.is_parallel:
+            stack.enter_context(self._s.attr(0, pragma, 1))
+        return stack
+
+
+def tanh_or_nan(x: Any) -> Any:
+    """tanh that keeps NaN, as the op's own."""
+    return tirx.Select(tirx.isnan(x), x, tirx.tanh(x))

@@ -1,0 +1,261 @@
+"""The steps of an LSTM on a GPU: a kernel for each step, which a loop of the host launches.
+
+dlight knows no steps, and one thread did them all. A step is a product of a few rows (see
+gpu_narrow.py) that ends as the next state: a block has all four gates of a few units, from a panel
+of the packed weight (`recurrence.pack_gates`), and its threads share out the terms.
+
+    for step (on the host, whose launches a CUDA graph can hold):
+        for units (blockIdx.x), rows (blockIdx.y):
+            for slice of the terms (threadIdx.y), gate and unit (threadIdx.x):
+                for term of the slice: for row: own[row] += h[row, term] * panel[term, gate, unit]
+                parts[slice, row, gate, unit] = own[row]
+            for row (threadIdx.y), gate and unit (threadIdx.x):
+                sums[row, gate, unit] = the input's share + the sum of parts
+            for row (threadIdx.y), unit (threadIdx.x): the next state, of the sums of its four gates
+
+All blocks need the state before, so that a step cannot begin before the last one has ended; the end
+of a kernel is what tells them. A weight of some megabytes stays in the second cache from step to
+step. Designed by arithmetic, not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import statements, te, tirx
+from needle_tvm.kernels.recurrence.cpu import GATES, tanh_or_nan
+from needle_tvm.tir import nests
+
+_THREADS = 256
+_BLOCKS = 128  # about as many as large GPUs have processors
+_MOST_UNITS, _LEAST_UNITS = 8, 2  # of a block; two make the 32 bytes that memory gives at least
+_MOST_ROWS = 16  # sums that a thread keeps in registers
+_VECTOR = 4  # neighbouring terms of a thread: one load of the state
+
+State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
+
+
+@dataclass(frozen=True)
+class LstmThreads:
+    """A block's units and rows, the slices of its terms, and neighbouring terms of a thread."""
+
+    units: int
+    rows: int
+    slices: int
+    terms: int
+
+    @property
+    def columns(self) -> int:
+        """Sums of a row."""
+        return GATES * self.units
+
+
+def lstm_threads(batch: int, hidden: int) -> LstmThreads:
+    """As few units for a block as leave enough blocks, and no more slices than there are terms."""
+    row_blocks = -(-batch // _MOST_ROWS)
+    units = _MOST_UNITS
+    while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
+        units //= 2
+    terms = _VECTOR if hidden % _VECTOR == 0 else 1
+    slices = _THREADS // (GATES * units)
+    while slices > 1 and hidden < slices * terms:
+        slices //= 2
+    return LstmThreads(units, -(-batch // row_blocks), slices, terms)
+
+
+def lstm_steps(
+    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+) -> list[te.Tensor]:
+    """As `recurrence.lstm_steps`, in kernels: the states h' and c' after each step (T, B, H), and
+    `with_sums` what the gates were made of (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c
+    (B, H), and the panels of `pack_gates`."""
+    steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
+    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
+    dtype = str(inputs[0].dtype)
+    names = ("projected", "h", "c", "panels", "hiddens", "cells", "sums")
+
+    # Without these, buffers may begin anywhere in memory, and kernels are told where.
+    given = [
+        tirx.decl_buffer(each.shape, dtype, name) for name, each in zip(names, inputs, strict=False)
+    ]
+    made = [
+        nests.buffer(name, shape, dtype)
+        for name, shape in zip(names[len(given) :], shapes, strict=False)
+    ]
+
+    def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        def write(s: Any) -> None:
+            proxies = [s.buffer_proxy(each) for each in (*ins, *outs)]
+            _Writer(s, threads, (steps, batch, hidden), dtype, *proxies).all_steps()
+
+        return statements(write)
+
+    return list(
+        te.extern(
+            shapes,
+            list(inputs),
+            body,
+            name="lstm_steps",
+            in_buffers=given,
+            out_buffers=made,
+        )
+    )
+
+
+class _Writer:
+    """Writes the loops with TVM's statement builder `s`."""
+
+    def __init__(
+        self,
+        s: Any,
+        threads: LstmThreads,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        projected: Any,
+        h: Any,
+        c: Any,
+        panels: Any,
+        hiddens: Any,
+        cells: Any,
+        sums: Any = None,
+    ) -> None:
+        self._s, self._threads, self._dtype = s, threads, dtype
+        self._steps, self._batch, self._hidden = sizes
+        self._projected, self._h, self._c, self._panels = projected, h, c, panels
+        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+
+    def all_steps(self) -> None:
+        h, c, hiddens, cells = self._h, self._c, self._hiddens, self._cells
+        with self._s.sblock("lstm_steps"):
+            self._step(0, lambda row, unit: h[row, unit], lambda row, unit: c[row, unit])
+            if self._steps > 1:
+                with self._s.serial(1, self._steps) as t:
+                    self._step(
+                        t,
+                        lambda row, unit: hiddens[t - 1, row, unit],
+                        lambda row, unit: cells[t - 1, row, unit],
+                    )
+
+    def _step(self, t: Any, h: State, c: State) -> None:
+        """The state after step t, from h and c before it."""
+        s, own = self._s, self._threads
+        panels, blocks = -(-self._hidden // own.units), -(-self._batch // own.rows)
+        with (
+            s.thread_binding(0, panels, "blockIdx.x") as panel,
+            s.thread_binding(0, blocks, "blockIdx.y") as block,
+            s.thread_binding(0, own.slices, "threadIdx.y") as self._slice,
+            s.thread_binding(0, own.columns, "threadIdx.x") as self._column,
+            s.sblock("lstm_step"),
+        ):
+            self._panel, self._first = panel, block * own.rows
+            self._allocate()
+            self._multiply(h)
+            self._add(t)
+            self._update(t, c)
+
+    def _allocate(self) -> None:
+        s, own = self._s, self._threads
+
+        def buffer(scope: str, size: int) -> Any:
+            made = s.sblock_alloc_buffer((size,), self._dtype, scope=scope, layout=None)
+            return s.buffer_proxy(made)
+
+        self._parts = buffer("shared", own.slices * own.rows * own.columns)
+        self._totals = buffer("shared", own.rows * own.columns)
+        self._own = buffer("local", own.rows)
+        self._total = buffer("local", 1)
+        self._weights, self._states = buffer("local", own.terms), buffer("local", own.terms)
+
+    def _row(self, r: Any) -> Any:
+        """The block's row number r; past the last one that one again."""
+        return tirx.min(self._first + r, self._batch - 1)
+
+    def _multiply(self, h: State) -> None:
+        """The own slice's terms of the sums of all rows."""
+        s, own = self._s, self._threads
+        gate, lane = self._column // own.units, self._column % own.units
+        with s.unroll(0, own.rows) as r:
+            self._own[r] = tirx.const(0, self._dtype)
+        each = own.slices * own.terms
+        with s.serial(0, -(-self._hidden // each)) as step:
+            first = (step * own.slices + self._slice) * own.terms
+
+            def add() -> None:
+                with s.unroll(0, own.terms) as k:
+                    self._weights[k] = self._panels[self._panel, first + k, gate, lane]
+                with s.unroll(0, own.rows) as r:
+                    with s.vectorized(0, own.terms) as k:
+                        self._states[k] = h(self._row(r), first + k)
+                    with s.unroll(0, own.terms) as k:
+                        self._own[r] = self._own[r] + self._states[k] * self._weights[k]
+
+            self._where([first < self._hidden] if self._hidden % each else [], add)
+        with s.unroll(0, own.rows) as r:
+            self._parts[(self._slice * own.rows + r) * own.columns + self._column] = self._own[r]
+
+    def _add(self, t: Any) -> None:
+        """The sums of the block's gates, a row for each slice of threads at a time."""
+        s, own = self._s, self._threads
+        unit = self._panel * own.units + self._column % own.units
+        place = self._column // own.units * self._hidden + unit
+        inside = [unit < self._hidden] if self._hidden % own.units else []
+
+        def add(r: Any) -> None:
+            share = self._projected[t, self._row(r), place]
+            if inside:
+                share = tirx.if_then_else(*inside, share, tirx.const(0, self._dtype))
+            self._total[0] = share
+            with s.unroll(0, own.slices) as part:
+                at = (part * own.rows + r) * own.columns + self._column
+                self._total[0] = self._total[0] + self._parts[at]
+            self._totals[r * own.columns + self._column] = self._total[0]
+            if self._sums is not None:
+                self._where([*inside, *self._is_row(r)], lambda: store(r))
+
+        def store(r: Any) -> None:
+            self._sums[t, self._first + r, place] = self._total[0]
+
+        self._each_row(add)
+
+    def _update(self, t: Any, c: State) -> None:
+        """The next state of the block's units: those of the first threads of a slice."""
+        own = self._threads
+        unit = self._panel * own.units + self._column
+
+        def update(r: Any) -> None:
+            inside = [self._column < own.units, *self._is_row(r)]
+            if self._hidden % own.units:
+                inside.append(unit < self._hidden)
+            self._where(inside, lambda: store(r))
+
+        def store(r: Any) -> None:
+            row = self._first + r
+            i, f, g, o = (
+                self._totals[r * own.columns + gate * own.units + self._column]
+                for gate in range(GATES)
+            )
+            kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
+            self._total[0] = kept + added
+            self._cells[t, row, unit] = self._total[0]
+            self._hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])
+
+        self._each_row(update)
+
+    def _each_row(self, write: Callable[[Any], None]) -> None:
+        """`write(row)` for the block's rows, shared out among the slices of threads."""
+        own = self._threads
+        with self._s.serial(0, -(-own.rows // own.slices)) as i:
+            r = i * own.slices + self._slice
+            self._where([r < own.rows] if own.rows % own.slices else [], lambda: write(r))
+
+    def _is_row(self, r: Any) -> list[Any]:
+        return [self._first + r < self._batch] if self._batch % self._threads.rows else []
+
+    def _where(self, conditions: list[Any], write: Callable[[], None]) -> None:
+        if not conditions:
+            write()
+            return
+        with self._s.If(tirx.all(*conditions)), self._s.Then():
+            write()

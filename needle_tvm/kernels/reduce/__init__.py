@@ -1,0 +1,1 @@
+"""Sums, maxima, softmax and norms."""

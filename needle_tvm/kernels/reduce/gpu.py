@@ -1,0 +1,248 @@
+"""Sums, maxima and minima on a GPU that several threads share: softmax, norms, means.
+
+dlight knows some functions of this kind and gives each row a block of 256 threads, whatever the
+row's length, and leaves the others, such as a maximum alone, to one thread for each result. Here a
+row is a warp's, of which a block has several, or as many warps' as leave each thread a few terms:
+
+    for rows (blockIdx.x, threadIdx.y):
+        each reduction, in turn: for terms (threadIdx.x): its share;
+            what the threads have found meets in registers (shuffles) and shared memory
+        for results of the row (threadIdx.x): what is computed of the reductions
+
+Where neighbouring terms are not neighbours in memory (a reduction over the first axis), but
+neighbouring rows are, threadIdx.x is the rows and threadIdx.y shares out the terms. What is read
+several times along a row lies in shared memory where there is room. Designed by arithmetic, not
+measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm.kernels.blocks import (
+    blocks_of,
+    extent,
+    inline_producers,
+    item_bytes,
+    sums_along_rows,
+)
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import loads_in, variables_of
+
+_WARP = 32
+_THREADS = 256  # of a block with several rows
+_LEAST_TERMS = 32  # of a row; fewer are one thread's
+_BLOCKS = 128  # about as many as large GPUs have processors
+_BUSY_ROWS = 32 * _BLOCKS  # as many warps keep them busy: a row needs no more than one then
+_EACH, _EACH_BUSY = 8, 32  # terms of a thread, before a row gets more threads
+_SHARED_BYTES = 24 << 10  # of a block: enough blocks fit side by side
+_UNROLLED = 64  # steps of a thread's loop: several loads on their way at a time
+
+
+@dataclass(frozen=True)
+class _Threads:
+    """Of a block: how many rows it has, how many threads a row; which of them are neighbours."""
+
+    rows: int
+    terms: int
+    along: bool  # the threads of a row, else the rows
+
+    @property
+    def tags(self) -> tuple[str, str]:
+        """The axes of the rows and the terms."""
+        return ("threadIdx.y", "threadIdx.x") if self.along else ("threadIdx.x", "threadIdx.y")
+
+
+def shared_reductions(function: PrimFunc) -> Schedule | None:
+    """The function's schedule where its reductions are each over a row, of the same rows, else
+    None."""
+    sch = Schedule(function)
+    inline_producers(sch, keep=set())
+    try:
+        return sch if _schedule(sch) else None
+    except SCHEDULE_ERROR:
+        return None  # what is needed of other rows, or cannot be shared out
+
+
+def _schedule(sch: Schedule) -> bool:
+    """False where the rule does not fit."""
+    blocks = blocks_of(sch)
+    ends = [block for block in blocks if not sch.get_consumers(block)]
+    if len(ends) != 1 or not all(_is_plain(sch, block) for block in blocks):
+        return False
+    (end,) = ends
+    reductions = [block for block in blocks if sch.get(block).init is not None]
+    if not reductions or not all(_reads_each_once(sch, block) for block in reductions):
+        return False
+    rows = {_size(sch, block, nests.SPATIAL) for block in reductions}
+    terms = [_size(sch, block, nests.REDUCED) for block in reductions]
+    along = {sums_along_rows(sch, block) for block in reductions}
+    if len(rows) != 1 or len(along) != 1 or min(terms) < _LEAST_TERMS:
+        return False
+    results = [sch.get(block).writes[0].source for block in reductions]
+    row_loops = _row_loops(sch, end, results)
+    extents = [extent(sch, loop) for loop in row_loops]
+    if {prod(extents)} != rows:
+        return False
+    choose = _neighbouring_terms if along.pop() else _neighbouring_rows
+    threads = choose(prod(extents), ([1, *extents])[-1], max(terms))
+    if threads is None:
+        return False
+    others = [block for block in blocks if sch.get_consumers(block)]
+    kept = _without_copies(sch, others, prod(extents), threads)
+    at = _bind_end(sch, end, row_loops, threads)
+    if not all(_compute_in_row(sch, block, at, size, threads) for block, size in reversed(kept)):
+        return False
+    # Last: in a loop of threads, what is shared would be computed for all of them.
+    sch.bind(at, threads.tags[0])
+    return True
+
+
+def _is_plain(sch: Schedule, block: Any) -> bool:
+    """Whether a block has a loop for each axis, of an extent known here that is not 0."""
+    axes = list(sch.get(block).iter_vars)
+    known = all(isinstance(axis.dom.extent, tirx.IntImm) for axis in axes)
+    kinds = {axis.iter_type for axis in axes} <= {nests.SPATIAL, nests.REDUCED}
+    return (
+        known
+        and kinds
+        and len(sch.get_loops(block)) == len(axes)
+        and all(int(axis.dom.extent) > 0 for axis in axes)
+    )
+
+
+def _size(sch: Schedule, block: Any, kind: int) -> int:
+    axes = sch.get(block).iter_vars
+    return prod(int(axis.dom.extent) for axis in axes if axis.iter_type == kind)
+
+
+def _reads_each_once(sch: Schedule, block: Any) -> bool:
+    """Whether a reduction reads something of which every element is a term of one result alone:
+    no factor that results share, no windows that overlap."""
+    details = sch.get(block)
+    axes = [axis for axis in details.iter_vars if int(axis.dom.extent) > 1]
+    everything = {axis.var for axis in axes}
+    reduced = {axis.var for axis in axes if axis.iter_type == nests.REDUCED}
+    for load in loads_in(details):
+        used = [variables_of(index) for index in load.indices]
+        mixed = any(each & reduced and each - reduced for each in used)
+        if not mixed and everything <= set().union(*used):
+            return True
+    return False
+
+
+def _row_loops(sch: Schedule, end: Any, results: list[Any]) -> list[Any]:
+    """The loops of the last block that go over the rows."""
+    details, loops = sch.get(end), sch.get_loops(end)
+    axes = list(details.iter_vars)
+    if details.init is not None:
+        over = {axis.var for axis in axes if axis.iter_type == nests.SPATIAL}
+    else:
+        reads = [load for load in loads_in(details) if _among(load.source, results)]
+        over = set().union(*(variables_of(index) for load in reads for index in load.indices))
+    return [
+        loop
+        for loop, axis in zip(loops, axes, strict=True)
+        if axis.var in over and extent(sch, loop) > 1
+    ]
+
+
+def _among(buffer: Any, buffers: list[Any]) -> bool:
+    return any(buffer.same_as(each) for each in buffers)
+
+
+def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
+    """A warp for each row, and more for long rows where there are too few rows for all processors.
+
+    Rows of a block lie side by side along the last axis of the rows.
+    """
+    busy = rows >= _BUSY_ROWS
+    each, most = (_EACH_BUSY if busy else _EACH), (_THREADS if rows >= _BLOCKS else 4 * _THREADS)
+    lanes = _WARP
+    while lanes < most and terms > lanes * each:
+        lanes *= 2
+    own = max(1, _THREADS // lanes)
+    while own > 1 and (last % own or rows // own < _BLOCKS):
+        own //= 2
+    return _Threads(own, lanes, along=True)
+
+
+def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
+    """A thread for each row, and more where there are too few rows; None where one is enough, or
+    rows are no whole warps: barriers must be met by all of a block."""
+    slices = 1
+    while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
+        if terms < 2 * slices * _EACH:
+            break
+        slices *= 2
+    if slices == 1 or last % _WARP:
+        return None
+    return _Threads(_WARP, slices, along=False)
+
+
+def _without_copies(
+    sch: Schedule, blocks: list[Any], rows: int, threads: _Threads
+) -> list[tuple[Any, int]]:
+    """The blocks to be computed for each row, with how many results they have of one: reductions,
+    and what several others read, where shared memory has room for it. The rest is computed where it
+    is read."""
+    kept, left = [], _SHARED_BYTES
+    for block in blocks:
+        details = sch.get(block)
+        of_row = _size(sch, block, nests.SPATIAL) // rows
+        size = of_row * threads.rows * item_bytes(str(details.writes[0].source.dtype))
+        if details.init is not None:
+            kept.append((block, of_row))
+        elif of_row > 1 and size <= left:
+            kept.append((block, of_row))
+            left -= size
+        else:
+            sch.compute_inline(block)
+    return kept
+
+
+def _bind_end(sch: Schedule, end: Any, rows: list[Any], threads: _Threads) -> Any:
+    """The last block on threads, but for its rows; returns the loop over those of a block."""
+    loops = sch.get_loops(end)
+    others = [loop for loop in loops if not any(sch.get(loop).same_as(sch.get(r)) for r in rows)]
+    sch.reorder(*rows, *others)
+    inner = sch.fuse(*others) if others else None
+    row = sch.fuse(*rows) if rows else sch.add_unit_loop(end if inner is None else inner)
+    if inner is None:
+        inner = sch.add_unit_loop(end)
+    grid, own = sch.split(row, [None, threads.rows])
+    sch.bind(grid, "blockIdx.x")
+    _bind_terms(sch, inner, threads)
+    return own
+
+
+def _bind_terms(sch: Schedule, loop: Any, threads: _Threads) -> None:
+    steps, lane = sch.split(loop, [None, threads.terms])
+    sch.reorder(lane, steps)
+    sch.bind(lane, threads.tags[1])
+    sch.annotate(steps, "pragma_auto_unroll_max_step", _UNROLLED)
+    sch.annotate(steps, "pragma_unroll_explicit", 1)
+
+
+def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _Threads) -> bool:
+    """A block computed for one row at a time; False where another row needs it as well.
+
+    `of_row` are its results for a row.
+    """
+    # A reduction's result goes to all threads of its row, and they keep it.
+    sch.set_scope(block, 0, "local" if sch.get(block).init is not None else "shared")
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    _, _, *loops = sch.get_loops(block)
+    axes = sch.get(block).iter_vars
+    own = [
+        extent(sch, loop)
+        for loop, axis in zip(loops, axes, strict=True)
+        if axis.iter_type == nests.SPATIAL
+    ]
+    if prod(own) != of_row:
+        return False
+    _bind_terms(sch, sch.fuse(*loops), threads)
+    return True

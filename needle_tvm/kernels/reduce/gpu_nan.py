@@ -1,0 +1,89 @@
+"""NaN on a GPU: what tells one, and maxima and minima through which it goes.
+
+- Of a vector TVM writes isnan as one comparison, which CUDA does not have. Its simplifier does not
+  think of NaN: it takes x != x to be false, and not (x <= infinity) to be x > infinity. So the bits
+  are looked at.
+- max(a, b) is a if a > b and else b on a CPU, and what is written relies on the order. CUDA's
+  function of that name gives what is not NaN.
+- TVM shares out among threads only reductions that it was told of: it knows sums, products, maxima
+  and minima, and here it is told of those that keep NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, tirx
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import NODES
+
+# Of each dtype its width and the bits of infinity, above which, but for the sign, all NaNs are.
+_INFINITY = {
+    "float16": (16, 0x7C00),
+    "bfloat16": (16, 0x7F80),
+    "float32": (32, 0x7F800000),
+    "float64": (64, 0x7FF0000000000000),
+}
+
+
+def keeping_nan(function: PrimFunc) -> PrimFunc:
+    """A function that does with NaN on a GPU what it does on a CPU.
+
+    TVM's own reductions by max and min are left as they are: those that are to keep NaN are written
+    with isnan, and can be shared out among threads.
+    """
+
+    def by_bits(call: Any) -> Any:
+        return _is_nan(call.args[0]) if getattr(call.op, "name", "") == "tirx.isnan" else call
+
+    body = nests.map_nodes(function.body, NODES.call, by_bits)
+    return function.with_body(nests.map_nodes(body, NODES.store, _compared))
+
+
+def _compared(store: Any) -> Any:
+    """A store with comparisons in the place of maxima and minima, but for a reduction's own."""
+
+    def compared(node: Any) -> Any:
+        loads = [each for each in (node.a, node.b) if isinstance(each, NODES.load)]
+        if str(node.ty) not in _INFINITY or any(x.source.same_as(store.buffer) for x in loads):
+            return node
+        order = tirx.GT if isinstance(node, tirx.Max) else tirx.LT
+        return tirx.Select(order(node.a, node.b), node.a, node.b)
+
+    value = store.value
+    for kind in (tirx.Max, tirx.Min):
+        value = nests.map_nodes(value, kind, compared)
+    return tirx.BufferStore(store.buffer, value, store.indices)
+
+
+def _is_nan(value: Any) -> Any:
+    width, infinity = _INFINITY[str(value.ty)]
+    unsigned = f"uint{width}"
+    magnitude = tirx.reinterpret(unsigned, value) & tirx.const(2 ** (width - 1) - 1, unsigned)
+    return magnitude > tirx.const(infinity, unsigned)
+
+
+def _tell_of_reductions() -> None:
+    """`greater_or_nan` and `less_or_nan` of needle.ops, as `keeping_nan` leaves them."""
+
+    def greater(a: Any, b: Any) -> Any:
+        if str(a.ty) not in _INFINITY:
+            return tirx.Max(a, b)
+        return tirx.Select(_is_nan(a), a, tirx.Select(a > b, a, b))
+
+    def less(a: Any, b: Any) -> Any:
+        if str(a.ty) not in _INFINITY:
+            return tirx.Min(a, b)
+        return tirx.Select(_is_nan(a), a, tirx.Select(a < b, a, b))
+
+    def least(dtype: str) -> Any:
+        return tirx.const(float("-inf"), dtype) if dtype in _INFINITY else tirx.min_value(dtype)
+
+    def most(dtype: str) -> Any:
+        return tirx.const(float("inf"), dtype) if dtype in _INFINITY else tirx.max_value(dtype)
+
+    nests.register_reduction(greater, least)
+    nests.register_reduction(less, most)
+
+
+_tell_of_reductions()  # once, for whoever builds what is scheduled here

@@ -1,0 +1,55 @@
+"""A thread for each result of a short reduction, and what follows of it, as of windows.
+
+The results of a depthwise convolution or a pool share no factor but a few neighbouring values, and
+each is a short sum. So a thread has one, in a register, neighbours neighbouring ones, and nothing
+in between goes through memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
+from needle_tvm.tir import nests
+
+_THREADS = 128  # of a block: windows need few registers, and few threads make many blocks
+_MOST_TERMS = 256  # more of them are worth threads that share them, but where there are
+_ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
+
+
+def per_result(function: PrimFunc) -> Schedule | None:
+    """The function's schedule where it is one short reduction and what follows of it, else None."""
+    sch = Schedule(function)
+    inline_producers(sch, keep=set())
+    blocks = blocks_of(sch)
+    sums = [block for block in blocks if sch.get(block).init is not None]
+    if len(sums) != 1 or blocks.index(sums[0]) != 0 or len(blocks) > 2:
+        return None
+    (block,) = sums
+    axes = sch.get(block).iter_vars
+    if not all(isinstance(axis.dom.extent, tirx.IntImm) for axis in axes):
+        return None
+    terms = prod(int(axis.dom.extent) for axis in axes if axis.iter_type == nests.REDUCED)
+    results = prod(int(axis.dom.extent) for axis in axes if axis.iter_type == nests.SPATIAL)
+    if results < _THREADS or (terms > _MOST_TERMS and results < _ENOUGH):
+        return None
+    last = blocks[1] if len(blocks) == 2 else sch.cache_write(block, 0, "local")
+    try:
+        loop = sch.fuse(*sch.get_loops(last))
+        if extent(sch, loop) != results:
+            return None  # what follows takes a result more than once, or not at all
+        bind_threads(sch, loop, _THREADS)
+        sch.compute_at(block, sch.get_loops(last)[-1], preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+    except SCHEDULE_ERROR:
+        return None
+    return sch
+
+
+def bind_threads(sch: Schedule, loop: Any, threads: int) -> None:
+    """A loop shared out among blocks of at most that many threads."""
+    outer, inner = sch.split(loop, [None, min(threads, extent(sch, loop))])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")

@@ -1,0 +1,196 @@
+"""The rule for functions that go over the same rows more than once: normalisations, softmax.
+
+One row (or the slab under one index of the leading axes) goes through all steps before the next
+one: what lies between the steps stays in the core's own cache, and one parallel region does all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import SCHEDULE_ERROR, Schedule, Target, tirx
+from needle_tvm.kernels.blocks import (
+    PARALLEL_WORK,
+    block_work,
+    blocks_of,
+    extent,
+    in_tasks,
+    inline_producers,
+    is_partial,
+    is_written,
+    item_bytes,
+    sums_along_rows,
+    vector_registers,
+    vectors_of_partial,
+)
+from needle_tvm.tir.functions import NODES, loads_in, nodes_in, written_dtype
+
+_FEW_LOADS = 3  # of an expression that is not worth a buffer
+
+
+def rows(sch: Schedule, target: Target) -> bool:
+    """Schedule a function whose producers were inlined; False, and nothing done, where the rule
+    does not fit.
+
+    It fits where a function has several blocks, no axis of symbolic extent or extent 0, no sum in
+    its last block, and where all others can be computed under some leading loops of the last one
+    without doing anything twice, each of them in every round.
+    """
+    depth = _shared_loops(sch)
+    if depth == 0:
+        return False
+    vector_bytes = vector_registers(target)[1]
+    cores = int(target.attrs["num-cores"])
+    work = _work(sch)
+    _inline_cheap(sch)
+    partial = set()
+    for block in blocks_of(sch)[:-1]:
+        if is_partial(sch, block) or is_written(sch, block):
+            continue
+        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        partial.add(_partial_results(sch, block, lanes))
+    names = [sch.get(block).name_hint for block in blocks_of(sch)]
+    row = _computed_together(sch, depth)
+    # Before sums are taken apart: then no block would be a whole reduction.
+    shared = 1
+    if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
+        tasks = in_tasks(sch, row, cores)
+        shared = len(tasks)
+        sch.parallel(tasks[0])
+    for name in names:
+        block = sch.get_sblock(name)
+        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        if is_written(sch, block):
+            continue
+        if is_partial(sch, block):
+            vectors_of_partial(sch, block, shared)
+        elif name in partial:
+            lane, *others = sch.get_loops(block)[shared:]
+            sch.reorder(*others, lane)
+            sch.vectorize(lane)
+        else:
+            _vectors(sch, sch.get_loops(block)[shared:], block, lanes)
+    return True
+
+
+def keeps_few_partial_results(sch: Schedule) -> bool:
+    """Whether the vectors that `kernels.reduce.partial` made are those of one row at a time."""
+    trial = sch.copy()
+    inline_producers(trial, keep=set())
+    partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
+    few = all(len(trial.get_loops(block)) <= 2 for block in partial)
+    return few or _shared_loops(trial) > 0
+
+
+def _work(sch: Schedule) -> int:
+    return sum(block_work(sch, block) for block in blocks_of(sch))
+
+
+def _shared_loops(sch: Schedule) -> int:
+    """How many of the last block's loops all blocks can share; 0 where none."""
+    blocks = blocks_of(sch)
+    if len(blocks) < 2 or not all(map(_is_plain, (sch.get(b) for b in blocks))):
+        return 0
+    if any(axis.iter_type != tirx.IterVar.DataPar for axis in sch.get(blocks[-1]).iter_vars):
+        return 0
+    work = _work(sch)
+    # A row of partial results is of use even where each row has one result.
+    most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
+    for depth in range(most, 0, -1):
+        trial = sch.copy()
+        try:
+            row = _computed_together(trial, depth)
+            trial.parallel(row)  # refused where rows write into each other's values
+            if _work(trial) <= work:
+                _check_order_is_free(trial)
+                return depth
+        except SCHEDULE_ERROR:
+            continue
+    return 0
+
+
+def _check_order_is_free(sch: Schedule) -> None:
+    """SCHEDULE_ERROR where loops under the shared one could not be put in another order, as those
+    of a block that only some of the rows compute."""
+    for block in blocks_of(sch)[:-1]:
+        own = sch.get_loops(block)[1:]
+        if own:
+            sch.reorder(*own[:-1], *sch.split(own[-1], [None, 1]))
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether a block writes one value and all its axes have constant extents, none of them 0."""
+    extents = [axis.dom.extent for axis in block.iter_vars]
+    plain = all(isinstance(extent, tirx.IntImm) and int(extent) > 0 for extent in extents)
+    return plain and len(block.writes) == 1
+
+
+def _computed_together(sch: Schedule, depth: int) -> Any:
+    """Compute all blocks under the last one's first `depth` loops, fused; the fused loop."""
+    *inner, last = blocks_of(sch)
+    row = sch.fuse(*sch.get_loops(last)[:depth])
+    for block in reversed(inner):
+        sch.compute_at(block, row, preserve_unit_loops=True)
+    return row
+
+
+def _inline_cheap(sch: Schedule) -> None:
+    """Compute again what costs less than to keep it: differences from a mean, casts."""
+    for block in blocks_of(sch)[:-1]:
+        details = sch.get(block)
+        if is_partial(sch, block) or is_written(sch, block):
+            continue
+        if nodes_in(details.body, NODES.call) or len(loads_in(details)) > _FEW_LOADS:
+            continue
+        if any(is_written(sch, consumer) for consumer in sch.get_consumers(block)):
+            continue
+        try:
+            sch.compute_inline(block)
+        except SCHEDULE_ERROR:
+            continue  # a reduction
+
+
+def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
+    """Make a sum over neighbours in memory one over a vector of partial results.
+
+    Returns the name of the block that computes them, None where none was made.
+    """
+    if not sums_along_rows(sch, block):
+        return None
+    term = sch.get_loops(block)[-1]
+    width = _divisor(extent(sch, term), lanes)
+    if width == 1:
+        return None
+    _, lane = sch.split(term, [None, width])
+    spatial = [a for a in sch.get(block).iter_vars if a.iter_type == tirx.IterVar.DataPar]
+    try:
+        partial = sch.rfactor(lane, factor_axis=len(spatial))
+    except SCHEDULE_ERROR:
+        return None  # a reducer of its own kind: one term after the other
+    return str(sch.get(partial).name_hint)
+
+
+def _divisor(terms: int, lanes: int) -> int:
+    """Width of the vector of partial results: it must divide the terms, since a block's bounds are
+    lost when it is computed at another (TVM 0.27). Whole vectors first, then halves of them."""
+    widths = [lanes, *range(2 * lanes, 3, -1)]
+    return next((w for w in widths if w > 1 and terms % w == 0 and terms >= 2 * w), 1)
+
+
+def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
+    """The vectors of a block under the shared loop."""
+    kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
+    kinds = kinds[len(kinds) - len(own) :]
+    spatial = [loop for loop, kind in zip(own, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    summed = [loop for loop in own if loop not in spatial]
+    if not spatial or (summed and sums_along_rows(sch, block)):
+        return
+    *_, last = spatial
+    if extent(sch, last) < lanes or lanes == 1:
+        return
+    whole = extent(sch, last) % lanes == 0
+    rest, vector = sch.split(last, [None, lanes])
+    if not whole:
+        sch.annotate(rest, "pragma_loop_partition_hint", 1)  # a loop of its own for what is left
+    sch.reorder(*spatial[:-1], rest, *summed, vector)
+    sch.vectorize(vector)

@@ -1,0 +1,137 @@
+"""From a Relax module to the files of an artifact. Imports TVM's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm import versions
+from needle_tvm._tvm.names import (
+    IRModule,
+    Target,
+    check_well_formed,
+    cpu_features,
+    llvm_version,
+    script,
+)
+from needle_tvm.artifact import artifact
+from needle_tvm.errors import ArtifactError, ToolchainError
+from needle_tvm.faults import blamed_on
+from needle_tvm.kernels.dense import library_products
+from needle_tvm.kernels.dense.library_products import Product
+from needle_tvm.lower import cuda_graph, pipeline
+from needle_tvm.lower.gpu_code import export_library
+from needle_tvm.lower.libraries import build_executable, compiled_function
+from needle_tvm.lower.merge_kernels import BY_KERNEL
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.target import cublas, host, nvcc
+from needle_tvm.target.precision import FLOAT32
+from needle_tvm.target.spec import TargetSpec
+
+Progress = Callable[[str], None]
+MAIN = "main"  # the function that is the model
+TRANSFORM = f"{MAIN}_transform_params"
+
+
+def lower_module(
+    module: IRModule,
+    target: Target,
+    stage: str,
+    *,
+    disable: Collection[str] = (),
+    precision: str = FLOAT32,
+    by_library: Callable[[Product], bool] | None = None,
+) -> IRModule:
+    """A Relax module, whatever made it, through the stage's passes over the graph.
+
+    Its function `main` takes `num_input` inputs (an attribute) and then the parameters. `disable`
+    names what to leave out (`pipeline.without`), `precision` what products' operands are rounded to
+    (`needle_tvm.target.precision`), `by_library` says which products are cuBLAS's.
+    """
+    check_well_formed(module)
+    chosen = pipeline.without(target, stage, disable)
+    chosen = pipeline.in_precision(pipeline.by_library(chosen, by_library, precision), precision)
+    module = pipeline.run(chosen.graph, module, target)
+    with blamed_on("what the passes made"):
+        check_well_formed(module)
+    return module
+
+
+def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:
+    """Compile a scheduled module into `folder`: the library and the script it was made from.
+
+    What the manifest is to say of it is returned: `kernels`, of a GPU's code what ptxas says that
+    each takes, and `libraries`, what else has to be found where it is loaded.
+    """
+    (folder / artifact.SCRIPT).write_text(script(module) + "\n")
+    kernels: list[nvcc.Resources] = []
+
+    def compile_cuda(source: str) -> bytes:
+        code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
+        kernels.extend(found)
+        return code
+
+    with blamed_on("code generation"):
+        executable = build_executable(module, target, cuda_graph.add_graph_functions)
+    # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
+    with scratch_folder("needle-build-") as temporary:
+        linked = temporary / artifact.LIBRARY
+        objects = []
+        if library_products.is_used(module):
+            objects.append(temporary / f"{cublas.LIBRARY}.o")
+            objects[0].write_bytes(compiled_function(cublas.SOURCE))
+        try:
+            export_library(executable, linked, compile_cuda, objects)
+        except RuntimeError as error:  # TVM's, with a page of the linker's
+            reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
+            raise ToolchainError(
+                f"the C++ compiler does not link code for {target.attrs['mtriple']!s} ({reason})"
+            ) from error
+        code = linked.read_bytes()
+    if not code.startswith(b"\x7fELF"):
+        raise ArtifactError(f"{folder}: the linker wrote no shared library")
+    (folder / artifact.LIBRARY).write_bytes(code)
+    notes: dict[str, list[Any]] = {
+        "kernels": [asdict(kernel) for kernel in kernels],
+        "libraries": [path.stem for path in objects],
+    }
+    return {name: value for name, value in notes.items() if value}
+
+
+def schedule(
+    module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
+) -> IRModule:
+    """The module with its loops scheduled as the stage says, but for what `disable` names."""
+    return pipeline.run(pipeline.without(target, stage, disable).schedule, module, target)
+
+
+def describe(
+    signature: dict[str, Any],
+    module: IRModule,
+    spec: TargetSpec,
+    target: Target,
+    notes: dict[str, Any],
+) -> dict[str, Any]:
+    """The manifest of a compiled module, but for what is known only once the files are written."""
+    names = {variable.name_hint for variable in module.get_global_vars()}
+    transform = TRANSFORM if TRANSFORM in names else None
+    by_kernel = BY_KERNEL if BY_KERNEL in names else None
+    graph = None
+    if cuda_graph.is_marked(module):
+        graph = {"function": cuda_graph.FOR_GRAPH, "results": cuda_graph.RESULTS}
+    main = {**signature, "transform": transform, "by_kernel": by_kernel, "graph": graph}
+    return {
+        "functions": {MAIN: main},
+        "target": _target(spec, target),
+        "versions": {**versions.provenance(), "llvm": llvm_version()},
+        **notes,
+    }
+
+
+def _target(spec: TargetSpec, target: Target) -> dict[str, Any]:
+    if spec.device == "cuda":
+        return {**spec.fields, "nvcc": nvcc.version()}
+    features = host.checkable(cpu_features(target))
+    return {**spec.fields, "mcpu": str(target.attrs["mcpu"]), "features": features}

@@ -1,0 +1,166 @@
+"""A function of the model that may be captured as one CUDA graph.
+
+A graph is replayed with the addresses that it was captured with: of inputs and outputs, of weights,
+and of all memory in between. TVM's own `RewriteCUDAGraph` leaves out what reads an input or writes
+an output, and takes it for certain that weights stay where they are; here the runtime has buffers
+of its own for inputs (`needle_tvm/runtime/replay.py`), and captures anew for other weights.
+
+`cuda_graph` marks the `main` of a scheduled module where
+- all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,
+  views and tuples: what the host would decide is decided once;
+- none of the PrimFuncs allocates global memory: TVM's host code would take that from a pool of its
+  own, which hands it to others and may free it;
+- it pays, by the reckoning of `_pays`.
+
+`add_graph_functions`, for which it is lowered to calls with explicit memory, then adds
+- `main_for_graph`, as `main`, but behind the outputs it returns all memory that was allocated on
+  the way: who keeps that may replay;
+- `main_results`, which returns new tensors like the outputs, with nothing written to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import Constant, IRModule, PrimFunc, Target, TensorType, relax, tirx
+from needle_tvm.graph.dependence import bindings_of, is_op
+from needle_tvm.tir.functions import NODES, calls_of, element_bytes, nodes_in, prim_funcs
+
+MAIN = "main"
+FOR_GRAPH = f"{MAIN}_for_graph"
+RESULTS = f"{MAIN}_results"
+
+_MARK = "needle.cuda_graph"
+
+_KERNELS = ("relax.call_tir", "relax.call_dps_packed")
+_VIEW = "relax.reshape"
+_ALLOCATIONS = ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
+
+# What decides whether a graph pays, designed by arithmetic and not measured. A kernel that TVM's
+# machine puts on a stream takes the host about 3 us: 2 to 2.5 for CUDA's launch, the rest for the
+# machine's call and for packing arguments. A graph takes about as long as two of them, however many
+# kernels it has. Each input and output is copied once more on the device: one call of the driver,
+# and its bytes are read and written at 1 TB/s or more on an A100 or newer.
+_KERNEL_US, _GRAPH_US, _COPY_US = 3.0, 6.0, 2.0
+_COPIED_BYTES_PER_US = 0.5e6
+
+
+def cuda_graph(module: IRModule, target: Target) -> IRModule:
+    """Mark the module's `main` where it may be captured and that pays."""
+    main = module[MAIN]
+    return mark(module) if _has_static_shapes(main) and _pays(main) else module
+
+
+def mark(module: IRModule) -> IRModule:
+    """Mark the module's `main` where it may be captured, whether that pays or not."""
+    main = module[MAIN]
+    functions = prim_funcs(module)
+    called = {functions[name] for name in calls_of(module, MAIN)}
+    if _may_be_captured(main) and not any(map(_allocates, called)):
+        module.update_func(module.get_global_var(MAIN), main.with_attr(_MARK, True))
+    return module
+
+
+def is_marked(module: IRModule) -> bool:
+    """Whether `cuda_graph` has marked the module's `main`."""
+    return _MARK in (module[MAIN].attrs or {})
+
+
+def add_graph_functions(module: IRModule) -> IRModule:
+    """A module that is marked with its two functions; another one as it is.
+
+    Takes what `StaticPlanBlockMemory` gives.
+    """
+    if not is_marked(module):
+        return module
+    main = module[MAIN]
+    module = module.clone()
+    module[FOR_GRAPH] = _keeping_memory(relax.utils.copy_with_new_vars(main))
+    module[RESULTS] = _results(main)
+    return module
+
+
+def _results(main: relax.Function) -> relax.Function:
+    """A function of nothing that allocates tensors like the results of `main`."""
+    builder = relax.BlockBuilder()
+    with builder.function(RESULTS, [], pure=False):
+        found = [
+            builder.emit(relax.op.builtin.alloc_tensor(each.shape, str(each.dtype), 0, "global"))
+            for each in _fields(main.ret_ty)
+        ]
+        builder.emit_func_output(relax.Tuple(found))
+    return builder.get()[RESULTS].with_attr("relax.force_pure", True)
+
+
+def _keeping_memory(function: relax.Function) -> relax.Function:
+    """The function, lowered, with whatever it allocates behind its results."""
+    body = function.body
+    bound = bindings_of(function)
+    result = body.body
+    while isinstance(result, relax.Var) and isinstance(bound.get(result), (relax.Var, relax.Tuple)):
+        result = bound[result]
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    memory = [
+        variable
+        for variable, value in bound.items()
+        if any(is_op(value, allocation) for allocation in _ALLOCATIONS)
+    ]
+    everything = relax.Tuple([*results, *memory])
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(body.blocks, everything))
+    return relax.Function(function.params, body, body.ty, function.is_pure, function.attrs)
+
+
+def _has_static_shapes(main: relax.Function) -> bool:
+    variables = [*main.params, *bindings_of(main)]
+    return all(_is_static(each) for variable in variables for each in _fields(variable.ty))
+
+
+def _may_be_captured(main: relax.Function) -> bool:
+    return _has_static_shapes(main) and all(map(_is_step, bindings_of(main).values()))
+
+
+def _is_step(value: Any) -> bool:
+    if isinstance(value, relax.Call):
+        return any(is_op(value, name) for name in (*_KERNELS, _VIEW))
+    return isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem, Constant))
+
+
+def _is_static(ty: Any) -> bool:
+    extents = getattr(getattr(ty, "shape", None), "values", None)
+    constant = extents is not None and all(isinstance(each, tirx.IntImm) for each in extents)
+    return isinstance(ty, TensorType) and constant
+
+
+def _allocates(function: PrimFunc) -> bool:
+    """Whether it has a buffer in global memory that something is read from or written to; a rule
+    that keeps in registers what such a buffer held leaves it behind, and TVM drops it."""
+    accessed = [
+        *(load.source for load in nodes_in(function.body, NODES.load)),
+        *(store.buffer for store in nodes_in(function.body, NODES.store)),
+    ]
+    return any(
+        buffer.scope() == "global" and any(buffer.same_as(each) for each in accessed)
+        for block in nodes_in(function.body, NODES.sblock)
+        for buffer in block.alloc_buffers
+    )
+
+
+def _pays(main: relax.Function) -> bool:
+    """Whether one launch of all kernels saves more than copying inputs and outputs takes."""
+    kernels = sum(
+        any(is_op(value, name) for name in _KERNELS) for value in bindings_of(main).values()
+    )
+    inputs = [each.ty for each in main.params[: int(main.attrs["num_input"])]]
+    copied = [_bytes(each) for each in (*inputs, *_fields(main.ret_ty))]
+    copies = sum(_COPY_US + size / _COPIED_BYTES_PER_US for size in copied)
+    return kernels * _KERNEL_US > _GRAPH_US + copies
+
+
+def _bytes(ty: Any) -> int:
+    return math.prod(int(extent) for extent in ty.shape.values) * element_bytes(ty.dtype)
+
+
+def _fields(ty: Any) -> Sequence[Any]:
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

@@ -1,0 +1,34 @@
+"""The fields of tuples, out of the groups that FuseOps makes.
+
+Where a group reads fields of a tuple from outside, FuseOps replaces the group's tuple parameter by
+these, at an index that it noted before it replaced others, in the order of addresses in memory
+(`FunctionCreator::CreateFunction`, src/relax/transform/fuse_ops.cc): a group that reads two tuples
+may be given arguments in the wrong places.
+
+Before: a dataflow block may bind a field of a tuple.
+
+After: each is bound by a match_cast to its own type, which FuseOps puts into no group. What
+canonicalizes bindings afterwards makes a field of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, Target, relax
+from needle_tvm.graph.rewrite import rebind
+
+
+def keep_fields_apart(module: IRModule, target: Target) -> IRModule:
+    """Bind the fields of tuples in every Relax function so that no group takes them in."""
+    return rebind(module, _apart)
+
+
+def _apart(function: relax.Function, bindings: Sequence[Any]) -> list[Any]:
+    return [
+        relax.MatchCast(each.var, each.value, each.var.ty)
+        if isinstance(each, relax.VarBinding) and isinstance(each.value, relax.TupleGetItem)
+        else each
+        for each in bindings
+    ]

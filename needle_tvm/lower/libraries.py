@@ -1,0 +1,159 @@
+"""Built code: object files, sources, and sessions on other machines."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from needle_tvm._tvm.names import (
+    IRModule,
+    PrimFunc,
+    Target,
+    make_target,
+    module_pass,
+    relax,
+    sequential,
+    target_fields,
+    tvm,
+    tvm_ffi,
+)
+from needle_tvm.errors import ToolchainError
+from needle_tvm.lower.gpu_code import module_of_library
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.tir.functions import NODES, nodes_in
+
+# LLVM keeps in registers what a loop adds up where the loop has few accesses to memory, 250 if not
+# told otherwise: four steps of a tile of 28 sums have 340. In a function of one kernel an earlier
+# pass removes most of them, but it gives up after so many in a function. A tile whose sums stay in
+# memory takes more than twice as long.
+_LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion:uint=4000",)
+
+
+def for_llvm(target: Target) -> Target:
+    """The target with the options that our loops need of LLVM, where that generates its code."""
+    fields = target_fields(target)
+    if fields["kind"] != "llvm":
+        return target
+    return make_target({**fields, "cl-opt": [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]})
+
+
+def pass_options(module: IRModule) -> dict[str, Any]:
+    """What TVM's passes must be told to compile these functions.
+
+    Sharing storage, TVM 0.27 lays a tensor core's float32 results over its float16 factors, and
+    then refuses the pointer to them as one of another type.
+    """
+    functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
+    calls = [call for function in functions for call in nodes_in(function, NODES.call)]
+    stores = any(getattr(call.op, "name", "") == "tirx.tvm_store_matrix_sync" for call in calls)
+    return {"tirx.disable_storage_rewrite": True} if stores else {}
+
+
+def build_executable(
+    module: IRModule, target: Target, planned: Callable[[IRModule], IRModule] | None = None
+) -> Any:
+    """A virtual machine's executable of a module whose operators are all calls of PrimFuncs.
+
+    Views apart, which are `reshape`: TVM's own pipeline begins with its legalisation and fusion,
+    which would make kernels of them again. `planned` is given the module once its memory is
+    planned, with every allocation a call, and returns the one to go on with.
+    """
+    from tvm.relax.backend import cpu_generic, cuda
+
+    backend = cuda if str(target.kind) == "cuda" else cpu_generic
+    lowering = [
+        *backend.library_dispatch_passes(target),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        *backend.finalize_passes(target),
+    ]
+    if planned is not None:
+        plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
+        lowering.insert(plan + 1, module_pass(planned))
+    target = for_llvm(target)
+    with target, tvm.transform.PassContext(config=pass_options(module)):
+        return relax.build(module, target=target, relax_pipeline=sequential(lowering))
+
+
+def write_object(library: Any, path: str) -> None:
+    """Write a built module's machine code for the CPU to an object file."""
+    module_of_library(library).write_to_file(path, "o")
+
+
+def cxx_compiler() -> str | None:
+    """Command of the C++ compiler TVM would link with; None where there is none."""
+    from tvm.support import cc
+
+    return cc.get_cc()
+
+
+@functools.cache
+def compiled_function(source: Path) -> bytes:
+    """The object file of C++ that exports functions by tvm-ffi's headers.
+
+    It refers to tvm-ffi's library, which whoever loads it has loaded. Raises ToolchainError where
+    there is no compiler, or it fails.
+    """
+    compiler = cxx_compiler()
+    if compiler is None:
+        raise ToolchainError(f"{source}: there is no C++ compiler to compile it with")
+    include = tvm_ffi.libinfo.find_include_path()
+    options = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", f"-I{include}"]
+    with scratch_folder("needle-object-") as folder:
+        output = folder / "function.o"
+        command = [compiler, "-x", "c++", *options, "-c", str(source), "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ToolchainError(f"{source}: {compiler} failed: {done.stderr.strip()[-400:]}")
+        return output.read_bytes()
+
+
+def generated_source(library: Any, form: str) -> str:
+    """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
+    return str(module_of_library(library).inspect_source(form))
+
+
+SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
+_ABOUT = "needle.server.about"
+
+
+def serve_session(descriptor: int, folder: str, about: str) -> None:
+    """Serve one RPC session on a connected socket, to its end; uploaded files go to `folder`.
+
+    `about` is what `about_server` gives the client.
+    """
+    logging.getLogger("RPCServer").setLevel(logging.WARNING)
+    work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
+    tvm.rpc.server._server_env(None, work)
+    tvm_ffi.register_global_func(_ABOUT, lambda: about, override=True)
+    tvm.rpc._ffi_api.ServerLoop(descriptor)
+
+
+def end_session(descriptor: int, reason: str) -> None:
+    """Tell a session's client, in place of its serving process, why the session ended."""
+    tvm.rpc._ffi_api.ReturnException(descriptor, reason)
+
+
+def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
+    """A session with a server, which ends it after `seconds`; RuntimeError where that fails."""
+    return tvm.rpc.connect(host, port, word, seconds)
+
+
+def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    return tensor._create_view(tuple(shape), dtype)
+
+
+def about_server(session: Any) -> str:
+    """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
+    try:
+        return str(session.get_function(_ABOUT)())
+    except AttributeError:  # TVM's own server has no such function
+        return ""

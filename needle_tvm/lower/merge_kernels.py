@@ -1,0 +1,168 @@
+"""Runs of small kernels, merged into one with one parallel region.
+
+Before: bindings of `main` that follow each other in a dataflow block, each
+- a `call_tir` of a scheduled PrimFunc of static shapes and one result that is not large, whose body
+  is a list of loop nests, each parallel as a whole or not at all, takes no buffer's address and
+  cannot fail; or
+- a reshape or another name of such a result.
+
+After: one `call_tir` for the run. Its function has the nests of all of them in order, on threads
+that are woken once and wait for each other only where a nest needs what another one left since
+they last did (`region.py`). `main_by_kernel` stays as `main` was, to look at.
+
+Waking the pool and waiting for it costs about a microsecond a kernel, and a call of the virtual
+machine 0.2: what small kernels take themselves. A barrier costs a fraction of that. Large kernels
+gain nothing by it and would be compiled twice: they end a run.
+
+Rules share a kernel out among threads wherever that may pay, since within a region it costs little.
+Where a run as a whole, or a kernel that stands alone, is done sooner by one thread, it is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax
+from needle_tvm.graph.dependence import is_op, readers_of
+from needle_tvm.kernels.blocks import work
+from needle_tvm.lower.region import Kernel, Region
+from needle_tvm.tir.functions import static_shape
+
+BY_KERNEL = "main_by_kernel"
+
+_LARGE = 1 << 24  # scalar operations, a hundred microseconds or more
+
+
+def merge_kernels(module: IRModule, target: Target) -> IRModule:
+    """Merge every run of kernels in `main` that meets the preconditions."""
+    main = module["main"]
+    builder = relax.BlockBuilder(module)
+    merger = _Merger(module, target, builder, readers_of(main))
+    blocks = [
+        relax.DataflowBlock(merger.bindings(list(block.bindings)))
+        if isinstance(block, relax.DataflowBlock)
+        else block
+        for block in main.body.blocks
+    ]
+    if not merger.merged:
+        return module
+    body = builder.normalize(relax.SeqExpr(blocks, main.body.body))
+    unmerged = relax.utils.copy_with_new_vars(main)
+    builder.add_func(unmerged.with_attr("global_symbol", BY_KERNEL), BY_KERNEL)
+    module = builder.get()
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    module.update_func(module.get_global_var("main"), function)
+    return module
+
+
+@dataclass
+class _Run:
+    """Bindings that may become one call: kernels, and names and views of what they make."""
+
+    bindings: list[Any]
+    kernels: list[tuple[Any, Kernel]]  # with the variable of the result
+    source: dict[Any, Any]  # variable -> the kernel's result it is, or is a view of
+
+
+class _Merger:
+    def __init__(
+        self, module: IRModule, target: Target, builder: Any, readers: Mapping[Any, Sequence[Any]]
+    ) -> None:
+        self._module = module
+        self._target = target
+        self._builder = builder
+        self._readers = readers
+        self.merged = 0
+
+    def bindings(self, bindings: Sequence[Any]) -> list[Any]:
+        """The bindings of a block with its runs merged."""
+        done: list[Any] = []
+        run = _Run([], [], {})
+        for binding in bindings:
+            value = binding.value
+            source = run.source.get(_viewed(value))
+            kernel = None if source is not None else self._kernel(value)
+            if source is not None:
+                run.source[binding.var] = source
+            elif kernel is not None:
+                run.source[binding.var] = binding.var
+                run.kernels.append((binding.var, kernel))
+            elif _viewed(value) is not None:
+                done.append(binding)  # of something older than the run: it can stand before it
+                continue
+            else:
+                done += [*self._merge(run), binding]
+                run = _Run([], [], {})
+                continue
+            run.bindings.append(binding)
+        return done + self._merge(run)
+
+    def _kernel(self, value: Any) -> Kernel | None:
+        """The kernel a binding's value calls; None where it does not meet the preconditions."""
+        if not is_op(value, "relax.call_tir") or len(value.args) != 2:
+            return None
+        if static_shape(value) is None:
+            return None
+        function, arguments = self._module[value.args[0]], list(value.args[1].fields)
+        if not isinstance(function, PrimFunc) or work(function) > _LARGE:
+            return None
+        return Kernel.of(function, arguments, self._target)
+
+    def _merge(self, run: _Run) -> list[Any]:
+        """The bindings that stand for a run's."""
+        if not run.kernels:
+            return run.bindings
+        # Another name of a variable is no expression of its own: another run may give one, too.
+        values = (binding.value for binding in run.bindings)
+        inside = {value for value in values if not isinstance(value, relax.Var)}
+        wanted = [
+            variable
+            for variable in run.source
+            if not isinstance(variable, relax.DataflowVar)
+            or not inside.issuperset(self._readers.get(variable, ()))
+        ]
+        kept = {run.source[variable] for variable in wanted}
+        region = Region()
+        for variable, kernel in run.kernels:
+            arguments = [run.source.get(each, each) for each in kernel.arguments]
+            region.add(kernel, [*arguments, variable])
+        results = [variable for variable, _ in run.kernels if variable in kept]
+        if len(run.kernels) < 2 and not region.takes_threads_back(self._target):
+            return run.bindings
+        plan = region.plan(results, self._target)
+        function = self._builder.add_func(plan.function, "region")
+        self.merged += 1
+        types = [variable.ty for variable in results]
+        types += [relax.TensorType((size,), dtype) for dtype, size in plan.workspaces]
+        call = relax.call_tir(function, plan.inputs, out_ty=types if len(types) > 1 else types[0])
+        call = self._builder.normalize(call)
+        if len(types) == 1:
+            bindings = [relax.VarBinding(results[0], call)]
+        else:
+            together = relax.DataflowVar("region", call.ty)
+            bindings = [relax.VarBinding(together, call)]
+            bindings += [
+                relax.VarBinding(variable, relax.TupleGetItem(together, number))
+                for number, variable in enumerate(results)
+            ]
+        return bindings + _views_for(wanted, run)
+
+
+def _viewed(value: Any) -> Any:
+    """The variable that a binding's value is another name or a reshape of; None where it is not."""
+    if is_op(value, "relax.reshape"):
+        value = value.args[0]
+    return value if isinstance(value, relax.Var) else None
+
+
+def _views_for(wanted: Sequence[Any], run: _Run) -> list[Any]:
+    """The bindings of the views among `wanted`, and of the views they are views of."""
+    found: list[Any] = []
+    needed, results = set(wanted), {variable for variable, _ in run.kernels}
+    for binding in reversed(run.bindings):
+        if binding.var in needed and binding.var not in results:
+            found.append(binding)
+            needed.add(_viewed(binding.value))
+    return found[::-1]

@@ -1,0 +1,303 @@
+"""The stages a model is compiled through, as named lists of passes.
+
+| stage  | translated by | passes |
+|--------|---------------|--------|
+| noopt  | emit_te       | none that changes the computation: unfused, unscheduled |
+| fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
+| tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
+
+A GPU cannot run what is not scheduled: there `noopt` gives each result a thread of its own, the
+plainest schedule that is one, and `fused` has the default schedules of TVM's dlight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, Target, transform
+from needle_tvm.errors import StageError
+from needle_tvm.faults import blamed_on
+from needle_tvm.graph import legalize
+from needle_tvm.graph.passes.drop_broadcasts import drop_broadcasts
+from needle_tvm.graph.passes.empty_constants import empty_constants
+from needle_tvm.graph.passes.fold_scale import fold_scale
+from needle_tvm.graph.passes.fold_shift import fold_shift
+from needle_tvm.graph.passes.keep_arithmetic import keep_arithmetic
+from needle_tvm.graph.passes.merge_products import merge_products
+from needle_tvm.graph.passes.own_outputs import own_outputs
+from needle_tvm.graph.passes.reduce_as_stored import reduce_as_stored
+from needle_tvm.graph.passes.round_bfloat16 import round_bfloat16
+from needle_tvm.graph.passes.share_norms import share_norms
+from needle_tvm.graph.passes.sink_views import reshape_permutes, sink_permutes, sink_reshapes
+from needle_tvm.graph.passes.view_reshapes import view_reshapes
+from needle_tvm.graph.passes.wrap_integers import wrap_integers
+from needle_tvm.kernels import cpu, gpu
+from needle_tvm.kernels.attention.fuse_attention import fuse_attention
+from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
+from needle_tvm.kernels.conv.merge_groups import merge_groups
+from needle_tvm.kernels.conv.pack_conv import pack_conv
+from needle_tvm.kernels.conv.trim_taps import trim_taps
+from needle_tvm.kernels.conv.winograd import winograd
+from needle_tvm.kernels.dense.library_products import Product, library_products
+from needle_tvm.kernels.dense.narrow_products import narrow_products
+from needle_tvm.kernels.dense.pack_pairs import pack_pairs
+from needle_tvm.kernels.dense.pack_weights import pack_weights
+from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
+from needle_tvm.lower.cuda_graph import cuda_graph
+from needle_tvm.lower.keep_fields_apart import keep_fields_apart
+from needle_tvm.lower.merge_kernels import merge_kernels
+from needle_tvm.target.precision import FLOAT32
+
+Pass = Callable[[IRModule, Target], IRModule]
+
+
+def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
+    """One of TVM's passes that does not look at the target, under its own name."""
+
+    def apply(module: IRModule, target: Target) -> IRModule:
+        return tvm_pass()(module)
+
+    apply.__name__ = tvm_pass.__name__
+    return apply
+
+
+def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
+    """Move what depends on parameters alone into `main_transform_params`, run once at load."""
+    return transform.LiftTransformParams()(module)
+
+
+def _legalize_ops(module: IRModule, target: Target) -> IRModule:
+    """TVM's operators as loops: its own rules, but for those of ours."""
+    return transform.LegalizeOps(legalize.RULES)(module)
+
+
+# A variable that only renames another stops fusion, and lets a result that is a reshaped input be
+# handed out as a view of that input.
+_CLEAN = _plain(transform.CanonicalizeBindings)
+
+# What a pass left behind still counts as a reader to the next one.
+_DROP_DEAD = _plain(transform.DeadCodeElimination)
+
+_FUSE = (
+    _CLEAN,
+    _legalize_ops,
+    _plain(transform.AnnotateTIROpPattern),
+    _plain(transform.FoldConstant),
+    keep_fields_apart,
+    _plain(transform.FuseOps),
+    _CLEAN,
+    _plain(transform.FuseTIR),
+    _DROP_DEAD,
+    _CLEAN,
+)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """How one stage is made: how ops are translated, what runs on the graph, what on its loops.
+
+    `schedule` is apart from `graph` because tuning takes its tasks between the two.
+    """
+
+    prefer_emit: bool
+    graph: tuple[Pass, ...] = ()
+    schedule: tuple[Pass, ...] = ()
+
+
+# What every tuned stage begins with, does about scales, and ends with.
+_SHARE = (
+    _CLEAN,
+    own_outputs,
+    drop_broadcasts,
+    share_norms,
+    _DROP_DEAD,
+    merge_products,
+    _DROP_DEAD,
+)
+_FOLD = (fold_scale, fold_shift, _DROP_DEAD, trim_taps)
+_LOWER = (
+    sink_reshapes,
+    _CLEAN,
+    _DROP_DEAD,
+    _lift_parameter_work,
+    *_FUSE,
+    view_reshapes,
+    _DROP_DEAD,
+    own_outputs,
+    empty_constants,
+)
+
+# By what generates the code, as TVM's targets name it, and the stage.
+PIPELINES: dict[str, dict[str, Pipeline]] = {
+    "llvm": {
+        "noopt": Pipeline(
+            prefer_emit=False,
+            graph=(_CLEAN, own_outputs, empty_constants),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
+        ),
+        "fused": Pipeline(
+            prefer_emit=True,
+            graph=(*_FUSE, own_outputs, empty_constants),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
+        ),
+        "tuned": Pipeline(
+            prefer_emit=True,
+            graph=(
+                *_SHARE,
+                fuse_attention,
+                _DROP_DEAD,
+                sink_permutes,
+                _CLEAN,
+                reduce_as_stored,
+                _DROP_DEAD,
+                *_FOLD,
+                narrow_products,
+                merge_groups,
+                conv_as_matmul,
+                winograd,
+                pack_conv,
+                pack_pairs,
+                pack_weights,
+                pack_recurrence,
+                *_LOWER,
+            ),
+            schedule=(
+                cpu.schedule,
+                wrap_integers,
+                keep_arithmetic,
+                round_bfloat16,
+                merge_kernels,
+            ),
+        ),
+    },
+    "cuda": {
+        "noopt": Pipeline(
+            prefer_emit=False,
+            graph=(_CLEAN, own_outputs, empty_constants),
+            schedule=(gpu.one_thread_each, keep_arithmetic, cuda_graph),
+        ),
+        "fused": Pipeline(
+            prefer_emit=True,
+            graph=(*_FUSE, own_outputs, empty_constants),
+            schedule=(gpu.by_default, keep_arithmetic, cuda_graph),
+        ),
+        "tuned": Pipeline(
+            prefer_emit=True,
+            graph=(
+                *_SHARE,
+                fuse_attention,
+                _DROP_DEAD,
+                sink_permutes,
+                reshape_permutes,
+                _CLEAN,
+                *_FOLD,
+                narrow_products,
+                _DROP_DEAD,
+                pack_recurrence,
+                *_LOWER,
+            ),
+            schedule=(gpu.schedule, keep_arithmetic, cuda_graph),
+        ),
+    },
+}
+
+
+def of(target: Target, stage: str) -> Pipeline:
+    """The pipeline of a stage for what generates code for the target."""
+    return PIPELINES[str(target.kind)][stage]
+
+
+def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
+    """The module after `passes`, in order, under the target."""
+    with target:
+        for apply in passes:
+            with blamed_on(f"pass {_name(apply)!r}"):
+                module = apply(module, target)
+    return module
+
+
+def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
+    """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
+    pipeline = PIPELINES[kind][stage]
+    passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
+    rules = [names for apply, names in _RULES.items() if apply in pipeline.schedule]
+    return tuple(dict.fromkeys([*passes, *chain(*rules)]))
+
+
+def by_library(
+    pipeline: Pipeline, chosen: Callable[[Product], bool] | None, precision: str = FLOAT32
+) -> Pipeline:
+    """A GPU's tuned pipeline with cuBLAS's products where `chosen` says so; None chooses none.
+
+    They are chosen once the graph is what it will be, before our own rules have products, and round
+    their operands to `precision`.
+    """
+    if chosen is None:
+        return pipeline
+    place = pipeline.graph.index(trim_taps) + 1
+    choose = partial(library_products, chosen=chosen, precision=precision)
+    return replace(pipeline, graph=(*pipeline.graph[:place], choose, *pipeline.graph[place:]))
+
+
+def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
+    """The pipeline with products' operands rounded to `precision` (`needle_tvm.target.precision`).
+
+    A CPU's attention is not made one kernel then: there its products are none to narrow. A GPU's
+    stays one, in float32: that its scores never leave the chip is worth more than fast products.
+    """
+    if precision == FLOAT32:
+        return pipeline
+    narrow = partial(narrow_products, precision=precision)
+    if narrow_products not in pipeline.graph:  # what has no passes of ours
+        return replace(pipeline, graph=(_CLEAN, narrow, _DROP_DEAD, *pipeline.graph))
+    left_out = fuse_attention if cpu.schedule in pipeline.schedule else None
+    return replace(
+        pipeline,
+        graph=tuple(
+            narrow if apply is narrow_products else apply
+            for apply in pipeline.graph
+            if apply is not left_out
+        ),
+    )
+
+
+def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
+    """The stage's pipeline with some of `switches` left out, to see what each is worth.
+
+    A pass is left out wherever it stands. What a left-out rule would have scheduled goes to the
+    next one that fits, in the end to the default; without `schedule` loops stay as they are
+    written. Some passes cannot be done without, and the module then fails to compile or computes
+    something else: nothing but `names` being there is checked, with a StageError.
+    """
+    pipeline = of(target, stage)
+    if not names:
+        return pipeline
+    known = switches(stage, str(target.kind))
+    for name in names:
+        if name not in known:
+            raise StageError(f"disable: {name!r}: stage {stage!r} has only {', '.join(known)}")
+    return replace(
+        pipeline,
+        graph=tuple(apply for apply in pipeline.graph if _name(apply) not in names),
+        schedule=tuple(
+            _leaving_out(apply, names) if apply in _RULES else apply
+            for apply in pipeline.schedule
+            if _name(apply) not in names
+        ),
+    )
+
+
+# Passes that schedule by rules, with the names of these.
+_RULES: dict[Any, tuple[str, ...]] = {cpu.schedule: cpu.NAMES, gpu.schedule: gpu.NAMES}
+
+
+def _leaving_out(schedule: Any, names: Collection[str]) -> Pass:
+    return partial(schedule, without=names)
+
+
+def _name(apply: Pass) -> str:
+    return getattr(apply, "func", apply).__name__.lstrip("_")

@@ -1,1 +1,0 @@
-"""Graph passes of our own, one file each, with their preconditions on top."""

@@ -1,0 +1,298 @@
+"""Side-by-side timing: every contestant in a process of its own, in alternating blocks.
+
+Two numeric runtimes in one process slow each other down by orders of magnitude, because their
+thread pools spin against each other. So a contest starts one child process per contestant, takes
+each one's outputs first (nothing is timed before the caller has seen that the answers agree),
+warms each up, and then times short blocks in turn, with idle time between so that the last
+block's threads have gone to sleep. Whatever disturbs the machine for a while then disturbs
+neighbouring blocks of all contestants alike, and the per-round ratio stays meaningful.
+
+A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
+the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
+returns the results as a list of NumPy arrays.
+
+Standard library and NumPy only: importable where neither needle nor TVM is installed.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle_tvm.process.child import Child, ChildError, Messages, load_function
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import thread_environment
+
+Outputs = list[np.ndarray]
+Progress = Callable[[int, int, str], None]
+
+_WAKE_SECONDS = 0.01  # untimed calls that open each block: threads awake, caches filled
+
+
+# A contestant failed, died or did not answer in time: see `ChildError`.
+TimingError = ChildError
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One thing to time.
+
+    `kwargs` (JSON values) are handed to the factory. `threads` holds the usual numeric libraries to
+    that many threads by their environment variables; `env` is set on top of it.
+    """
+
+    name: str
+    factory: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of a sample."""
+
+    median: float
+    lower: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Raises ValueError for an empty sample."""
+        if not values:
+            raise ValueError("a spread needs at least one value")
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, lower, upper)
+
+
+@dataclass
+class Result:
+    """What one contestant did: `seconds[i]` is the mean time of a call in round i."""
+
+    name: str
+    outputs: Outputs
+    seconds: list[float] = field(default_factory=list)
+    calls: int = 0
+
+    @property
+    def spread(self) -> Spread:
+        """Median and quartiles of the seconds per call."""
+        return Spread.of(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """Seconds per call."""
+        return self.spread.median
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; times in seconds per call."""
+        spread = self.spread
+        return {
+            "name": self.name,
+            "median": spread.median,
+            "lower_quartile": spread.lower,
+            "upper_quartile": spread.upper,
+            "blocks": list(self.seconds),
+            "calls": self.calls,
+        }
+
+
+def ratio(ours: Result, peer: Result) -> Spread:
+    """Median and quartiles of the per-round ratio peer's time / our time (above 1: ours faster).
+
+    Raises ValueError when the two were not timed over the same rounds.
+    """
+    if len(ours.seconds) != len(peer.seconds):
+        raise ValueError(
+            f"ratio of {ours.name} ({len(ours.seconds)} rounds) and {peer.name} "
+            f"({len(peer.seconds)} rounds): they must come from one contest"
+        )
+    pairs = zip(ours.seconds, peer.seconds, strict=True)
+    return Spread.of([theirs / mine for mine, theirs in pairs])
+
+
+def contest(
+    contestants: Sequence[Contestant],
+    *,
+    rounds: int = 10,
+    block_seconds: float = 0.2,
+    min_calls: int = 5,
+    idle_seconds: float = 0.25,
+    warmup_seconds: float = 0.3,
+    check: Callable[[dict[str, Outputs]], None] | None = None,
+    progress: Progress | None = None,
+    timeout: float = 300.0,
+) -> list[Result]:
+    """Time the contestants against each other; results in the order given.
+
+    Each of the `rounds` gives every contestant one block of about `block_seconds`, of at least
+    `min_calls` calls, or of one call where a single one takes longer than the block; the order
+    moves on by one each round. `check` gets all outputs by name before anything is timed and may
+    raise. `progress(done, total, text)` is called at each step. `timeout` (seconds) is how long any
+    single step of a child may take: start, warm-up or block.
+
+    No child outlives the call, whatever ends it.
+
+    Raises TimingError naming the contestant that failed, ValueError for bad arguments.
+    """
+    names = [contestant.name for contestant in contestants]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"contestants need distinct names and at least one entry, got {names}")
+    for label, value, least in (("rounds", rounds, 1), ("min_calls", min_calls, 1)):
+        if value < least:
+            raise ValueError(f"{label}={value}: must be at least {least}")
+    for label, seconds in (("block_seconds", block_seconds), ("timeout", timeout)):
+        if not seconds > 0:
+            raise ValueError(f"{label}={seconds}: must be above 0")
+    report = progress or (lambda done, total, text: None)
+    total = len(names) * (rounds + 2)
+    steps = itertools.count()
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder("needle-timing-"))
+        children = _start_all(stack, contestants, folder, timeout)
+        results = []
+        for child in children:
+            report(next(steps), total, f"{child.name}: starting")
+            results.append(Result(child.name, child.outputs()))
+        if check is not None:
+            check({result.name: result.outputs for result in results})
+        for child in children:
+            report(next(steps), total, f"{child.name}: warming up")
+            child.ask(command="warmup", seconds=warmup_seconds)
+            time.sleep(idle_seconds)
+        for number in range(rounds):
+            for index in _rotated(len(children), number):
+                child, result = children[index], results[index]
+                report(next(steps), total, f"{child.name}: round {number + 1} of {rounds}")
+                answer = child.ask(command="block", seconds=block_seconds, min_calls=min_calls)
+                result.seconds.append(answer["seconds"] / answer["calls"])
+                result.calls += answer["calls"]
+                time.sleep(idle_seconds)
+        report(total, total, "done")
+    return results
+
+
+def collect_outputs(
+    contestants: Sequence[Contestant], *, timeout: float = 300.0
+) -> dict[str, Outputs]:
+    """Each contestant's outputs by name, computed in a process of its own; times nothing.
+
+    Raises TimingError naming the contestant that failed.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder("needle-timing-"))
+        children = _start_all(stack, contestants, folder, timeout)
+        return {child.name: child.outputs() for child in children}
+
+
+def _rotated(count: int, by: int) -> list[int]:
+    return [(index + by) % count for index in range(count)]
+
+
+def _start_all(
+    stack: ExitStack, contestants: Sequence[Contestant], folder: Path, timeout: float
+) -> list[_Contender]:
+    contenders = []
+    for number, contestant in enumerate(contestants):
+        contender = _Contender(contestant, folder / f"{number}.npz", timeout)
+        stack.push(contender.child.close)
+        contenders.append(contender)
+    return contenders
+
+
+class _Contender:
+    """A contestant in its process."""
+
+    def __init__(self, contestant: Contestant, outputs_path: Path, timeout: float) -> None:
+        self.name = contestant.name
+        self._outputs_path = outputs_path
+        environment = {} if contestant.threads is None else thread_environment(contestant.threads)
+        self.child = Child(
+            contestant.name,
+            "needle_tvm.process.timing:serve",
+            {
+                "factory": contestant.factory,
+                "kwargs": dict(contestant.kwargs),
+                "outputs": str(outputs_path),
+            },
+            timeout=timeout,
+            environment={**environment, **contestant.env},
+        )
+
+    def outputs(self) -> Outputs:
+        """Waits until the factory has run and its first results are there."""
+        count = self.child.receive("start")["outputs"]
+        with np.load(self._outputs_path, allow_pickle=False) as arrays:
+            return [arrays[f"output_{index}"] for index in range(count)]
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        return self.child.ask(**message)
+
+
+# The child's side.
+
+
+def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
+    """The child's side, as a service of `needle_tvm.process.child`: one answer per message."""
+    call, outputs = load_function(setup["factory"])(**setup["kwargs"])
+    call()
+    arrays = [np.asarray(array) for array in outputs()]
+    # An archive holds no bfloat16.
+    arrays = [a.astype(np.float32) if a.dtype.name == "bfloat16" else a for a in arrays]
+    for array in arrays:
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"an output has dtype {array.dtype}: outputs must be numeric arrays")
+    named: dict[str, Any] = {f"output_{index}": array for index, array in enumerate(arrays)}
+    np.savez(setup["outputs"], **named)
+    yield {"outputs": len(arrays)}
+
+    estimate = 0.0
+    for message in messages:
+        if message["command"] == "warmup":
+            estimate = _warm_up(call, message["seconds"])
+            yield {"estimate": estimate}
+        else:
+            calls = max(1, round(message["seconds"] / estimate))
+            if estimate < message["seconds"]:
+                calls = max(calls, message["min_calls"])
+                _run(call, max(1, min(calls, int(_WAKE_SECONDS / estimate))))
+            seconds = _run(call, calls)
+            estimate = max(seconds / calls, 1e-9)
+            yield {"calls": calls, "seconds": seconds}
+
+
+def _warm_up(call: Callable[[], object], seconds: float) -> float:
+    """Call for about `seconds`, at least once; returns the last batch's seconds per call."""
+    start, calls = time.perf_counter(), 1
+    while True:
+        taken = _run(call, calls)
+        if time.perf_counter() - start >= seconds:
+            return max(taken / calls, 1e-9)
+        if taken < seconds / 8:
+            calls *= 2
+
+
+def _run(call: Callable[[], object], calls: int) -> float:
+    """Seconds that `calls` calls take together, with the garbage collector held off."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in itertools.repeat(None, calls):
+            call()
+        return time.perf_counter() - start
+    finally:
+        if collecting:
+            gc.enable()

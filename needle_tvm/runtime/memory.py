@@ -1,0 +1,144 @@
+"""The memory a compiled program works on: its processor's own, or a GPU's. No TVM compiler.
+
+TVM's runtime has the functions; a GPU's come with a library of their own, loaded on first use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.ffi import load_cuda_runtime, load_ffi
+from needle_tvm.artifact import bfloat16
+
+ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
+
+_CPU, _CUDA = 1, 2  # DLPack's device types
+_POOLED_ALLOCATOR = 2  # of the virtual machine
+
+
+class HostMemory:
+    """This machine's memory, where NumPy's arrays are: nothing is copied that need not be.
+
+    `results` are the dtypes of what `to_numpy` will be given.
+    """
+
+    def __init__(self, results: Collection[np.dtype[Any]]) -> None:
+        self._ffi = load_ffi()
+        # Whether a tensor is bfloat16 takes longer to ask than the rest.
+        halves = any(map(bfloat16.is_bfloat16, results))
+        self._array = bfloat16.to_array if halves else np.from_dlpack
+        self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR)
+
+    def copied(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tvm_ffi tensor with a copy of the array."""
+        return bfloat16.to_tensor(self._ffi, aligned_copy(array))
+
+    def shared(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tvm_ffi tensor over the array's own memory where compiled code can read it there."""
+        flags = array.flags
+        if flags.c_contiguous and flags.writeable and array.size:
+            tensor = bfloat16.to_tensor(self._ffi, array)
+            if tensor.data_ptr() % ALIGNMENT == 0:
+                return tensor
+        return self.copied(array)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """The tensor's elements, over the same memory."""
+        return self._array(tensor)
+
+    def synchronize(self) -> None:
+        """Nothing: a call returns when its results are there."""
+
+
+class CudaMemory:
+    """A GPU's memory: NumPy's arrays are copied there and back, each copy is over on return."""
+
+    def __init__(self, index: int) -> None:
+        self._ffi = ffi = load_cuda_runtime()
+        self.index = index
+        self._device = ffi.device("cuda", index)
+        self._new = ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+        self._fill = ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+        self._read = ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._wait = ffi.get_global_func("runtime.Device_StreamSync")
+        # The processor is there for what the virtual machine itself computes, such as shapes.
+        self.machine_arguments = (
+            *(_CUDA, index, _POOLED_ALLOCATOR),
+            *(_CPU, 0, _POOLED_ALLOCATOR),
+        )
+
+    def holds(self, value: Any) -> bool:
+        """Whether an array with `__dlpack__` is on this GPU already."""
+        return hasattr(value, "__dlpack_device__") and tuple(
+            map(int, value.__dlpack_device__())
+        ) == (_CUDA, self.index)
+
+    def imported(self, value: Any) -> Any:
+        """A tvm_ffi tensor over the memory of an array that `holds` is true of."""
+        return self._ffi.from_dlpack(value)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """A tvm_ffi tensor on the GPU with nothing written to it."""
+        return self._new(self._ffi.Shape(shape), dtype.name, self._device, None)
+
+    def copied(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tvm_ffi tensor on the GPU with the array's elements."""
+        tensor = self.empty(array.shape, array.dtype)
+        if array.size:
+            rows = np.ascontiguousarray(array)
+            self._fill(tensor, ctypes.c_void_p(rows.ctypes.data), rows.nbytes)
+        return tensor
+
+    shared = copied
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """A NumPy array with the tensor's elements, once they are computed."""
+        array = np.empty(tuple(tensor.shape), bfloat16.dtype_named(str(tensor.dtype)))
+        if array.size:
+            if self.stream():  # reading waits for the default stream alone
+                self.synchronize()
+            self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return array
+
+    def synchronize(self) -> None:
+        """Waits until all that was asked of this thread's stream is done."""
+        self._wait(self._device, self.stream())
+
+    def stream(self) -> int:
+        """What this thread's calls of compiled code are put on; 0 is CUDA's default stream."""
+        return int(self._ffi.get_raw_stream(self._device))
+
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        """Inside, this thread's calls of compiled code are put on that stream."""
+        return self._ffi.use_raw_stream(self._device, stream)
+
+
+Memory = HostMemory | CudaMemory
+
+
+def of(target: Mapping[str, Any], results: Collection[np.dtype[Any]], device: int = 0) -> Memory:
+    """The memory that code for a target works on, as a manifest holds it; of GPUs that one's.
+
+    `results` are the dtypes of its outputs.
+    """
+    return CudaMemory(device) if target.get("kind") == "cuda" else HostMemory(results)
+
+
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT bytes."""
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    # Not a slice: NumPy leaves the pointer of an empty one where it was.
+    copy = np.ndarray(array.shape, array.dtype, memory, start)
+    copy[...] = array
+    if not copy.size:
+        # TVM calls an empty array contiguous only if each stride is the product of what follows.
+        strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
+        return np.lib.stride_tricks.as_strided(copy, strides=strides)
+    return copy

@@ -1,0 +1,193 @@
+"""Where a compiled model's time goes, kernel by kernel.
+
+    from needle_tvm.runtime import profile
+    print(profile.profile(executable.program).text())
+
+TVM's virtual machine calls a function of ours before and after each of its own calls (its
+"instrument"). That costs a microsecond or two a call, so times of single kernels below that are
+mostly ours; the plain call is timed beside it to show how much. Kernels that were merged into one
+are looked at one by one, in the copy of `main` that calls them so.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from needle_tvm.errors import UsageError
+from needle_tvm.runtime import Program
+from needle_tvm.words import printable
+
+_BUILTIN = "vm.builtin."
+_GO_ON = 0  # what an instrument returns for the call to be carried out
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call the virtual machine made: seconds since the run began, and for how long."""
+
+    name: str
+    start: float
+    seconds: float
+    shapes: tuple[tuple[int, ...], ...]  # of its arrays, the result last
+    bytes: int  # of those arrays together
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel over a whole run: medians over the runs, `seconds` of all its calls together.
+
+    `share` is that of the time of all kernels; 0 for the machine's own calls, whose time is mostly
+    that of looking.
+    """
+
+    name: str
+    calls: int
+    seconds: float
+    share: float
+    bytes: int
+    shapes: tuple[tuple[int, ...], ...]  # of the first call
+
+    @property
+    def builtin(self) -> bool:
+        """Whether it is the machine's own (allocation, checks) and no kernel of the model."""
+        return self.name.startswith(_BUILTIN)
+
+
+@dataclass
+class Profile:
+    """`runs` instrumented runs, and the median seconds of one plain call beside them."""
+
+    plain_seconds: float
+    runs: list[list[Call]] = field(default_factory=list)
+
+    def rows(self) -> list[Row]:
+        """Kernels and the machine's own calls by name, slowest first."""
+        totals: dict[str, list[float]] = {}
+        for number, run in enumerate(self.runs):
+            for call in run:
+                totals.setdefault(call.name, [0.0] * len(self.runs))[number] += call.seconds
+        seconds = {name: statistics.median(each) for name, each in totals.items()}
+        whole = sum(spent for name, spent in seconds.items() if not name.startswith(_BUILTIN))
+        rows = []
+        for name, spent in seconds.items():
+            calls = [call for call in self.runs[0] if call.name == name]
+            share = spent / whole if whole and not name.startswith(_BUILTIN) else 0.0
+            moved = sum(call.bytes for call in calls)
+            rows.append(Row(name, len(calls), spent, share, moved, calls[0].shapes))
+        return sorted(rows, key=lambda row: (-row.seconds, row.name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; seconds and bytes."""
+        rows = [asdict(row) for row in self.rows()]
+        return {"plain_seconds": self.plain_seconds, "runs": len(self.runs), "rows": rows}
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The runs one after the other, in the Trace Event Format: chrome://tracing, Perfetto."""
+        events, offset = [], 0.0
+        for number, run in enumerate(self.runs):
+            for call in run:
+                events.append(
+                    {
+                        "name": call.name,
+                        "cat": "vm" if call.name.startswith(_BUILTIN) else "kernel",
+                        "ph": "X",  # a complete event; times are in microseconds
+                        "ts": (offset + call.start) * 1e6,
+                        "dur": call.seconds * 1e6,
+                        "pid": 0,
+                        "tid": 0,
+                        "args": {"run": number, "shapes": call.shapes, "bytes": call.bytes},
+                    }
+                )
+            offset += max((call.start + call.seconds for call in run), default=0.0)
+        return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+    def text(self) -> str:
+        """A table. The machine's own calls stand together in one line."""
+        kernels = [row for row in self.rows() if not row.builtin]
+        rest = [row for row in self.rows() if row.builtin]
+        lines = [f"{'kernel':<40} {'calls':>5} {'us':>9} {'share':>6} {'GB/s':>6}  shapes"]
+        for row in kernels:
+            speed = row.bytes / row.seconds / 1e9 if row.seconds else 0.0
+            shapes = " ".join("x".join(map(str, shape)) or "()" for shape in row.shapes)
+            lines.append(
+                f"{row.name:<40} {row.calls:>5} {row.seconds * 1e6:>9.2f} {row.share:>6.1%} "
+                f"{speed:>6.1f}  {shapes}"
+            )
+        calls, seconds = sum(row.calls for row in rest), sum(row.seconds for row in rest)
+        lines.append(f"{'(the machine itself)':<40} {calls:>5} {seconds * 1e6:>9.2f}")
+        total = sum(row.seconds for row in self.rows())
+        lines.append(
+            f"together {total * 1e6:.2f} us; the same call without looking: "
+            f"{self.plain_seconds * 1e6:.2f} us"
+        )
+        return "\n".join(map(printable, lines))
+
+
+def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 20) -> Profile:
+    """Times every call of `runs` runs of a program, on `inputs` (by default random ones).
+
+    Raises UsageError for fewer than one run, InputError for inputs that do not fit, ParameterError
+    where the program has no weights.
+    """
+    if type(runs) is not int:
+        raise UsageError(f"profile: runs {runs!r} is no integer")
+    if runs < 1:
+        raise UsageError(f"profile: runs {runs} is below 1")
+    tensors = program.convert(program.random_inputs() if inputs is None else inputs)
+    for _ in range(2):  # fills the machine's memory pool
+        program.call(tensors)
+    plain = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        program.call(tensors)
+        plain.append(time.perf_counter() - start)
+    found = Profile(statistics.median(plain))
+    # A machine of its own: this thread's goes on without an instrument.
+    watch = _Watch()
+    machine = program.new_machine()
+    machine["set_instrument"](watch)
+    for run in range(-1, runs):
+        watch.begin()
+        program.call_by_kernel(tensors, machine)
+        if run >= 0:  # the first one fills this machine's pool
+            found.runs.append(watch.calls)
+    return found
+
+
+class _Watch:
+    """The instrument: notes the calls of a run. Calls may nest; each is noted by itself, with the
+    time of those inside taken off."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.calls: list[Call] = []
+        self._open: list[list[float]] = []  # [start, seconds of the calls inside]
+        self._zero = time.perf_counter()
+
+    def __call__(self, function: Any, name: str, before: bool, result: Any, *args: Any) -> int:
+        now = time.perf_counter()
+        if not before:
+            start, inside = self._open.pop()
+            if self._open:
+                self._open[-1][1] += now - start
+            arrays = [a for a in args if hasattr(a, "shape") and hasattr(a, "dtype")]
+            shapes = tuple(tuple(int(n) for n in a.shape) for a in arrays)
+            size = sum(_bytes(a, shape) for a, shape in zip(arrays, shapes, strict=True))
+            own = now - start - inside
+            self.calls.append(Call(str(name), start - self._zero, own, shapes, size))
+            return _GO_ON
+        self._open.append([time.perf_counter(), 0.0])
+        return _GO_ON
+
+
+def _bytes(array: Any, shape: tuple[int, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count * int(array.dtype.itemsize)

@@ -1,0 +1,125 @@
+"""A compiled model as one CUDA graph: all its kernels in one launch. No TVM compiler.
+
+What is captured keeps its addresses, so inputs are copied into buffers of the graph's own, and
+results out of them: arrays of NumPy on their way to the GPU and back, which is one copy each as
+without a graph, and tensors that are on the GPU by one more copy there, on the same stream.
+
+A replay belongs to one thread, as the virtual machine that it was captured from, and to one set of
+weights, whose addresses are in it too.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle_tvm.artifact.bfloat16 import dtype_named
+from needle_tvm.runtime import cuda_driver, memory
+
+
+class Replay:
+    """`main` of a program as a graph, captured by the first call.
+
+    `machine` is a virtual machine of the program, `names` the manifest's entry: the function to
+    capture and the one that makes new results. `inputs` are the shape and dtype of each input,
+    `results` how many there are, `params` the weights as the code takes them.
+    """
+
+    def __init__(
+        self,
+        here: memory.CudaMemory,
+        machine: Any,
+        names: dict[str, str],
+        inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        results: int,
+        params: Sequence[Any],
+    ) -> None:
+        self.params = params
+        self.nodes = 0
+        self._memory = here
+        self._driver = cuda_driver.of(here.index)
+        self._main = machine[names["function"]]
+        self._new_results = machine[names["results"]]
+        self._inputs = [here.empty(shape, dtype) for shape, dtype in inputs]
+        self._places = [_Place(tensor) for tensor in self._inputs]
+        self._results_count = results
+        self._results: list[_Place] = []
+        self._graph: cuda_driver.Graph | None = None
+        self._stream = 0  # of the last call
+
+    def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """Results for arrays of NumPy, or tensors that are on the GPU, that fit the inputs."""
+        stream = self._begin()
+        self._launch(values, stream)
+        arrays = [np.empty(place.shape, place.dtype) for place in self._results]
+        for array, place in zip(arrays, self._results, strict=True):
+            if place.size:
+                self._driver.download(array.ctypes.data, place.address, place.size, stream)
+        self._driver.synchronize(stream)
+        return arrays
+
+    def call(self, tensors: Sequence[Any]) -> list[Any]:
+        """Results as new tensors on the GPU, for tensors there; they are computed when the stream
+        comes to them."""
+        stream = self._begin()
+        self._launch(tensors, stream)
+        found = list(self._new_results())
+        for tensor, place in zip(found, self._results, strict=True):
+            if place.size:
+                self._driver.copy(tensor.data_ptr(), place.address, place.size, stream)
+        return found
+
+    def _begin(self) -> int:
+        """This thread's stream, which may use the buffers from here on."""
+        self._driver.enter()
+        stream = self._memory.stream()
+        if stream != self._stream:  # work on another one may still be reading or writing them
+            self._driver.synchronize(self._stream)
+            self._stream = stream
+        return stream
+
+    def _launch(self, values: Sequence[Any], stream: int) -> None:
+        driver = self._driver
+        for value, place in zip(values, self._places, strict=True):
+            if not place.size:
+                continue
+            if isinstance(value, np.ndarray):
+                rows = np.ascontiguousarray(value)
+                driver.upload(place.address, rows.ctypes.data, place.size, stream)
+            else:
+                driver.copy(place.address, value.data_ptr(), place.size, stream)
+        if self._graph is None:
+            self._graph = self._capture()
+        self._graph.launch(stream)
+
+    def _capture(self) -> cuda_driver.Graph:
+        # Once without: modules are loaded and the allocator's pool is filled, which a graph cannot
+        # do. It needs inputs, since what indices lead to is read.
+        self._main(*self._inputs, *self.params)
+        held: list[Any] = []
+
+        def submit(stream: int) -> None:
+            with self._memory.on_stream(stream):
+                held.extend(self._main(*self._inputs, *self.params))
+
+        graph = self._driver.capture(submit)
+        self._held = held  # the results, and all memory that the graph writes to
+        self._results = [_Place(tensor) for tensor in held[: self._results_count]]
+        self.nodes = graph.nodes
+        # Before the buffers are freed, and not after the driver is gone.
+        weakref.finalize(self, graph.close).atexit = False
+        return graph
+
+
+class _Place:
+    """Where a tensor lies, and what is in it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.shape = tuple(tensor.shape)
+        self.dtype = dtype_named(str(tensor.dtype))
+        self.size = math.prod(self.shape) * self.dtype.itemsize
+        self.address = tensor.data_ptr()

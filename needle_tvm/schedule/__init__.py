@@ -1,1 +1,0 @@
-"""Our own schedule rules: deterministic, no search."""

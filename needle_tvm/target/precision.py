@@ -1,0 +1,52 @@
+"""What products take their operands in: float32, or rounded to a narrower type before they are
+multiplied. Imports neither needle nor TVM.
+
+| precision | significant bits | range of magnitudes | on |
+|---|---|---|---|
+| float32 | 24 | 1e-38 to 3e38 | every target |
+| tf32 | 11 | as float32's | GPUs from sm_80 on; has no storage of its own |
+| float16 | 11 | 6e-5 (6e-8 with fewer bits) to 65504 | every target |
+| bfloat16 | 8 | as float32's | CPUs, GPUs from sm_80 on |
+
+Sums are float32 whatever the operands are, and so is all that is no product. A product of two
+rounded operands is exact in float32, but for its smallest values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from needle_tvm.errors import StageError, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from needle_tvm.target.spec import TargetSpec
+
+FLOAT32 = "float32"
+PRECISIONS = (FLOAT32, "tf32", "float16", "bfloat16")
+_SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multiply them
+
+
+def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
+    """The precision that `dtype` asks for; None is float32.
+
+    Raises UsageError where there is none of that name, TargetError where the target has no
+    instructions for it, StageError where the stage changes nothing of what is computed.
+    """
+    precision = FLOAT32 if dtype is None else dtype
+    if precision not in PRECISIONS:
+        raise UsageError(f"dtype={dtype!r}: must be None or one of {', '.join(PRECISIONS)}")
+    if precision == FLOAT32:
+        return precision
+    if stage == "noopt":
+        raise StageError(f"dtype={dtype!r}: stage 'noopt' computes what the model says, in float32")
+    if spec.device != "cuda":
+        if precision == "tf32":
+            raise TargetError("dtype='tf32': only NVIDIA's GPUs from sm_80 on have it, no CPU")
+        return precision
+    arch = str(spec.fields["arch"])
+    if int((re.findall(r"\d+", arch) or ["0"])[0]) < _SINCE.get(precision, 0):
+        raise TargetError(
+            f"dtype={dtype!r}: GPUs have it from sm_{_SINCE[precision]} on, the target is {arch}"
+        )
+    return precision

@@ -1,0 +1,235 @@
+"""Targets: what a model is compiled for. Resolving one does not import TVM."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from needle_tvm.errors import TargetError, UsageError
+from needle_tvm.process.threads import available_cores, check_threads
+from needle_tvm.target import gpu, host, nvcc
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Target
+
+HOST = "host"  # mcpu of a target that means this very machine
+KINDS = ("cpu", "cuda")
+_LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
+_TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
+# What code for any processor of an architecture relies on: LLVM ends the process without the first,
+# and passes numbers in other registers than the C++ compiler's code without the others.
+_BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
+
+# What can be compiled for where no device can be asked: CUDA 13 knows nothing older. What a block
+# has of these without asking is the same for all: CUDA C++ Programming Guide, table "Technical
+# specifications per compute capability".
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+_SHARED, _THREADS, _REGISTERS, _WARP = 48 << 10, 1024, 65536, 32
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """A resolved target: `device` ("cpu" or "cuda"), and TVM's description as canonical JSON.
+
+    `index` is the GPU it was asked of, which the code does not depend on.
+    """
+
+    device: str
+    description: str
+    index: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """TVM's description; `mcpu` may still be "host"."""
+        return dict(json.loads(self.description))
+
+    @property
+    def threads(self) -> int:
+        """CPU threads the compiled code is scheduled for: 1 of what runs on a GPU."""
+        return int(self.fields.get("num-cores", 1))
+
+    @property
+    def missing(self) -> str:
+        """Why code for this target cannot be measured here; "" where it can be tried.
+
+        A processor is not looked at: what it lacks, candidates tell.
+        """
+        if self.device != "cuda":
+            return ""
+        found, arch = gpu.gpus(), str(self.fields["arch"])
+        if not found:
+            return gpu.why_none()
+        if len(found) <= self.index:
+            return f"this machine has {len(found)} CUDA devices"
+        here = found[self.index]
+        return "" if gpu.runs(arch, here) else f"this machine has {here.name} ({here.arch})"
+
+    def key(self) -> dict[str, Any]:
+        """What of this target decides which code is generated, for the cache key."""
+        fields = self.fields
+        if fields.get("mcpu") == HOST:
+            fields["host"] = host.identity()
+        if self.device == "cuda":
+            fields["nvcc"] = nvcc.version()
+        return fields
+
+    def resolved(self) -> dict[str, Any]:
+        """TVM's description, the host processor looked up. Raises TargetError where LLVM does not
+        know the processor or a feature, or has no code for them. Imports TVM."""
+        from needle_tvm._tvm import names as tvm_names
+
+        fields = self.fields
+        chosen = fields.get("mcpu") != HOST or {"mattr", "mtriple"} & set(fields)
+        if fields.get("mcpu") == HOST:
+            fields["mcpu"] = tvm_names.host_cpu()
+        if fields["kind"] == "llvm" and chosen:
+            _check_with_llvm(fields)
+        return fields
+
+    def to_tvm(self) -> Target:
+        """TVM's Target; the host processor is looked up here. Imports TVM."""
+        from needle_tvm._tvm import names as tvm_names
+
+        fields = self.resolved()
+        try:
+            return tvm_names.make_target(fields)
+        except ValueError as error:
+            raise TargetError(f"target {fields}: {error}") from error
+
+
+def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
+    """A TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
+
+    "cuda" is this machine's first GPU, "cuda:1" its second; "cuda:sm_90" is any GPU of that
+    architecture, whether there is one here or not. A description has "kind": "llvm" and may have
+    "mcpu" (LLVM's name of a processor), "mattr" (features to add or take away, as in "+avx2", of
+    `host.CPUINFO_NAMES`), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how
+    many threads code for a CPU is scheduled for, which "num-cores" says as well: by default as many
+    cores as this process may use.
+
+    Raises TargetError on an unknown target, on "cuda" where there is no such GPU, on a number of
+    threads that is not within 1..4096, and where `threads` and "num-cores" differ.
+    """
+    try:
+        cores = available_cores() if threads is None else check_threads(threads)
+        if isinstance(target, dict) and "num-cores" in target:
+            cores = check_threads(target["num-cores"], "target field num-cores")
+    except UsageError as error:
+        raise TargetError(str(error)) from None
+    if threads is not None and threads != cores:
+        raise TargetError(f"threads={threads}: the target says num-cores={cores}; give one of them")
+    if isinstance(target, dict):
+        return _from_description(target, cores)
+    if target == "cpu":
+        return _spec({"kind": "llvm", "mcpu": HOST, "num-cores": cores})
+    name, _, which = str(target).partition(":")
+    if name == "cuda":
+        if which.startswith("sm_"):
+            return _architecture(target, which)
+        if (which.isdecimal() and len(which) < 10) or target == "cuda":
+            return _present(target, int(which or 0))
+    raise TargetError(
+        f"target {target!r}: must be {' or '.join(KINDS)}, cuda:INDEX, cuda:ARCHITECTURE as in "
+        "cuda:sm_90, or an llvm description"
+    )
+
+
+def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
+    if target.get("kind") != "llvm":
+        raise TargetError(f"target kind {target.get('kind')!r}: only 'llvm' descriptions are taken")
+    unknown = [field for field in target if field not in _LLVM_FIELDS]
+    if unknown:
+        raise TargetError(
+            f"target field {unknown[0]!r}: must be one of {', '.join(sorted(_LLVM_FIELDS))}"
+        )
+    fields = {"mcpu": HOST, **target, "num-cores": cores}
+    for name in ("mcpu", "mtriple"):
+        if name in fields and not isinstance(fields[name], str):
+            raise TargetError(f"target field {name}={fields[name]!r}: must be a str")
+    if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
+        raise TargetError(
+            f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "
+            f"{' or '.join(_BASE)}, as in 'x86_64-linux-gnu'"
+        )
+    features = fields.get("mattr", [])
+    if not isinstance(features, (list, tuple)):
+        raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
+    for each in features:
+        # Others cannot be looked for where the code is loaded, and some LLVM has no code for.
+        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.CPUINFO_NAMES:
+            raise TargetError(
+                f"target field mattr: {each!r} must be + or - and one of "
+                f"{', '.join(host.CPUINFO_NAMES)}"
+            )
+    return _spec(fields)
+
+
+def _check_with_llvm(fields: dict[str, Any]) -> None:
+    """Raise TargetError for what LLVM does not know, before it prints, crashes or exits on it."""
+    from needle_tvm._tvm import names as tvm_names
+
+    mcpu, triple = fields["mcpu"], fields.get("mtriple")
+    if not tvm_names.is_known_cpu(mcpu, triple):
+        raise TargetError(f"target: LLVM knows no processor named {mcpu!r} {_of(triple)}")
+    features = fields.get("mattr", [])
+    every = {**fields, "mattr": [f"+{name[1:]}" for name in features]}
+    known = tvm_names.cpu_features(tvm_names.make_target(every))
+    unknown = [name for name in features if name[1:] not in known]
+    if unknown:
+        raise TargetError(f"target: LLVM knows no feature named {unknown[0][1:]!r} {_of(triple)}")
+    has = set(tvm_names.cpu_features(tvm_names.make_target(fields)))
+    base = _BASE.get((triple or platform.machine()).partition("-")[0], set())
+    lacking = sorted(base - has)
+    if lacking:
+        given = f"{mcpu!r} with {', '.join(features)}" if features else repr(mcpu)
+        raise TargetError(f"target: {given} lacks {lacking[0]}, without which there is no code")
+
+
+def _of(triple: str | None) -> str:
+    return "here" if triple is None else f"for {triple!r}"
+
+
+def _spec(fields: dict[str, Any]) -> TargetSpec:
+    return TargetSpec("cpu", json.dumps(fields, sort_keys=True))
+
+
+def _present(target: str, index: int) -> TargetSpec:
+    """The GPU of that index, described by what its driver says."""
+    found = gpu.gpus()
+    if not found:
+        raise TargetError(f"target {target!r}: {gpu.why_none()}")
+    if index >= len(found):
+        raise TargetError(f"target {target!r}: this machine has {len(found)} CUDA devices")
+    device = found[index]
+    return _cuda(
+        device.arch,
+        index,
+        max_threads_per_block=device.threads_per_block,
+        max_shared_memory_per_block=device.shared_bytes,
+        registers_per_block=device.registers,
+        thread_warp_size=device.warp,
+    )
+
+
+def _architecture(target: str, arch: str) -> TargetSpec:
+    if arch not in ARCHITECTURES:
+        raise TargetError(
+            f"target {target!r}: the architecture must be one of {', '.join(ARCHITECTURES)}"
+        )
+    return _cuda(
+        arch,
+        0,
+        max_threads_per_block=_THREADS,
+        max_shared_memory_per_block=_SHARED,
+        registers_per_block=_REGISTERS,
+        thread_warp_size=_WARP,
+    )
+
+
+def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
+    # The host's part launches kernels and does no arithmetic: code for any processor of its kind.
+    fields = {"kind": "cuda", "arch": arch, "host": {"kind": "llvm"}, **limits}
+    return TargetSpec("cuda", json.dumps(fields, sort_keys=True), index)

@@ -1,0 +1,264 @@
+"""Looking into functions: what they read and write, their loops, their twins in float64."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from needle_tvm._tvm.names import (
+    IRModule,
+    PrimFunc,
+    detect_linear_equation,
+    iter_affine_map,
+    module_pass,
+    relax,
+    s_tir,
+    sequential,
+    te,
+    tirx,
+    tvm,
+    tvm_ffi,
+)
+from needle_tvm.errors import TuningError
+from needle_tvm.tir.divisions import upward_divisions
+
+NARROW_FLOATS = ("float16", "bfloat16", "float32")
+
+
+def trace_fields(trace: Any) -> Any:
+    """A schedule's trace as plain JSON values, as TVM's databases write it."""
+    return _without_immediates(trace.as_json(remove_postproc=False))
+
+
+def _without_immediates(value: Any) -> Any:
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): _without_immediates(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_immediates(item) for item in value]
+    return value
+
+
+def static_shape(expr: Any) -> tuple[int, ...] | None:
+    """Shape of a Relax tensor expression; None where an extent is not a constant."""
+    extents = getattr(getattr(expr.ty, "shape", None), "values", None)
+    if extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    return tuple(int(extent) for extent in extents)
+
+
+def tensors_of(value: Any) -> list[tuple[tuple[Any, ...], str]]:
+    """Shape and dtype of each tensor of a Relax value, or of a list of tensor expressions. What is
+    not known stays an expression."""
+    if isinstance(value, list):
+        types = [(part.shape, part.dtype) for part in value]
+    else:
+        fields = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+        types = [(getattr(each.shape, "values", [each.shape]), each.dtype) for each in fields]
+    return [(tuple(map(_number, shape)), str(dtype)) for shape, dtype in types]
+
+
+def _number(extent: Any) -> Any:
+    known = extent if isinstance(extent, int) else simplified(extent)
+    return int(known) if isinstance(known, int | tirx.IntImm) else extent
+
+
+def written_dtype(block: Any) -> str:
+    """Element type of the buffer a schedulable block writes."""
+    return str(block.writes[0].source.dtype)
+
+
+def loads_in(block: Any) -> list[Any]:
+    """The loads in a block's body, each with its `source` and `indices`."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (tvm.ir.expr.TensorLoad, found.append), order="post")
+    return found
+
+
+def variables_of(expr: Any) -> set[Any]:
+    """The variables an index expression depends on."""
+    found: set[Any] = set()
+    tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.add), order="post")
+    return found
+
+
+def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
+    """The constant factors of `variables` in an index, and what is added; None where it is not
+    linear in them."""
+    *factors, added = detect_linear_equation(expr, list(variables)) or [None]
+    if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
+        return None
+    return [*map(int, factors), added]
+
+
+def inverse_of(
+    indices: Sequence[Any], extents: Mapping[Any, int]
+) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
+    """Where variables of these extents, from 0 on, give each value of `indices` once: what they are
+    at given values. None otherwise."""
+    ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
+    found = iter_affine_map.detect_iter_map(
+        list(indices),
+        ranges,
+        check_level="bijective",
+        simplify_trivial_iterators=False,
+    )
+    if not found.indices:
+        return None
+    return lambda values: dict(iter_affine_map.inverse_affine_iter_map(found.indices, list(values)))
+
+
+def nothing(shape: Sequence[int], dtype: str) -> te.Tensor:
+    """A tensor expression without elements: an extent of `shape` is 0."""
+    zero = tirx.const(0, dtype)
+    return te.compute([tirx.const(n, "int64") for n in shape], lambda *_: zero, name="nothing")
+
+
+def simplified(expr: Any) -> Any:
+    """An expression as TVM's rules simplify it."""
+    return tvm.sym.Analyzer().simplify(expr)
+
+
+NODES = SimpleNamespace(
+    load=tvm.ir.expr.TensorLoad,
+    store=tirx.BufferStore,
+    sblock=s_tir.SBlock,
+    realize=s_tir.SBlockRealize,
+    loop=tirx.For,
+    call=tvm.ir.expr.Call,
+    cast=tirx.Cast,
+    select=tirx.Select,
+    arithmetic=(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min),
+    comparisons=(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE),
+)
+
+
+def nodes_in(root: Any, kind: type) -> list[Any]:
+    """All nodes of one of the kinds in NODES under a function, statement or expression."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, found.append), order="post")
+    return found
+
+
+# Calls whose meaning hangs on the number of bits of what they are given.
+_FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "address_of", "fast_")
+
+
+def in_float64(module: IRModule) -> IRModule:
+    """The module with float64 in place of every narrower floating-point type.
+
+    Constants keep their values, integers and booleans their types. Raises ValueError naming a call
+    that cannot be carried out in another type.
+    """
+    described = json.loads(tvm.ir.save_json(module))
+    for node in described["nodes"]:
+        if node["type"] == "ir.Op" and any(part in node["data"] for part in _FIXED_WIDTH):
+            raise ValueError(f"{node['data']} cannot be carried out in float64")
+        if node["type"] == "ir.PrimType":
+            element, lanes, count = node["data"]["dtype"].partition("x")
+            if element in NARROW_FLOATS:
+                node["data"]["dtype"] = f"float64{lanes}{count}"
+    return tvm.ir.load_json(json.dumps(described))
+
+
+def calls_of(module: IRModule, name: str) -> list[str]:
+    """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
+    called: list[str] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir"):
+            called.append(expr.args[0].name_hint)
+
+    relax.analysis.post_order_visit(module[name], visit)
+    return called
+
+
+def estimate_flops(function: PrimFunc) -> int:
+    """Arithmetic operations of a PrimFunc by TVM's estimate, comparisons and padding included.
+
+    Raises TuningError where TVM cannot estimate its body.
+    """
+    try:
+        return int(s_tir.analysis.estimate_tir_flops(IRModule({"main": function})))
+    except (RuntimeError, ValueError, TypeError) as error:
+        last = (str(error).strip().splitlines() or ["no reason given"])[-1]
+        raise TuningError(f"work of a function: TVM cannot estimate it: {last}") from error
+
+
+def parameter_bytes(function: PrimFunc) -> list[int]:
+    """Size of each parameter of a PrimFunc. Raises TuningError where an extent is no number."""
+    sizes = []
+    for number, buffer in enumerate(function.params):
+        bits = int(tvm.DataType(str(buffer.dtype)).bits)
+        for extent in buffer.shape:
+            if not isinstance(extent, (int, tirx.IntImm)):
+                raise TuningError(
+                    f"work of a function: parameter {number} has an extent that is not a number: "
+                    f"{extent}"
+                )
+            bits *= int(extent)
+        sizes.append(-(-bits // 8))
+    return sizes
+
+
+def element_bytes(dtype: Any) -> int:
+    """Size of an element of a dtype, of booleans too as they lie in memory."""
+    return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
+
+
+def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
+    """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
+
+    This is the beginning of TVM's own pipeline up to the flattening of buffers, so that staging,
+    software pipelining, virtual threads and barriers are where the compiled kernel has them, but
+    vectorised and unrolled loops are still loops.
+
+    `select_branches`: choices between values that are loaded become branches, as they do in the end
+    of what is not vectorised. In what is to be vectorised yet, branches take the vectors apart.
+    """
+    passes = s_tir.transform
+    return sequential(
+        [
+            module_pass(upward_divisions),
+            passes.CanonicalizeLoop(),
+            passes.LowerCrossThreadReduction(),
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.LiftThreadBinding(),
+            passes.ManifestSharedMemoryLocalStage(),
+            passes.CompactBufferAllocation(),
+            passes.LowerAutoCopy(),
+            passes.UnifyThreadBinding(),
+            passes.LowerMatchBuffer(),
+            passes.StmtSimplify(),
+            passes.InjectPermutedLayout(),
+            passes.InjectSoftwarePipeline(),
+            passes.TransformMmaBufferLayout(),
+            passes.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            passes.InjectVirtualThread(),
+            passes.InjectDoubleBuffer(),
+            *([passes.RewriteUnsafeSelect()] if select_branches else []),
+            passes.ThreadSync("shared"),
+            passes.ThreadSync("shared.dyn"),
+            tirx.transform.StmtSimplify(),
+        ]
+    )(module)
+
+
+def prim_funcs(module: IRModule) -> dict[str, PrimFunc]:
+    """The module's PrimFuncs by name."""
+    return {
+        variable.name_hint: function
+        for variable, function in module.functions.items()
+        if isinstance(function, PrimFunc)
+    }
+
+
+def module_of(function: PrimFunc) -> IRModule:
+    """A module of one PrimFunc, called `main`."""
+    return IRModule({"main": function})

@@ -1,0 +1,139 @@
+"""Arithmetic of integers that are data, as NumPy has it: it wraps around, and ends no process.
+
+TVM takes integers for numbers without an end, as indices are, and tells LLVM that none overflows:
+`x + 1 > x` is true to it, and a product of int32 that becomes an int64 is one of int64. A
+processor's division by 0, and of the least integer by -1, is a signal. So what CPUs' code computes
+of data is a call of a function, which no simplification looks into and LLVM inlines. By 0 it gives
+0, and the least integer by -1 itself.
+
+They are in LLVM's language, and no expressions of TVM's, whose own floordiv repeats both operands:
+a few in each other took minutes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, Target, tirx, tvm, tvm_ffi
+from needle_tvm.tir import llvm
+from needle_tvm.tir.functions import NODES, nodes_in
+
+_KINDS = {
+    tirx.Add: "add",
+    tirx.Sub: "sub",
+    tirx.Mul: "mul",
+    tirx.FloorDiv: "floordiv",
+    tirx.FloorMod: "floormod",
+    tirx.Div: "truncdiv",
+    tirx.Mod: "truncmod",
+}
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_FUNCTION = re.compile(rf"needle_({'|'.join(_KINDS.values())})_(u?)int([0-9]+)_x([0-9]+)")
+
+
+def register() -> None:
+    """Have TVM know of what stands for the calls until loops are vectors. To be called once."""
+    for kind in _KINDS.values():
+        name = f"tirx.needle_{kind}"
+        for attribute, value in (
+            ("TVectorizable", True),
+            ("TCallEffectKind", tirx.CallEffectKind.Pure.value),
+            ("TScriptPrinterName", f"needle_{kind}"),
+        ):
+            tvm.ir.register_op_attr(name, attribute, value)
+        tirx.op.register_intrin_lowering(name, target="llvm", f=_called)
+
+
+def _called(call: Any) -> Any:
+    dtype = str(call.ty)
+    element, _, lanes = dtype.partition("x")
+    name = f"{call.op.name.removeprefix('tirx.')}_{element}_x{lanes or 1}"
+    return tirx.call_pure_extern(dtype, name, *call.args)
+
+
+def of_data(module: IRModule, target: Target | None = None) -> IRModule:
+    """The module in which no arithmetic of integers that are data, of any PrimFunc for a CPU, is
+    one of indices. `target` is theirs, if they do not name it."""
+    for variable, function in list(module.functions_items()):
+        if not isinstance(function, PrimFunc):
+            continue
+        if str((target or function.attrs["target"]).kind) == "llvm" and _reads(function.body):
+            body = function.body
+            for kind in _KINDS:
+                body = tvm_ffi.structural_map(body, (kind, _replaced))
+            if not body.same_as(function.body):
+                module.update_func(variable, function.with_body(body))
+    return module
+
+
+def _replaced(node: Any) -> Any:
+    """An operation, innermost first; itself where it is an index's, or of floats."""
+    dtype = str(node.ty)
+    if not dtype.startswith(("int", "uint")) or not (_reads(node.a) or _reads(node.b)):
+        return node
+    if isinstance(node, _DIVISIONS) and isinstance(node.b, tirx.IntImm) and int(node.b) > 0:
+        return node
+    return tirx.call_intrin(dtype, f"tirx.needle_{_KINDS[type(node)]}", node.a, node.b)
+
+
+def _reads(root: Any) -> bool:
+    """Whether there are integers under it that are read, or that floats become."""
+    return any(
+        str(node.ty).startswith(("int", "uint"))
+        for kind in (NODES.load, NODES.cast)
+        for node in nodes_in(root, kind)
+        if kind is NODES.load or str(node.value.ty).startswith(("float", "bfloat"))
+    )
+
+
+def with_definitions(module: IRModule) -> IRModule:
+    """The module whose functions bring along the IR of those they call."""
+    return llvm.defining(module, _FUNCTION, lambda called, _: "".join(map(_definition, called)))
+
+
+def _definition(function: re.Match[str]) -> str:
+    """The IR of a function of vectors, or of numbers for one lane."""
+    kind, unsigned, size, lanes = function.groups()
+    many = int(lanes) > 1
+    of, bits = (f"<{lanes} x {each}>" if many else each for each in (f"i{size}", "i1"))
+    zero, one, minus = (f"splat (i{size} {n})" if many else str(n) for n in (0, 1, -1))
+    if kind in ("add", "sub", "mul"):
+        lines = [f"%result = {kind} {of} %a, %b"]
+    else:
+        # %d is %b, or 1 where that is fatal: the quotient is then %a, to be multiplied by 0 or -1.
+        lines = [
+            f"%zero = icmp eq {of} %b, {zero}",
+            f"%minus = icmp eq {of} %b, {minus}" if not unsigned else "",
+            f"%fatal = or {bits} %zero, %{'zero' if unsigned else 'minus'}",
+            f"%d = select {bits} %fatal, {of} {one}, {of} %b",
+            f"%quotient = {'u' if unsigned else 's'}div {of} %a, %d",
+            f"%whole = mul {of} %quotient, %d",
+            f"%rest = sub {of} %a, %whole",
+        ]
+        quotient, rest = "%quotient", "%rest"
+        if kind.startswith("floor") and not unsigned:
+            lines += [
+                f"%inexact = icmp ne {of} %rest, {zero}",
+                f"%signs = xor {of} %rest, %d",
+                f"%apart = icmp slt {of} %signs, {zero}",
+                f"%above = and {bits} %inexact, %apart",
+                f"%less = sext {bits} %above to {of}",
+                f"%floor = add {of} %quotient, %less",
+                f"%more = select {bits} %above, {of} %d, {of} {zero}",
+                f"%modulus = add {of} %rest, %more",
+            ]
+            quotient, rest = "%floor", "%modulus"
+        if kind.endswith("mod"):
+            lines.append(f"%result = add {of} {rest}, {zero}")
+        else:
+            if not unsigned:
+                lines += [
+                    f"%negative = sub {of} {zero}, {quotient}",
+                    f"%signed = select {bits} %minus, {of} %negative, {of} {quotient}",
+                ]
+                quotient = "%signed"
+            lines.append(f"%result = select {bits} %zero, {of} {zero}, {of} {quotient}")
+    # Once in a program, whatever modules are linked that define the same.
+    head = f"define linkonce_odr {of} @{function[0]}({of} %a, {of} %b) alwaysinline {{"
+    return "\n".join([head, *lines, f"ret {of} %result", "}", ""])

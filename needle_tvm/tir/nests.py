@@ -1,0 +1,197 @@
+"""Blocks and the loop nests around them, made and changed without a schedule."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, s_tir, tirx, tvm, tvm_ffi
+from needle_tvm.tir.functions import nodes_in
+
+SPATIAL, REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
+
+
+def axis(name: str, extent: int, kind: int, dtype: str = "int64") -> Any:
+    """An axis of a block, over [0, extent)."""
+    domain = tvm.ir.Range(tirx.const(0, dtype), tirx.const(extent, dtype))
+    return tirx.IterVar(domain, tirx.Var(name, dtype), kind)
+
+
+def substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
+    """An expression or statement with other expressions in place of some variables."""
+    return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda var: values.get(var, var)))
+
+
+def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
+    """A tree with what `change` gives in place of every node of a kind, innermost first."""
+    return tvm_ffi.structural_map(root, (kind, change))
+
+
+def buffer(name: str, shape: Sequence[int], dtype: str, scope: str = "") -> Any:
+    return tirx.decl_buffer([tirx.const(n, "int64") for n in shape], dtype, name, scope=scope)
+
+
+def nest(
+    axes: Sequence[Any],
+    name: str,
+    store: Any,
+    start: Any = None,
+    annotations: Mapping[str, Any] | None = None,
+    where: Any = None,
+) -> Any:
+    """A block of one store, which `start` precedes in a reduction, with a loop for each axis.
+
+    The store is only carried out `where` that holds.
+    """
+    body = store if where is None else tirx.IfThenElse(where, store, None)
+    block = s_tir.SBlock(list(axes), [], [], name, body, start)
+    buffers = [load.source for load in nodes_in(store, tvm.ir.expr.TensorLoad)]
+    known = {each: each for each in [*buffers, store.buffer]}
+    reads, writes = s_tir.analysis.get_sblock_access_region(block, known)[:2]
+    if start is not None:
+        result = store.buffer
+        reads = [region for region in reads if not region.source.same_as(result)]
+    block = s_tir.SBlock(
+        list(axes), reads, writes, name, body, start, annotations=dict(annotations or {})
+    )
+    return _in_loops(axes, block)
+
+
+def _in_loops(axes: Sequence[Any], block: Any) -> Any:
+    loops = [tirx.Var(f"i_{each.var.name}", str(each.var.ty)) for each in axes]
+    body = s_tir.SBlockRealize(loops, True, block)
+    for variable, each in zip(reversed(loops), reversed(axes), strict=True):
+        body = tirx.For(variable, each.dom.min, each.dom.extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def with_root(function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) -> PrimFunc:
+    """The function with other nests in its root block, and `buffers` besides its own."""
+    realize = function.body
+    root = realize.block
+    body = tirx.SeqStmt(list(nests)) if len(nests) > 1 else nests[0]
+    allocated = [*root.alloc_buffers, *buffers]
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        body,
+        root.init,
+        allocated,
+        root.match_buffers,
+        root.annotations,
+    )
+    return function.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, block))
+
+
+def realize(values: Sequence[Any], block: Any) -> Any:
+    """A block at these values of its axes, without a condition."""
+    return s_tir.SBlockRealize(list(values), True, block)
+
+
+def renewed(block: Any) -> Any:
+    """A copy of a block with axes of its own."""
+    axes = [axis.var for axis in block.iter_vars]
+    return substitute(block, {var: tirx.Var(var.name, str(var.ty)) for var in axes})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two expressions are the same one of the same variables."""
+    return bool(tvm_ffi.structural_equal(one, other))
+
+
+def combined(
+    lanes: Any, where: Sequence[Any], count: int, combine: Callable[[Any, Any], Any]
+) -> Any:
+    """What the first `count` (a power of 2) elements of buffer row `lanes[where]` come to.
+
+    They are read as one vector, of which halves are combined: LLVM makes a detour by way of
+    integers for a vector that is stored and then read in parts.
+    """
+    dtype = str(lanes.dtype)
+    value = _vector(lanes, where, count)
+    bound = []
+    while count > 1:
+        whole = tirx.Var(f"v{count}", f"{dtype}x{count}")
+        count //= 2
+        low, high = range(count), range(count, 2 * count)
+        halves = [tirx.Shuffle([whole], list(half)) for half in (low, high)]
+        names = [
+            tirx.Var(f"{end}{count}", str(half.ty)) for end, half in zip("ab", halves, strict=True)
+        ]
+        bound += [(whole, value), *zip(names, halves, strict=True)]
+        value = combine(*names)
+    for name, given in reversed(bound):
+        value = tirx.Let(name, given, value)
+    return value
+
+
+def across(lanes: Any, where: Sequence[Any], count: int, reduction: str) -> Any:
+    """The same by one of LLVM's reductions of vectors, such as "fmaximum"."""
+    bits = str(lanes.dtype).removeprefix("float")
+    name = f"llvm.vector.reduce.{reduction}.v{count}f{bits}"
+    return tirx.call_llvm_pure_intrin(str(lanes.dtype), name, _vector(lanes, where, count))
+
+
+def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
+    first, step = tirx.const(0, "int64"), tirx.const(1, "int64")
+    at = [*where, tirx.Ramp(first, step, count)]
+    return lanes[tuple(at)]
+
+
+def loop(
+    extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
+) -> Any:
+    """A loop around the statement that `body` gives for its variable, of a kind of TVM's `ForKind`
+    in small letters; that statement alone where it would run once."""
+    start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
+    if extent == 1:
+        return body(start)
+    variable = tirx.Var("i", dtype)
+    return tirx.For(variable, start, count, tirx.ForKind[kind.upper()], body(variable))
+
+
+def region(buffer: Any, start: Sequence[Any], extents: Sequence[int]) -> Any:
+    """What a block writes: so many elements of a buffer along each axis."""
+    parts = zip(start, extents, strict=True)
+    return buffer[tuple(slice(first, first + count) for first, count in parts)]
+
+
+def written(
+    axes: Sequence[Any],
+    name: str,
+    body: Any,
+    writes: Any,
+    kept: Sequence[Any],
+    annotations: Mapping[str, Any],
+) -> Any:
+    """A block of any statement, which writes one region and keeps what it needs in buffers `kept`,
+    with a loop for each axis."""
+    known = {
+        load.source: load.source
+        for load in nodes_in(body, tvm.ir.expr.TensorLoad)
+        if not any(load.source.same_as(own) for own in kept)
+    }
+    block = s_tir.SBlock(list(axes), [], [], name, body)
+    reads = s_tir.analysis.get_sblock_access_region(block, known)[0]
+    notes = dict(annotations)
+    block = s_tir.SBlock(list(axes), reads, [writes], name, body, None, list(kept), None, notes)
+    return _in_loops(axes, block)
+
+
+def register_reduction(combine: Callable[[Any, Any], Any], start: Callable[[str], Any]) -> None:
+    """Tell TVM of a reduction, so that `rfactor` and several threads can share it out.
+
+    `combine(a, b)` of two values is associative, and `start(dtype)` its neutral element. Both are
+    asked for every dtype that TVM meets, and must give what a block would say in just that form.
+    """
+    register = tvm.get_global_func("s_tir.schedule.RegisterReducer")
+    given = [
+        tvm_ffi.convert(lambda a, b: [combine(a[0], b[0])]),
+        tvm_ffi.convert(lambda values: [start(str(values[0].ty))]),
+    ]
+    for function in given:  # TVM would let go of them after Python's end, and crash
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    register(1, *given)

@@ -1,0 +1,114 @@
+"""What a tensor expression reads: only its operands, and inside of them.
+
+Compiled code checks no bounds: a read far outside ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import te, tirx, tvm
+from needle_tvm.tir.functions import NODES, linear_in, nodes_in
+from needle_tvm.words import counted
+
+
+def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
+    """What is wrong with the reads of tensor expressions, in words; None where nothing is seen.
+
+    A read is said to be wrong where it is certain: at some point of the loops a linear index is
+    outside, or at each point another one. What is read under a condition, or where another tensor
+    says, may be right.
+    """
+    inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
+    found, waiting = set(), [tensor.op for tensor in results]
+    while waiting:
+        operation = waiting.pop()
+        if operation in found:
+            continue
+        found.add(operation)
+        waiting += [tensor.op for tensor in operation.input_tensors]
+        if isinstance(operation, te.PlaceholderOp) and operation not in inputs:
+            return f"reads {operation.name}, which is none of its inputs"
+        outside = _outside(operation, inputs) if isinstance(operation, te.ComputeOp) else None
+        if outside:
+            return outside
+    return None
+
+
+def flat(operands: Sequence[Any]) -> list[Any]:
+    """Tensors, and those in tuples of them."""
+    parts = ([each] if isinstance(each, te.Tensor) else flat(each) for each in operands)
+    return [tensor for part in parts for tensor in part]
+
+
+def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
+    """A read outside of a tensor that an operation surely makes."""
+    ranges: dict[Any, tuple[int, int]] = {}
+    analyzer = tvm.sym.Analyzer()
+    for axis in (*operation.axis, *operation.reduce_axis):
+        low, extent = axis.dom.min, axis.dom.extent
+        if not isinstance(low, tirx.IntImm) or not isinstance(extent, tirx.IntImm):
+            return None
+        if int(extent) <= 0:  # nothing is read
+            return None
+        ranges[axis.var] = int(low), int(low) + int(extent) - 1
+        analyzer.bind(axis.var, axis.dom)
+    for source, *indices in _unconditional(operation.body):
+        for number, (index, extent) in enumerate(zip(indices, source.shape, strict=True)):
+            if not isinstance(extent, tirx.IntImm) or _loads(index):
+                continue
+            low, high, exact = _bounds(index, ranges, analyzer)
+            size = int(extent)
+            if low >= size or high < 0 or (exact and (low < 0 or high >= size)):
+                place = inputs.get(source.op)
+                name = source.op.name if place is None else f"input {place}"
+                return (
+                    f"reads {name} at {low} to {high} along axis {number}, where it has "
+                    f"{counted(size, 'element')}"
+                )
+    return None
+
+
+def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:
+    """Least and largest value of an index, and whether it takes both."""
+    linear = linear_in(index, list(ranges))
+    if linear is None or not isinstance(linear[-1], tirx.IntImm):
+        bound = analyzer.const_int_bound(analyzer.simplify(index))
+        return int(bound.min_value), int(bound.max_value), False
+    *factors, added = linear
+    ends = [
+        sorted((factor * low, factor * high))
+        for factor, (low, high) in zip(factors, ranges.values(), strict=True)
+    ]
+    return (
+        int(added) + sum(least for least, _ in ends),
+        int(added) + sum(most for _, most in ends),
+        True,
+    )
+
+
+_LOAD, _IF = (tvm.ir.Op.get(name) for name in ("te.tensor_load", "prim.if_then_else"))
+
+
+def _loads(root: Any) -> list[Any]:
+    return [call for call in nodes_in(root, NODES.call) if call.op == _LOAD]
+
+
+def _unconditional(body: Any) -> list[Sequence[Any]]:
+    """The tensor and the indices of each load of a body that no condition stands before."""
+    conditions = [
+        *nodes_in(body, NODES.select),
+        *nodes_in(body, tirx.And),
+        *nodes_in(body, tirx.Or),
+        *(call for call in nodes_in(body, NODES.call) if call.op == _IF),
+        *(each for each in nodes_in(body, tirx.Reduce) if not _always(each)),
+    ]
+    under = {load for condition in conditions for load in _loads(condition)}
+    return [load.args for load in _loads(body) if load not in under]
+
+
+def _always(reduction: Any) -> bool:
+    """Whether a reduction takes in all of its elements."""
+    condition = reduction.condition
+    return isinstance(condition, tirx.IntImm) and bool(int(condition))

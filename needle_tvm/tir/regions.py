@@ -1,0 +1,218 @@
+"""Statements of lowered functions: loop nests, buffers over memory, parallel regions of many.
+
+TVM's code generator for CPUs knows three pragmas for a region (`codegen_cpu.cc`): at a launch point
+the pool is woken, parallel loops inside are shared out among the threads that came, and all of them
+wait for each other where a statement with a barrier ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
+from needle_tvm.tir.functions import lowered_loops, module_of
+
+_LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+_FUNCTION = 12  # instructions of exp and the like
+_POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
+_FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
+
+
+def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, list[Any]]:
+    """A scheduled function with loops over flat buffers, and the statements its body is a list of.
+
+    All its variables are new, so that it can stand beside another copy in one function.
+    """
+    with target:
+        module = module_of(function.with_attr("global_symbol", "main"))
+        lowered = lowered_loops(module, select_branches=False)["main"]
+    lowered = s_tir.renew_defs(lowered)
+    body = lowered.body
+    return lowered, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def is_view(statement: Any) -> bool:
+    """Whether a statement declares a buffer over memory that is already there."""
+    return isinstance(statement, tirx.DeclBuffer)
+
+
+def is_shared_allocation(statement: Any) -> bool:
+    """Whether a statement allocates a buffer that is not meant to live in registers."""
+    return isinstance(statement, tirx.AllocBuffer) and statement.buffer.scope() != "local"
+
+
+def is_parallel(statement: Any) -> bool:
+    """Whether a statement is a parallel loop with no parallel loop inside."""
+    if not isinstance(statement, tirx.For) or statement.kind != tirx.ForKind.PARALLEL:
+        return False
+    return is_serial(statement.body)
+
+
+def is_serial(statement: Any) -> bool:
+    """Whether there is no parallel loop in a statement."""
+    loops = _found(statement, tirx.For)
+    return all(loop.kind != tirx.ForKind.PARALLEL for loop in loops)
+
+
+def is_serial_loop(statement: Any) -> bool:
+    return isinstance(statement, tirx.For) and is_serial(statement)
+
+
+def in_sequence(statements: Sequence[Any]) -> Any:
+    return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
+
+
+def serial(nest: Any) -> Any:
+    """A nest as one thread runs it."""
+    if not is_parallel(nest):
+        return nest
+    return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
+
+
+def instructions(statement: Any, lanes: int) -> int:
+    """About how many instructions a statement comes to: its loads, stores and function calls.
+
+    A vectorised loop takes one for each `lanes` iterations, a function such as exp a dozen. A loop
+    whose extent is no number counts once, and so does what is only done under a condition.
+    """
+    count, pending = 0, [(statement, 1)]
+    while pending:
+        item, times = pending.pop()
+        if isinstance(item, tirx.For):
+            extent = int(item.extent) if isinstance(item.extent, tirx.IntImm) else 1
+            if item.kind == tirx.ForKind.VECTORIZED:
+                extent = -(-extent // lanes)
+            pending.append((item.body, times * extent))
+        elif isinstance(item, tirx.SeqStmt):
+            pending += [(each, times) for each in item.seq]
+        elif isinstance(item, tirx.IfThenElse):
+            pending += [(each, times) for each in (item.then_case, item.else_case) if each]
+        elif isinstance(item, tirx.AttrStmt):
+            pending.append((item.body, times))
+        elif isinstance(item, tirx.BufferStore):
+            calls = len(_found(item.value, tvm.ir.expr.Call))
+            loads = len(_found(item.value, tvm.ir.expr.TensorLoad))
+            count += times * (1 + loads + _FUNCTION * calls)
+    return count
+
+
+def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
+    """The buffers a statement touches, and those among them it writes.
+
+    None where it also uses their addresses, so that it cannot be told; and where it may end with an
+    error: the other threads would wait for it for ever.
+    """
+    calls = _found(statement, tvm.ir.expr.Call)
+    if any(call.op in (*_POINTERS, *_FALLIBLE) for call in calls):
+        return None
+    if _found(statement, tirx.AssertStmt):
+        return None
+    written = {store.buffer for store in _found(statement, tirx.BufferStore)}
+    variables = _found(statement, tvm.ir.Var)
+    return {each for each in variables if tirx.is_buffer_var(each)} | written, written
+
+
+def memory_of(view: Any) -> Any:
+    """The buffer whose memory a declared view lies over; None where it is anything else."""
+    data = view.data
+    if isinstance(data, tvm.ir.expr.Call) and data.op == _POINTERS[0]:
+        return data.args[0]
+    return None
+
+
+def size_of(buffer: Any) -> tuple[int, str] | None:
+    """Number of elements of a buffer, and their dtype; None where an extent is no number, or its
+    first element's place, as in buffers that an op has written statements over."""
+    if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
+        return None
+    size = 1
+    for extent in buffer.shape:
+        if not isinstance(extent, (int, tirx.IntImm)):
+            return None
+        size *= int(extent)
+    return size, str(buffer.dtype)
+
+
+def new_buffer(name: str, shape: Sequence[int], dtype: str) -> Any:
+    return tirx.decl_buffer(list(shape), dtype, name, layout=None)
+
+
+def declared_over(buffer: Any, memory: Any) -> Any:
+    """A statement that makes `buffer` a view of all of `memory`, which has its dtype."""
+    return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
+
+
+def placed_in(nest: Any, places: Mapping[Any, tuple[Any, int]]) -> Any:
+    """A nest with some buffers of one axis as parts of others: (the other, the first element).
+
+    Loads and stores name the other buffer itself. A view declared over an address inside of it
+    would be memory of its own to TVM's code generator, which then lets LLVM carry out what is done
+    to two parts that overlap, or to a part twice, in any order.
+    """
+
+    def load(node: Any) -> Any:
+        if node.source not in places:
+            return node
+        memory, offset = places[node.source]
+        (index,) = node.indices
+        return memory[index + offset]
+
+    def store(node: Any) -> Any:
+        if node.buffer not in places:
+            return node
+        memory, offset = places[node.buffer]
+        (index,) = node.indices
+        return tirx.BufferStore(memory, node.value, [index + offset])
+
+    nest = tvm_ffi.structural_map(nest, (tvm.ir.expr.TensorLoad, load))
+    return tvm_ffi.structural_map(nest, (tirx.BufferStore, store))
+
+
+def region_function(
+    parameters: Sequence[Any], declarations: Sequence[Any], phases: Sequence[Sequence[Any]]
+) -> PrimFunc:
+    """A function of one parallel region; the threads wait for each other between the phases.
+
+    A phase is a list of nests. One that is not parallel runs on one thread; phases of such alone at
+    the beginning and the end run before the other threads are woken and when they are done.
+    """
+    shared = [n for n, phase in enumerate(phases) if any(is_parallel(nest) for nest in phase)]
+    first, end = (shared[0], shared[-1] + 1) if shared else (len(phases), len(phases))
+    body = list(declarations)
+    for phase in phases[:first]:
+        body += phase
+    if shared:
+        region = [
+            _phase(phase, waits=number + 1 < end)
+            for number, phase in enumerate(phases[:end])
+            if number >= first
+        ]
+        body.append(_pragma(_LAUNCH, in_sequence(region)))
+    for phase in phases[end:]:
+        body += phase
+    # TVM's passes on the graph look into functions, and expect the block that all begin with.
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(body)))
+    function = PrimFunc(list(parameters), root)
+    return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
+
+
+def _phase(nests: Sequence[Any], waits: bool) -> Any:
+    together = in_sequence([nest if is_parallel(nest) else _on_one_thread(nest) for nest in nests])
+    return _pragma(_BARRIER, together) if waits else together  # a region's end waits anyway
+
+
+def _on_one_thread(nest: Any) -> Any:
+    # Not a loop of one iteration: passes take such a loop away, and then every thread would do it.
+    turn = tirx.Var("turn", "int32")
+    return tirx.For(turn, 0, 2, tirx.ForKind.PARALLEL, tirx.IfThenElse(turn == 0, nest, None))
+
+
+def _pragma(name: str, body: Any) -> Any:
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), name, tirx.IntImm("int32", 1), body)
+
+
+def _found(root: Any, kind: type) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, found.append), order="post")
+    return found

@@ -1,0 +1,152 @@
+"""What a function on loops tells of itself: its arrays, its precision, what its integers may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from needle_tvm._tvm.names import PrimFunc, tirx
+from needle_tvm.artifact.tolerance import accumulated_tolerance
+from needle_tvm.errors import TuningError
+from needle_tvm.kernels.dense.gpu_tensor_core import TF32
+from needle_tvm.tir.functions import NODES, nodes_in, written_dtype
+from needle_tvm.tune.gate.gate import Parameter, is_float
+
+# Calls that jump where their argument passes a certain value.
+_STEPS = ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "truncmod", "floormod")
+
+_PLAIN, _CLAMPED, _COMPUTED = "plain", "clamped", "computed"  # an index made of what was loaded
+
+
+def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
+    """The function's arrays in its order. Raises TuningError where a shape is not fixed, or where
+    it writes none of them."""
+    written = [store.buffer for store in nodes_in(function, NODES.store)]
+    found = []
+    for each in function.params:
+        if not all(isinstance(extent, tirx.IntImm) for extent in each.shape):
+            raise TuningError(f"parameter {each.name!r}: its shape {each.shape} is not fixed")
+        output = any(buffer.same_as(each) for buffer in written)
+        shape = tuple(int(extent) for extent in each.shape)
+        found.append(Parameter(str(each.name), shape, str(each.dtype), output))
+    if not any(each.output for each in found):
+        raise TuningError("the function writes none of its parameters")
+    return tuple(found)
+
+
+def tolerance(function: PrimFunc) -> float:
+    """Allowed difference of the function's results, from its dtypes and the lengths of its sums."""
+    stores = nodes_in(function, NODES.store)
+    dtypes = {str(store.buffer.dtype) for store in stores}
+    sums = []
+    blocks = nodes_in(function, NODES.sblock)
+    for block in blocks:
+        terms = 1
+        for axis in block.iter_vars:
+            if axis.iter_type == tirx.IterVar.CommReduce and isinstance(
+                axis.dom.extent, tirx.IntImm
+            ):
+                terms *= int(axis.dom.extent)
+        if terms > 1:
+            sums.append((written_dtype(block), terms))
+    if not any(block.iter_vars for block in blocks):  # loops an op wrote itself
+        steps = math.prod(_fixed(loop.extent) for loop in nodes_in(function, NODES.loop))
+        sums += [(dtype, steps) for dtype in dtypes]
+    return accumulated_tolerance(dtypes, sums)
+
+
+def decides(function: PrimFunc) -> bool:
+    """Whether the function's results may jump where a rounded number passes a certain value."""
+    for kind in NODES.comparisons:
+        if any(_is_float(node.a) for node in nodes_in(function, kind)):
+            return True
+    casts = nodes_in(function, NODES.cast)
+    if any(_is_float(node.value) and not _is_float(node) for node in casts):
+        return True
+    calls = nodes_in(function, NODES.call)
+    return any(_is_float(node) and _named(node, _STEPS) for node in calls)
+
+
+def multiplied_dtypes(function: PrimFunc) -> set[str]:
+    """Types of numbers of one type that are multiplied with each other, as they lie in memory.
+
+    What is widened first counts as what it was: that is what a tensor core reads.
+    """
+    found = set()
+    products = [node for node in nodes_in(function, tirx.Mul) if _is_float(node)]
+    for product in products:
+        stored = {str(_narrow(factor).ty) for factor in (product.a, product.b)}
+        if len(stored) == 1:
+            found |= stored
+    return found
+
+
+def multiplies_tf32(function: PrimFunc) -> bool:
+    """Whether factors are tf32 in float32's memory. Only what was rounded to it is given to such a
+    function: of other numbers tensor cores leave bits out, which nothing else does."""
+    return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
+
+
+def _narrow(expr: Any) -> Any:
+    while isinstance(expr, NODES.cast):
+        expr = expr.value
+    return expr
+
+
+def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
+    """(lowest, first beyond) of what each integer input may hold without pointing out of an array.
+
+    An input that is an index as it stands takes all of the axis it points along, one that is
+    clamped to the axis as many below zero, too. Where one is computed with in another way, all are
+    0 or 1, and 0 alone where the axis has no more. No ranges where nothing is an index.
+    """
+    accesses = nodes_in(function, NODES.load) + nodes_in(function, NODES.store)
+    extents: list[int] = []
+    forms: set[str] = set()
+    for access in accesses:
+        buffer = access.source if hasattr(access, "source") else access.buffer
+        for index, extent in zip(access.indices, buffer.shape, strict=True):
+            if nodes_in(index, NODES.load):
+                extents.append(_fixed(extent))
+                forms.add(_form(index, _fixed(extent)))
+    if not extents:
+        return {}
+    limit = max(1, min(extents))
+    signed, most = (limit if forms == {_CLAMPED} else 0), limit
+    if _COMPUTED in forms:
+        most = min(limit, 2)
+    ranges = {}
+    for each in parameters_of(function):
+        if not each.output and not is_float(each.dtype):
+            kind = np.dtype(each.dtype)
+            largest = 1 if kind == np.bool_ else int(ml_dtypes.iinfo(kind).max)
+            low = -min(signed, largest) if kind.kind == "i" else 0
+            ranges[each.name] = (low, min(most, largest + 1))
+    return ranges
+
+
+def _form(index: Any, extent: int) -> str:
+    """How an index is made from what was loaded."""
+    if isinstance(index, tirx.Max) and isinstance(index.a, tirx.Min):
+        if _fixed(index.a.b) == extent - 1 and isinstance(index.b, tirx.IntImm):
+            return _CLAMPED
+    while isinstance(index, NODES.cast):
+        index = index.value
+    return _PLAIN if isinstance(index, NODES.load) else _COMPUTED
+
+
+def _fixed(extent: Any) -> int:
+    return int(extent) if isinstance(extent, tirx.IntImm) else 1
+
+
+def _is_float(expr: Any) -> bool:
+    return "float" in str(expr.ty)
+
+
+def _named(call: Any, parts: Sequence[str]) -> bool:
+    name = str(getattr(call.op, "name", "")).rpartition(".")[2]
+    return name in parts

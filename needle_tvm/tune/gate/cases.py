@@ -1,0 +1,130 @@
+"""Inputs to try a function with: ordinary ones, and those at the edges of what arithmetic does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
+
+SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
+# In order of what is to be had first where there is not room or time for all.
+CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
+
+_SPECIALS = (np.nan, np.inf, -np.inf)
+_TF32 = np.uint32(0xFFFFE000)  # the bits that tf32 has of float32's
+_ZERO_SHARE = 0.25  # of the values, of each sign
+_FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the exponent's range
+
+
+def ordinary(
+    parameters: Sequence[Parameter],
+    ranges: Mapping[str, tuple[int, int]],
+    seed: Sequence[int],
+    *,
+    tf32: bool = False,
+) -> list[Array]:
+    """Standard normal values for the inputs; integers within their range.
+
+    `ranges` has (lowest, first beyond) of integer inputs by name; 0 and 1 where it has none. Of
+    `tf32` every float32 input is a number of that type.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for each in parameters:
+        if each.output:
+            continue
+        dtype = np.dtype(each.dtype)
+        if is_float(each.dtype):
+            array = rng.standard_normal(each.shape, np.float32)
+            if tf32:
+                array = (array.view(np.uint32) & _TF32).view(np.float32)
+            array = array.astype(dtype)
+        else:
+            array = rng.integers(*ranges.get(each.name, (0, 2)), each.shape).astype(dtype)
+        arrays.append(aligned_copy(np.asarray(array)))
+    return arrays
+
+
+def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
+    """All floating-point inputs times 2**exponent, which rounds nothing."""
+    return [
+        aligned_copy(np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
+        if is_float(a.dtype.name)
+        else a
+        for a in arrays
+    ]
+
+
+def exponents(parameters: Sequence[Parameter]) -> list[int]:
+    """Powers of two to scale a function's inputs by, the greatest first."""
+    floats = [np.dtype(each.dtype) for each in parameters if is_float(each.dtype)]
+    if not floats:
+        return []
+    most = min(int(ml_dtypes.finfo(dtype).maxexp) for dtype in floats)
+    return sorted({1, 2, *(max(1, int(most * part)) for part in _FRACTIONS)}, reverse=True)
+
+
+def zeros(arrays: Sequence[Array], seed: Sequence[int]) -> list[Array]:
+    """The inputs with +0.0 and -0.0 strewn among them."""
+    rng = np.random.default_rng(seed)
+    mixed = []
+    for array in arrays:
+        copy = aligned_copy(array)
+        if is_float(array.dtype.name):
+            draw = rng.random(array.shape)
+            copy[draw < 2 * _ZERO_SHARE] = 0.0
+            copy[draw < _ZERO_SHARE] = -0.0
+        mixed.append(copy)
+    return mixed
+
+
+def special(arrays: Sequence[Array], seed: Sequence[int]) -> list[list[Array]]:
+    """The inputs with a NaN and both infinities in each, and as a second choice in one alone.
+
+    The first leaves nothing finite where a single sum goes over all of an input. The second has
+    them in the largest input, often the weight, where each meets one column of the result.
+    """
+    floats = [i for i, a in enumerate(arrays) if is_float(a.dtype.name) and a.size]
+    if not floats:
+        return []
+    largest = max(floats, key=lambda i: arrays[i].size)
+    return [_strewn(arrays, floats, seed), _strewn(arrays, [largest], seed)]
+
+
+def _strewn(arrays: Sequence[Array], places: Sequence[int], seed: Sequence[int]) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    strewn = list(arrays)
+    for order, i in enumerate(places):
+        copy = aligned_copy(arrays[i])
+        where = rng.choice(copy.size, min(copy.size, len(_SPECIALS)), replace=False)
+        values = np.roll(np.array(_SPECIALS), order)[: len(where)]
+        copy.reshape(-1)[where] = values.astype(copy.dtype)
+        strewn[i] = copy
+    return strewn
+
+
+def perturbed(arrays: Sequence[Array], seed: Sequence[int]) -> tuple[list[Array], float]:
+    """The inputs in float64, each number off by up to its dtype's epsilon, relatively; and that
+    epsilon, the largest of them, 0 where no input has one."""
+    rng = np.random.default_rng(seed)
+    result: list[Any] = []
+    most = 0.0
+    for array in arrays:
+        if not is_float(array.dtype.name):
+            result.append(array)
+            continue
+        eps = float(ml_dtypes.finfo(array.dtype).eps)
+        most = max(most, eps)
+        noise = 1 + eps * rng.uniform(-1, 1, array.shape)
+        result.append(aligned_copy(array.astype(np.float64) * noise))
+    return result, most
+
+
+def widened(arrays: Sequence[Array]) -> list[Array]:
+    """Floating-point inputs as float64."""
+    return [aligned_copy(a.astype(np.float64)) if is_float(a.dtype.name) else a for a in arrays]

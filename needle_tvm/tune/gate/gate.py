@@ -1,0 +1,341 @@
+"""Whether a candidate's results are right: files of worked cases, and the comparison with them.
+
+`measure.prepare` writes a gate, a folder with inputs and the results expected for them; `Gate`
+reads it and holds a candidate to it. Checking needs NumPy alone, no TVM, so that the candidate may
+as well run on another machine. All arrays are .npy files, mapped into memory as they are needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from needle_tvm.errors import TuningError
+from needle_tvm.process import atomic
+from needle_tvm.runtime.memory import ALIGNMENT, aligned_copy
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[list[Array], list[Array]], object]  # inputs, and outputs to write into
+
+ORDINARY = "ordinary"  # the case that is timed; every gate has it
+_FACTS = "gate.json"
+_FORMAT = 1
+_GUARD = 16 << 10  # bytes before and after a result: a row too far is noticed
+_UNWRITTEN = 0xFF  # each byte of a result beforehand: a NaN no arithmetic gives
+_RUNS = 2  # of the ordinary case: what two threads race for may come out right once
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One of a function's arrays; `output` where the function writes it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    output: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output must be in one case.
+
+    `values` are float64 (integers and booleans as they are). An element may lie up to
+    `tolerance * scale` from its value; NaNs and infinities must be the same. Where an
+    `alternatives` array has another value, that one will do as well: rounding decides there which
+    of two right answers comes out.
+    """
+
+    values: Array
+    scale: float
+    tolerance: float
+    alternatives: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`difference` is the largest over all cases, relative to the scale of the case; infinite for
+    a NaN or infinity out of place. `wrong` is one line, empty when all is right."""
+
+    difference: float
+    wrong: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the candidate may be used."""
+        return not self.wrong
+
+
+class Gate:
+    """The cases in a folder that a `Writer` has written.
+
+    `facts` says how they came about: "tolerance" (relative, the widest of all outputs),
+    "reference" ("float64", or the dtype the expected results were computed in), "seed", and
+    "left_out" ({case: reason}).
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.facts = dict(facts)
+        self.parameters = tuple(
+            Parameter(each["name"], tuple(each["shape"]), each["dtype"], each["output"])
+            for each in facts["parameters"]
+        )
+        self.cases: tuple[str, ...] = tuple(facts["cases"])
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Gate:
+        """The gate in a folder. Raises TuningError where there is none that can be read."""
+        path = Path(folder) / _FACTS
+        try:
+            facts = json.loads(path.read_text())
+            if facts["format"] != _FORMAT:
+                raise ValueError(f"format {facts['format']!r}, this needle reads {_FORMAT}")
+            return cls(Path(folder), facts)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TuningError(f"{path}: is no readable gate ({error})") from error
+
+    def inputs(self, case: str) -> list[Array]:
+        """A case's inputs, 64-byte aligned; what is written to them does not reach the files."""
+        return [
+            _read(self.folder / f"{case}.{i}.npy", each.dtype, "c")
+            for i, each in enumerate(self.parameters)
+            if not each.output
+        ]
+
+    def outputs(self) -> list[Guarded]:
+        """Memory for one call's results."""
+        return [Guarded(each.shape, each.dtype) for each in self.parameters if each.output]
+
+    def arguments(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """Inputs and outputs in the order in which the function takes them."""
+        remaining = {False: iter(inputs), True: iter(outputs)}
+        return [next(remaining[each.output]) for each in self.parameters]
+
+    def check(self, call: Call) -> Verdict:
+        """Run every case through `call` and compare, up to the first that is wrong.
+
+        `call` is given C-contiguous arrays, 64-byte aligned. What it raises passes through.
+        """
+        worst = 0.0
+        for case in (*self.cases, *[ORDINARY] * (_RUNS - 1)):
+            inputs, outputs = self.inputs(case), self.outputs()
+            call(inputs, [each.array for each in outputs])
+            verdict = self.compare(case, inputs, outputs)
+            worst = max(worst, verdict.difference)
+            if not verdict.passed:
+                return Verdict(worst, verdict.wrong)
+        return Verdict(worst)
+
+    def compare(self, case: str, inputs: Sequence[Array], outputs: Sequence[Guarded]) -> Verdict:
+        """What a call has left in the arrays it was given for a case."""
+        worst = 0.0
+        names = [p.name for p in self.parameters if not p.output]
+        kept = self.inputs(case)
+        for name, array, before in zip(names, inputs, kept, strict=True):
+            if not np.array_equal(_bytes(array), _bytes(before)):
+                return Verdict(math.inf, f"{case}: input {name!r} was changed")
+        for number, output in enumerate(outputs):
+            where = f"{case}: output {number}"
+            if output.spilled():
+                return Verdict(math.inf, f"{where}: memory outside of it was written")
+            expected = self._expected(case, number)
+            difference, bad = compare(expected, output.array)
+            worst = max(worst, difference)
+            bad = np.asarray(bad | output.surely_unwritten())
+            if bad.any():
+                return Verdict(worst, f"{where} {_describe(expected, output, bad)}")
+        return Verdict(worst)
+
+    def _expected(self, case: str, number: int) -> Expected:
+        facts = self.facts["cases"][case][number]
+        dtype = [each.dtype for each in self.parameters if each.output][number]
+        wide = "float64" if is_float(dtype) else dtype
+        names = _files(case, number, *[None] * (1 + facts["alternatives"]))
+        values, *alternatives = (_read(self.folder / name, wide, "r") for name in names)
+        return Expected(values, facts["scale"], facts["tolerance"], tuple(alternatives))
+
+
+class Guarded:
+    """Memory for one result, filled so that it shows what was written, with a guard on each side.
+
+    `array` is the result, 64-byte aligned; nothing but it may be written.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: str) -> None:
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        memory = np.empty(nbytes + 2 * _GUARD + ALIGNMENT, np.uint8)
+        start = _GUARD + -(memory.ctypes.data + _GUARD) % ALIGNMENT
+        memory.fill(_UNWRITTEN)
+        self._before, self._after = memory[:start], memory[start + nbytes :]
+        self.array: Array = np.ndarray(tuple(shape), kind, memory, start)
+        if not nbytes:
+            self.array = aligned_copy(self.array)
+        elif kind.kind == "i":
+            self.array[...] = np.iinfo(kind).max
+
+    def spilled(self) -> bool:
+        """Whether memory beside the result was written."""
+        return bool((self._before != _UNWRITTEN).any() or (self._after != _UNWRITTEN).any())
+
+    def unwritten(self) -> Array:
+        """Where the result is as it was beforehand; an integer may have got this very value."""
+        if not self.array.size:
+            return np.zeros(self.array.shape, bool)
+        if self.array.dtype.kind == "i":
+            return np.asarray(self.array == np.iinfo(self.array.dtype).max)
+        each = self.array.view(np.uint8).reshape(*self.array.shape, -1) if self.array.ndim else None
+        if each is None:
+            return np.asarray((_bytes(self.array) == _UNWRITTEN).all())
+        return np.asarray((each == _UNWRITTEN).all(axis=-1))
+
+    def surely_unwritten(self) -> Array:
+        """As `unwritten`, of floating-point numbers alone: arithmetic gives no such NaN."""
+        if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
+            return np.zeros((), bool)
+        return self.unwritten()
+
+
+def is_float(dtype: str) -> bool:
+    """Whether this is a floating-point dtype, bfloat16 among them."""
+    kind = np.dtype(dtype)
+    return kind.kind == "f" or kind == ml_dtypes.bfloat16
+
+
+def compare(expected: Expected, found: Array) -> tuple[float, Array]:
+    """(largest difference relative to the scale, where `found` is wrong).
+
+    The scale is one number for the whole output, not each element's own magnitude: a sum that
+    cancels to nearly nothing has still picked up the roundings of its large terms.
+    """
+    with np.errstate(all="ignore"):
+        good, gap = _close(expected, expected.values, found)
+        for alternative in expected.alternatives:
+            if good.all():
+                break
+            also, its_gap = _close(expected, alternative, found)
+            gap = np.where(also & ~good, its_gap, gap)
+            good |= also
+    bad = ~good
+    finite = np.isfinite(gap)
+    if (bad & ~finite).any():
+        return math.inf, bad
+    worst = float(np.where(finite, gap, 0).max(initial=0.0))
+    if worst == 0:
+        return 0.0, bad
+    return (worst / expected.scale if expected.scale else math.inf), bad
+
+
+def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Array]:
+    """(where `found` is as `values`, the gap; 0 between equal infinities and NaNs)."""
+    if not is_float(found.dtype.name):
+        if found.dtype == np.bool_:  # any byte but 0 reads as True
+            found, values = found.view(np.uint8), values.view(np.uint8)
+        good = np.asarray(found == values)
+        return good, np.where(good, 0.0, np.inf)
+    wide = found.astype(np.float64)
+    gap = np.asarray(np.abs(wide - values))
+    good = np.asarray(gap <= expected.tolerance * expected.scale)
+    if not good.all():
+        # Beyond the range of its dtype the expected value is an infinity, as is the result's.
+        same = (wide == values) | (np.isnan(wide) & np.isnan(values))
+        good |= same
+        gap = np.where(same, 0.0, gap)
+    return good, gap
+
+
+class Writer:
+    """Writes a gate: `add` each case, then `finish`; one cut short is no gate."""
+
+    def __init__(self, folder: Path, parameters: Sequence[Parameter]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._parameters = parameters
+        self._cases: dict[str, list[dict[str, Any]]] = {}
+
+    @property
+    def cases(self) -> list[str]:
+        """The cases added so far."""
+        return list(self._cases)
+
+    def add(self, case: str, inputs: Sequence[Array], expected: Sequence[Expected]) -> None:
+        """One case: its inputs, and what each output must be."""
+        places = [i for i, each in enumerate(self._parameters) if not each.output]
+        for i, array in zip(places, inputs, strict=True):
+            _save(self._folder / f"{case}.{i}.npy", array)
+        for number, each in enumerate(expected):
+            for name, array in _files(case, number, each.values, *each.alternatives).items():
+                _save(self._folder / name, array)
+        self._cases[case] = [
+            {
+                "scale": each.scale,
+                "tolerance": each.tolerance,
+                "alternatives": len(each.alternatives),
+            }
+            for each in expected
+        ]
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write what `Gate.facts` are, which makes the folder a gate."""
+        parameters = [asdict(each) for each in self._parameters]
+        described = {"format": _FORMAT, **facts, "parameters": parameters, "cases": self._cases}
+        atomic.write_file(self._folder / _FACTS, json.dumps(described).encode())
+
+
+def _files(case: str, number: int, *arrays: Any) -> dict[str, Any]:
+    """File names of an output's expected values and of their alternatives."""
+    names = [f"{case}.expected.{number}.npy"]
+    names += [f"{case}.expected.{number}.or.{i}.npy" for i in range(len(arrays) - 1)]
+    return dict(zip(names, arrays, strict=True))
+
+
+def _describe(expected: Expected, output: Guarded, bad: Array) -> str:
+    """The first wrong element, in one line."""
+    bad = np.broadcast_to(bad, output.array.shape)
+    index = tuple(int(i) for i in np.argwhere(bad)[0]) if bad.ndim else ()
+    count = int(bad.sum())
+    text = f"at {list(index)}: found {_number(output.array[index])}"
+    if np.broadcast_to(output.unwritten(), bad.shape)[index]:
+        text = f"at {list(index)}: was never written"
+    text += f", expected {_number(expected.values[index])}"
+    if expected.tolerance:
+        allowed = expected.tolerance * expected.scale
+        text += f", may be off by {allowed:.3g} (tolerance {expected.tolerance:.3g})"
+    return text if count == 1 else f"{text}; so are {count - 1} more of {bad.size}"
+
+
+def _number(value: Any) -> str:
+    number = value.item() if hasattr(value, "item") else value
+    return f"{float(number):.9g}" if not isinstance(number, (bool, int)) else str(number)
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _save(path: Path, array: Array) -> None:
+    # NumPy would write bfloat16 as bytes without a type.
+    carried = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+    np.save(path, np.ascontiguousarray(carried).reshape(array.shape))
+
+
+def _read(path: Path, dtype: str, mode: Literal["r", "c"]) -> Array:
+    """A saved array; NumPy starts the data of a .npy file at a multiple of 64 bytes."""
+    try:
+        stored = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise TuningError(f"{path}: is no readable array ({error})") from error
+    array = np.asarray(stored).view(np.dtype(dtype))
+    return array if array.ctypes.data % ALIGNMENT == 0 and array.size else aligned_copy(array)

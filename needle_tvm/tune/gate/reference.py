@@ -1,0 +1,288 @@
+"""What a function's results must be: the unscheduled function carried out in float64.
+
+Its own results are compared with those first. Where a large input overflows on the way, or an
+approximation of `tanh` is not that near, the function itself is at fault and no candidate for it;
+such a case is changed, left out, or given the room that the function itself takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from needle_tvm._tvm.ffi import load_ffi
+from needle_tvm._tvm.names import INTERNAL_ERROR, IRModule, Target, make_target, target_fields
+from needle_tvm.artifact import bfloat16
+from needle_tvm.kernels.blocks import work
+from needle_tvm.tir.functions import in_float64
+from needle_tvm.tune import library
+from needle_tvm.tune.gate import analysis, cases
+from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
+
+FLOAT64 = "float64"
+_BYTES = 512 << 20  # of all cases together
+_SECONDS = 60.0  # after which no further case is begun
+_OWN_ERROR = 8.0  # tolerances the function itself may be off by, as by a poor tanh
+_CONDITION = 64.0  # how much larger than the result what it was computed from may be
+_HEADROOM = 2  # powers of two that a large case stays away from the first overflow
+_DRAWS = 4  # of ordinary inputs, until no result cancels to nearly nothing
+_QUICK_WORK = 1 << 24  # scalar operations up to which the compiler takes longer than it saves
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function, unscheduled, compiled in its own types and in float64 (None: it cannot be)."""
+
+    parameters: tuple[Parameter, ...]
+    own: Callable[..., object]
+    wide: Callable[..., object] | None
+    tolerance: float
+    decides: bool
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The results in the function's own types."""
+        return _call(self.own, self.parameters, inputs, lambda dtype: dtype)
+
+    def reference(self, inputs: Sequence[Array]) -> list[Array]:
+        """The results, float64 where they are floating-point numbers."""
+        if self.wide is None:
+            return [_float64(result) for result in self.run(inputs)]
+        wide = _call(self.wide, self.parameters, cases.widened(inputs), _wide_dtype)
+        outputs = [each for each in self.parameters if each.output]
+        return [_in_range(a, each.dtype) for a, each in zip(wide, outputs, strict=True)]
+
+
+def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str, Any]:
+    """Write the gate of the only function of `module`, called "main"; what `Gate.facts` holds.
+
+    Raises TuningError for a function that has no fixed shapes or writes no result.
+    """
+    function = _compile(module, target, folder)
+    parameters = function.parameters
+    writer = Writer(folder, parameters)
+    ranges = analysis.integer_ranges(module["main"])
+    tf32 = analysis.multiplies_tf32(module["main"])
+    left_out: dict[str, str] = {}
+    for draw in range(_DRAWS):
+        inputs = cases.ordinary(parameters, ranges, (seed, draw), tf32=tf32)
+        expected = _expected(function, inputs, seed, may_jump=True)
+        if expected is not None and all(_conditioned(each) for each in expected):
+            break
+    if expected is None:  # float64 and the function's own types tell of different functions
+        function = _Function(parameters, function.own, None, function.tolerance, function.decides)
+        expected = _expected(function, inputs, seed, may_jump=True)
+    assert expected is not None  # nothing differs from itself
+    writer.add(ORDINARY, inputs, expected)
+    started = time.monotonic()
+    size = sum(each.nbytes * (2 if each.output else 1) for each in parameters)
+    for case in cases.CASES[1:]:
+        if size * (len(writer.cases) + 1) > _BYTES:
+            left_out[case] = f"each case takes {size >> 20} MiB"
+        elif time.monotonic() - started > _SECONDS:
+            left_out[case] = "the function takes too long"
+        else:
+            made = _case(function, case, inputs, seed)
+            if isinstance(made, str):
+                left_out[case] = made
+            else:
+                writer.add(case, *made)
+    facts = {
+        "tolerance": function.tolerance,
+        "reference": FLOAT64 if function.wide is not None else _own_dtype(parameters),
+        "seed": seed,
+        "decides": function.decides,
+        "left_out": left_out,
+    }
+    writer.finish(facts)
+    return {**facts, "cases": writer.cases}
+
+
+def _case(
+    function: _Function, case: str, inputs: Sequence[Array], seed: int
+) -> tuple[list[Array], list[Expected]] | str:
+    """(inputs, expected results) of a case that is not the ordinary one, or why there is none."""
+    if not any(is_float(array.dtype.name) for array in inputs):
+        return "no input is a floating-point number"
+    tried: list[list[Array]] = []
+    if case == cases.ZEROS:
+        tried = [cases.zeros(inputs, (seed, 1))]
+    elif case == cases.SPECIAL:
+        tried = cases.special(inputs, (seed, 2))
+    else:
+        sign = 1 if case == cases.LARGE else -1
+        for exponent in cases.exponents(function.parameters):
+            beyond = cases.scaled(inputs, sign * (exponent + _HEADROOM))
+            if all(_usual(result) for result in function.run(beyond)):
+                tried.append(cases.scaled(inputs, sign * exponent))
+    if not tried:
+        return "no scale leaves the results finite and normal"
+    found: tuple[list[Array], list[Expected]] | None = None
+    for arrays in tried:
+        expected = _expected(function, arrays, seed)
+        if expected is None:
+            continue
+        if case == cases.SPECIAL:
+            found = found or (arrays, expected)
+            if not any(np.isnan(e.values).all() for e in expected if e.values.dtype == np.float64):
+                return arrays, expected
+        elif all(_conditioned(each) for each in expected):
+            return arrays, expected
+    return found or "the function itself does not stay near its results in float64"
+
+
+def _usual(result: Array) -> bool:
+    """Whether a result has no infinities and is large enough that what was lost on the way, below
+    the smallest normal number, does not show."""
+    if not is_float(result.dtype.name) or not result.size:
+        return True
+    wide = np.abs(result.astype(np.float64))
+    largest = float(wide.max(initial=0.0, where=~np.isnan(wide)))
+    information = ml_dtypes.finfo(result.dtype)
+    least = float(information.smallest_normal) / float(information.eps)
+    return least <= largest < math.inf
+
+
+def _conditioned(expected: Expected) -> bool:
+    """Whether the scale is that of the result, not of much larger terms that cancelled."""
+    if expected.values.dtype != np.float64 or expected.scale == 0:
+        return True
+    return expected.scale <= _CONDITION * _magnitude(expected.values)
+
+
+def _magnitude(values: Array) -> float:
+    """The largest finite magnitude; 0 where there is none."""
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
+
+
+def _expected(
+    function: _Function, inputs: Sequence[Array], seed: int, *, may_jump: bool = False
+) -> list[Expected] | None:
+    """What each output must be; None where the function itself, in its own types, is too far off.
+
+    Where rounding decides which of two numbers comes out (`may_jump`), the function's own result
+    will do as well, and so will what the slightly moved inputs give. At the edges the same may
+    come of a poor condition instead, and there it counts as too far off.
+
+    The scale is the largest finite magnitude of the result, or what the result was computed from
+    where that is larger: by how much it moves when every input is off by its epsilon, in epsilons.
+    So a lone sum that happens to cancel, and exp of a large number, are not held to a precision
+    that their inputs do not have.
+    """
+    values = function.reference(inputs)
+    own = [_float64(result) for result in function.run(inputs)]
+    moved: list[Array] | None = None
+    if function.wide is not None:
+        shifted, eps = cases.perturbed(inputs, (seed, 3))
+        if eps:
+            moved = _call(function.wide, function.parameters, shifted, _wide_dtype)
+    outputs = [each for each in function.parameters if each.output]
+    result = []
+    for number, each in enumerate(outputs):
+        others = [own[number]] + ([moved[number]] if moved is not None else [])
+        value = values[number]
+        if not is_float(each.dtype):
+            differing = tuple(a for a in others if not np.array_equal(a, value))
+            if differing and not function.decides:
+                return None
+            result.append(Expected(value, 0.0, 0.0, differing))
+            continue
+        others = [_in_range(a, each.dtype) for a in others]
+        scale = _magnitude(value)
+        if moved is not None and not function.decides:
+            scale = max(scale, _largest_gap(others[1], value) / eps)
+        wide_of_it = _OWN_ERROR * function.tolerance * scale
+        jumps = [_apart(a, value, wide_of_it) for a in others]
+        if jumps[0].any() and not (function.decides and may_jump):
+            return None
+        alternatives: tuple[Array, ...] = ()
+        if function.decides:
+            alternatives = tuple(a for a, j in zip(others, jumps, strict=True) if j.any())
+        off = _largest_gap(np.where(jumps[0], value, others[0]), value)
+        tolerance = max(function.tolerance, 2 * off / scale if scale else 0.0)
+        result.append(Expected(value, scale, tolerance, alternatives))
+    return result
+
+
+def _largest_gap(found: Array, value: Array) -> float:
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(found - value)
+    return float(gap.max(initial=0.0, where=np.isfinite(gap)))
+
+
+def _apart(found: Array, value: Array, allowed: float) -> Array:
+    """Where one is further than `allowed` from the other, or not the same NaN or infinity."""
+    with np.errstate(invalid="ignore"):
+        near = np.abs(found - value) <= allowed
+    return np.asarray(~(near | (found == value) | (np.isnan(found) & np.isnan(value))))
+
+
+def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
+    function = module["main"]
+    parameters = analysis.parameters_of(function)
+    folder.mkdir(parents=True, exist_ok=True)
+    if work(function) <= _QUICK_WORK:
+        target = make_target({**target_fields(target), "opt-level": 0})
+    own = _loaded(module, target, folder / "own.so")
+    try:
+        wide = _loaded(in_float64(module), target, folder / "wide.so")
+    except (ValueError, TypeError, INTERNAL_ERROR):  # a statement of its own kind, as with bits
+        wide = None
+    return _Function(
+        parameters, own, wide, analysis.tolerance(function), analysis.decides(function)
+    )
+
+
+def _loaded(module: IRModule, target: Target, path: Path) -> Any:
+    """The function "main", by way of a library: TVM's compiler in memory takes much longer."""
+    library.write(module, target, path)
+    function = library.load(path)["main"]
+    path.unlink()
+    return function
+
+
+def _own_dtype(parameters: Sequence[Parameter]) -> str:
+    return next(each.dtype for each in parameters if each.output)
+
+
+def _wide_dtype(dtype: str) -> str:
+    return FLOAT64 if is_float(dtype) else dtype
+
+
+def _float64(array: Array) -> Array:
+    return array.astype(np.float64) if is_float(array.dtype.name) else array
+
+
+def _in_range(array: Array, dtype: str) -> Array:
+    """The float64 values with an infinity where `dtype` has no such large number."""
+    if not is_float(dtype) or dtype == FLOAT64:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = array.astype(np.dtype(dtype)).astype(np.float64)
+    return np.where(np.isinf(rounded), rounded, array)
+
+
+def _call(
+    run: Callable[..., object],
+    parameters: Sequence[Parameter],
+    inputs: Sequence[Array],
+    dtype_of: Callable[[str], str],
+) -> list[Array]:
+    """The arrays that `run` writes, given these inputs."""
+    ffi = load_ffi()
+    remaining = iter(inputs)
+    arrays = []
+    for each in parameters:
+        if each.output:
+            arrays.append(cases.aligned_copy(np.zeros(each.shape, np.dtype(dtype_of(each.dtype)))))
+        else:
+            arrays.append(next(remaining))
+    run(*(bfloat16.to_tensor(ffi, array) for array in arrays))
+    return [a for a, each in zip(arrays, parameters, strict=True) if each.output]

@@ -1,0 +1,1 @@
+"""Processes that build, check and time candidates."""

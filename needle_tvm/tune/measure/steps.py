@@ -1,0 +1,164 @@
+"""Services of tuning's worker processes: prepare a gate, build a candidate, check and time it.
+
+Each takes one request, a JSON object, and returns one; `tune.measure.workers` runs them. Modules
+travel as TVM's JSON text, with one PrimFunc called "main"; targets as TVM's description.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm.names import load_module, make_target
+from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.tune import library
+from needle_tvm.tune.gate import reference
+from needle_tvm.tune.gate.gate import ORDINARY, Array, Gate, Guarded, Verdict
+from needle_tvm.tune.measure.devices import DEVICES, Call, Device
+
+_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of `compare`'s timing
+_SLICE = 0.05  # of the time a candidate is timed for: so much at once
+
+
+def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the gate of a task.
+
+    request: `module` (the unscheduled function), `target`, `folder`, `seed`. Answers with what
+    `Gate.facts` holds: {"tolerance", "cases", "reference", "left_out", ...}. Raises TuningError for
+    a function without fixed shapes or without a result.
+    """
+    module = load_module(request["module"])
+    target = make_target(request["target"])
+    return reference.write(module, target, Path(request["folder"]), int(request["seed"]))
+
+
+def build(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile a candidate into a shared library.
+
+    request: `module`, `target`, `path` of the library, and `spills` (optional), how many bytes a
+    thread of a GPU may spill. Answers {"bytes": its size}, or {"unfit": why}. Raises what TVM
+    raises for a module it cannot compile, CudaCompilerError where nvcc cannot, and TuningError when
+    it cannot be linked.
+    """
+    module = load_module(request["module"])
+    target = make_target(request["target"])
+    path = Path(request["path"])
+    kernels = library.write(module, target, path)
+    most = request.get("spills")
+    for kernel in kernels:
+        spilled = kernel.spill_stores + kernel.spill_loads
+        if most is not None and spilled > most:
+            return {"unfit": f"{kernel.kernel}: {spilled} bytes are spilled, of at most {most}"}
+    return {"bytes": path.stat().st_size}
+
+
+def measure(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a candidate, and time it if it is right.
+
+    request: `path` of its library, `gate` (the folder), meta_schedule's `number`, `repeat` and
+    `min_repeat_ms`, and `device`, where it runs: [one of DEVICES, index], by default the processor.
+    Answers {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one line,
+    "difference"}; the difference is relative to the result's scale and may be infinite. What it
+    computed while it was timed is looked at, too.
+    """
+    gate = Gate.load(request["gate"])
+    device = _device(request)
+    code = library.load(Path(request["path"]))
+    verdict = check(gate, device, code)
+    if not verdict.passed:
+        return {"wrong": verdict.wrong, "difference": verdict.difference}
+    inputs, outputs, call = _ordinary(gate, device, code)
+    number, least = int(request["number"]), 1e-3 * float(request["min_repeat_ms"])
+    number = min(max(number, _calls_in(_SLICE * least, call)), call.most_calls)
+    seconds = [_repeat(call, number, least) for _ in range(int(request["repeat"]))]
+    spilled = call.fetch()
+    after = gate.compare(ORDINARY, inputs, outputs)
+    difference = max(verdict.difference, after.difference)
+    if spilled or not after.passed:
+        wrong = after.wrong or f"{ORDINARY}: {spilled}"
+        return {"wrong": f"after many calls, {wrong}", "difference": difference}
+    return {"run_secs": seconds, "difference": difference}
+
+
+def compare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Time a candidate against our rule's code, in alternating blocks of calls.
+
+    request: `rule` and `candidate`, paths of libraries, `gate`, and `device` as in `measure`.
+    Answers {"speedup": median of rule's time / candidate's time, "quartiles": [lower, upper]}, or
+    {"wrong", "difference"} where the candidate does not pass.
+    """
+    gate = Gate.load(request["gate"])
+    device = _device(request)
+    rule, candidate = (library.load(Path(request[name])) for name in ("rule", "candidate"))
+    verdict = check(gate, device, candidate)
+    if not verdict.passed:
+        return {"wrong": verdict.wrong, "difference": verdict.difference}
+    calls = [_ordinary(gate, device, code)[2] for code in (rule, candidate)]
+    ratios = _ratios(*calls)
+    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"speedup": middle, "quartiles": [lower, upper]}
+
+
+def check(gate: Gate, device: Device, code: Any) -> Verdict:
+    """Hold a library's function to the gate on a device."""
+    wrong = ""
+
+    def call(inputs: list[Array], outputs: list[Array]) -> None:
+        nonlocal wrong
+        there = device.call(code, gate, inputs, outputs)
+        there.run()
+        wrong = there.fetch() or wrong
+
+    verdict = gate.check(call)
+    return Verdict(math.inf, wrong) if wrong and verdict.passed else verdict
+
+
+def _device(request: Mapping[str, Any]) -> Device:
+    kind, index = request.get("device", ("cpu", 0))
+    return DEVICES[kind](int(index))
+
+
+def _calls_in(seconds: float, call: Call) -> int:
+    """How many calls take at least `seconds`, or as many as there may be."""
+    calls = 1
+    while calls < call.most_calls and call.clock(calls) * calls < seconds:
+        calls *= 2
+    return calls
+
+
+def _repeat(call: Call, number: int, seconds: float) -> float:
+    """Seconds per call over slices of `number` calls that come to `seconds` together.
+
+    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but throws away what it
+    has timed before: on a noisy machine as much again, or twice.
+    """
+    times: list[float] = []
+    while not times or math.fsum(times) * number < seconds:
+        times.append(call.evaluate(number))
+    return math.fsum(times) / len(times)
+
+
+def _ordinary(gate: Gate, device: Device, code: Any) -> tuple[list[Array], list[Guarded], Call]:
+    """Inputs and outputs of the ordinary case, and a call on them to time a function with.
+
+    The inputs are copied: a file's pages are mapped in another way than memory is for a model.
+    """
+    inputs, outputs = [aligned_copy(each) for each in gate.inputs(ORDINARY)], gate.outputs()
+    return inputs, outputs, device.call(code, gate, inputs, [each.array for each in outputs])
+
+
+def _ratios(rule: Call, candidate: Call) -> list[float]:
+    """Rule's time / candidate's time over alternating blocks."""
+    for call in (rule, candidate):
+        call.clock(1)
+    calls = max(1, int(_BLOCK_SECONDS / max(rule.clock(3), 1e-7)))
+    calls = min(calls, rule.most_calls)
+    ratios = []
+    for number in range(_BLOCKS):
+        order = (rule, candidate) if number % 2 else (candidate, rule)
+        seconds = {call: call.clock(calls) for call in order}
+        ratios.append(seconds[rule] / seconds[candidate])
+    return ratios

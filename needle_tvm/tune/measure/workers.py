@@ -1,0 +1,260 @@
+"""A pool of processes for work that may crash, hang, or eat all memory. Imports no TVM.
+
+Each request runs in a process of its own, forked from one that has imported the function's module
+already: no import per request, and nothing that one request does reaches another. `template`
+describes the processes, `forked` what one of them does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from needle_tvm.errors import TuningError
+from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
+
+__all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
+
+_START_SECONDS = 120.0  # the import of the function's module may take this long
+_SILENT_SECONDS = 10.0  # a template that says nothing for so long, with work to do, is given up
+_STARTS = 3  # templates that end before they have begun anything, one after the other
+
+# OpenBLAS starts its threads when it is loaded, and the template must have one thread.
+_THREADED_AT_IMPORT = "OPENBLAS_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may use: wall-clock seconds, and bytes of memory.
+
+    Memory is the resident size of the request's processes together. What they share with the
+    template counts too (after an import of TVM, about 80 MB).
+
+    Raises ValueError for what is not positive and finite.
+    """
+
+    seconds: float
+    memory: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("seconds", self.seconds), ("memory", self.memory)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value}: must be positive and finite")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request went.
+
+    `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without
+    an answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first
+    line of `detail` says what happened; for a crash the last lines printed follow. `seconds` is
+    the time from the start of its process to its end.
+    """
+
+    kind: str
+    value: Any = None
+    detail: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether `value` is the function's answer."""
+        return self.kind == OK
+
+
+R = TypeVar("R", bound="Runner")
+
+
+class Runner(ABC):
+    """What carries out requests: `Workers` here, `remote.RemoteRunner` elsewhere."""
+
+    def __enter__(self: R) -> R:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close(*error)
+
+    def call(self, request: Mapping[str, Any], limits: Limits | None = None) -> Outcome:
+        """The outcome of one request; `limits` stands in for the runner's own."""
+        ((_, outcome),) = self.map([request], limits)
+        return outcome
+
+    @abstractmethod
+    def map(
+        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """(index of the request, outcome) for each request, in the order in which they end."""
+
+    @abstractmethod
+    def close(self, *error: object) -> None:
+        """End all processes; takes the arguments of `__exit__`."""
+
+
+class Workers(Runner):
+    """Runs a function, each request in a process of its own, `processes` at once. Linux only.
+
+    `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
+    value. `environment` is set in its processes on top of this process's variables (OpenBLAS keeps
+    to one thread all the same: it would start them at the import). Temporary files
+    go to a folder that ends with the request. Whatever a request does to its process, it has one
+    outcome, and no process outlives it, `close`, or the end of this process.
+
+    One `map` at a time. Raises TuningError from `map` and `call` where the function's module cannot
+    be imported, ValueError for bad arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: str,
+        *,
+        processes: int,
+        limits: Limits,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if sys.platform != "linux":
+            raise TuningError(f"{name}: worker processes need Linux, this is {sys.platform}")
+        if processes < 1:
+            raise ValueError(f"processes={processes}: must be at least 1")
+        self.name = name
+        self._function, self._processes, self._limits = function, processes, limits
+        self._environment = dict(environment or {})
+        self._child: Child | None = None
+        self._ready = False
+        self._mapping = False
+        self._closed = False
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(scratch_folder("needle-workers-"))
+        self._stack.callback(self._stop)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def map(
+        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """(index of the request, outcome) for each request, in the order in which they end.
+
+        The requests go on while the caller is busy with an outcome. Leaving the loop early ends
+        those that are not done. Raises TypeError for a request that is no JSON object.
+        """
+        if self._closed:
+            raise ValueError(f"{self.name}: the workers are closed")
+        if self._mapping:
+            raise ValueError(f"{self.name}: another map is under way")
+        allowed = limits or self._limits
+        messages = {}
+        for number, request in enumerate(requests):
+            try:
+                json.dumps(dict(request))
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"request {number} is no JSON object: {error}") from None
+            messages[number] = {
+                "id": number,
+                "request": dict(request),
+                "seconds": allowed.seconds,
+                "memory": int(allowed.memory),
+            }
+        return self._map(messages)
+
+    def close(self, *error: object) -> None:
+        """End all processes. Takes the arguments of `__exit__`, and makes no difference by them."""
+        self._closed = True
+        self._stack.close()
+
+    def _map(self, pending: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Outcome]]:
+        self._mapping = True
+        fruitless = 0
+        try:
+            while pending:
+                started: set[int] = set()
+                begun = False
+                try:
+                    for number, outcome in self._serve(pending, started):
+                        begun = True
+                        del pending[number]
+                        started.discard(number)
+                        yield number, outcome
+                except ChildError as error:
+                    ready = self._ready
+                    self._stop()
+                    fruitless = 0 if begun or started else fruitless + 1
+                    if not ready or fruitless == _STARTS:
+                        raise _failure(error) from error
+                    for number in sorted(started):
+                        del pending[number]
+                        yield number, Outcome(CRASH, detail=f"the workers failed: {error}")
+        finally:
+            self._mapping = False
+            if pending:
+                self._stop()
+
+    def _serve(
+        self, pending: Mapping[int, dict[str, Any]], started: set[int]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Outcomes of one template, which is sent all that is pending."""
+        child = self._child or self._start()
+        if not self._ready:
+            child.receive("start", timeout=_START_SECONDS)
+            self._ready = True
+        left = set(pending)
+        failed: ChildError | None = None
+        try:
+            for message in list(pending.values()):
+                child.send(**message)
+        except ChildError as error:
+            failed = error
+        while left:
+            # Of a template that takes no messages, only what it has already said.
+            try:
+                answer = child.receive("a request", timeout=0 if failed else _SILENT_SECONDS)
+            except ChildError as error:
+                raise failed or error from None
+            if "started" in answer:
+                started.add(answer["started"])
+            elif "id" in answer:
+                number = answer.pop("id")
+                left.remove(number)
+                yield number, Outcome(**answer)
+
+    def _start(self) -> Child:
+        loaded = self._environment.get(_THREADED_AT_IMPORT, os.environ.get(_THREADED_AT_IMPORT))
+        temporary = {"TMPDIR": str(self._folder)}
+        self._ready = False
+        self._child = Child(
+            self.name,
+            "needle_tvm.tune.measure.template:serve",
+            {
+                "function": self._function,
+                "processes": self._processes,
+                "environment": {**self._environment, _THREADED_AT_IMPORT: loaded, **temporary},
+                "folder": str(self._folder),
+            },
+            timeout=_SILENT_SECONDS,
+            environment={**self._environment, _THREADED_AT_IMPORT: "1", **temporary},
+        )
+        return self._child
+
+    def _stop(self) -> None:
+        """End the template; the guard above it kills all that is below."""
+        child, self._child = self._child, None
+        if child is not None:
+            with suppress(ChildError):
+                child.close()
+
+
+def _failure(error: ChildError) -> TuningError:
+    lines = [str(error), *error.details.splitlines()[-5:]]
+    return TuningError("\n".join(lines))

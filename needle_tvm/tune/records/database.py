@@ -1,0 +1,273 @@
+"""The record store as a meta_schedule database. Imports TVM.
+
+key = Key.of(target)
+tuning = RecordDatabase(store, key, states=(MEASURED, GATED))   # what a search learns from
+with RecordDatabase(store, key): ...                            # what is compiled with
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import IRModule, Target, ms, tvm
+from needle_tvm.errors import DamagedRecordsError, RecordsError
+from needle_tvm.kernels.gpu_knobs import is_noted
+from needle_tvm.tir import functions
+from needle_tvm.tune.records import rows
+from needle_tvm.tune.records.keys import Key
+from needle_tvm.tune.records.rows import (
+    GATED,
+    MEASURED,
+    REJECTED,
+    STATES,
+    Module,
+    Record,
+    Trial,
+    Verdict,
+    Workload,
+)
+from needle_tvm.tune.records.store import Store, now, this_host
+
+for _error in (RecordsError, DamagedRecordsError):
+    tvm_names.raised_through_tvm(_error)
+
+
+@tvm_names.derived_object
+class RecordDatabase(ms.database.PyDatabase):
+    """The records of `store` that hold for `key`, and are in one of `states`.
+
+    By default only gated records are served; a search passes `states=(MEASURED, GATED)` to learn
+    from what it measured a moment ago. Where a workload has fewer of them than `get_top_k` is asked
+    for, those that `seeds` finds for it follow (`near.seeds`: of near shapes). Whatever is
+    committed is on disk when the commit returns, as measured. Two modules are the same workload
+    when their structural hashes are equal and TVM finds them structurally equal.
+
+    Raises RecordsError, from within TVM too, when a commit cannot be kept, and when a record is
+    for another target than the key's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: Key,
+        states: Sequence[str] = (GATED,),
+        seeds: Seeds | None = None,
+    ) -> None:
+        super().__init__()
+        self.store, self.key, self.states, self.seeds = store, key, tuple(states), seeds
+        self._target = key.fields["target"]
+        self._modules: dict[str, IRModule] = {}  # workloads that were compared before, by name
+
+    def has_workload(self, mod: IRModule) -> bool:
+        """Whether a workload equal to `mod` is in the store, under this key."""
+        return bool(self.names(mod))
+
+    def commit_workload(self, mod: IRModule) -> Any:
+        """Keep `mod` as a workload, if none equal to it is there."""
+        found = self.names(mod)
+        if found:
+            return ms.database.Workload(self._modules[found[0]])
+        workload, module = self._rows(mod)
+        self.store.add(workload=workload, module=module, key=self.key.row)
+        return ms.database.Workload(mod)
+
+    def commit_tuning_record(self, record: Any) -> None:
+        """Keep a record, as measured now on this machine."""
+        self._commit(record, lambda name: ([], []))
+
+    def _commit(
+        self, record: Any, about: Callable[[str], tuple[list[Verdict], list[Trial]]]
+    ) -> str:
+        """Keep a record with what `about` says of it, given its name; that name."""
+        if record.target is not None and tvm_names.target_fields(record.target) != self._target:
+            raise RecordsError(
+                f"{self.store.path}: a record for {record.target} was committed to a database for "
+                f"{json.dumps(self._target)}; nothing was written"
+            )
+        trace, run_secs, _, args_info = record.as_json()
+        run_secs = None if run_secs is None else [float(seconds) for seconds in run_secs]
+        workload, module = self._rows(record.workload.mod)
+        row = rows.measurement(
+            workload, trace, run_secs, args_info, measured_at=now(), host=this_host()
+        )
+        name = rows.name(row)
+        verdicts, trials = about(name)
+        self.store.add(
+            [row],
+            workload=workload,
+            module=module,
+            key=self.key.row,
+            verdicts=verdicts,
+            trials=trials,
+        )
+        return name
+
+    def commit_trial(
+        self,
+        record: Any,
+        *,
+        state: str,
+        detail: str,
+        session: str,
+        seconds: float,
+        source: str,
+    ) -> str:
+        """Keep all of one trial in one transaction; the name of its record in the store.
+
+        `record` is a TuningRecord, whose run_secs are None where the candidate did not run; `state`
+        is what is known of it (one of rows.STATES) and `detail` why, as in "crash: ended by
+        SIGSEGV". `session`, `seconds` and `source` are those of a rows.Trial. It is on disk when
+        this returns. Raises ValueError on a bad value, and RecordsError as a commit does.
+        """
+        if state not in STATES:
+            raise ValueError(f"state {state!r}: must be one of {', '.join(STATES)}")
+        run_secs = None if record.run_secs is None else [float(time) for time in record.run_secs]
+        if rows.mean_seconds(run_secs) is None and state != REJECTED:
+            raise ValueError(f"state {state!r}: a candidate that did not run can only be rejected")
+        return self._commit(
+            record,
+            lambda name: (
+                [] if state == MEASURED else [Verdict(name, state, now(), this_host(), detail)],
+                [Trial(session, name, float(seconds), source)],
+            ),
+        )
+
+    def commit_gated(self, record: Any) -> str:
+        """Keep a record that has passed the gate; its name in the store."""
+        return self._commit(
+            record, lambda name: ([Verdict(name, GATED, now(), this_host(), "")], [])
+        )
+
+    def known(self, mod: IRModule) -> dict[str, tuple[str, float | None]]:
+        """Every trace tried on `mod`, as `trace_text` writes it: its state, and seconds if it ran.
+
+        Those that failed are rejected: no search need try any of these again.
+        """
+        return self.store.known(self.names(mod))
+
+    def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
+        """The fastest usable records of a workload, fastest first; then seeds, where wanted.
+
+        Schedules alone: TVM's search, which asks for them, can do nothing with a choice.
+        """
+        found = [record for _, record in self.best(workload.mod, top_k, schedules=True)]
+        if self.seeds is not None and len(found) < top_k:
+            found += self.seeds(self, workload.mod, top_k - len(found))
+        return found
+
+    def get_all_tuning_records(self) -> list[Any]:
+        """Every usable record under this key."""
+        return [
+            record
+            for name in self.workloads()
+            for record in self.of_workload(name, _NO_LIMIT, self.states)
+        ]
+
+    def query_tuning_record(
+        self, mod: IRModule, target: Target, workload_name: str | None = None
+    ) -> Any:
+        """The fastest usable record of `mod`; None where there is none, or for another target."""
+        if tvm_names.target_fields(target) != self._target:
+            return None
+        found = self.best(mod, 1, schedules=True)
+        return found[0][1] if found else None
+
+    def __len__(self) -> int:
+        """How many usable records there are under this key."""
+        return sum(
+            len(self.store.best([name], _NO_LIMIT, self.states)) for name in self.workloads()
+        )
+
+    def best(
+        self,
+        mod: IRModule,
+        limit: int,
+        states: Sequence[str] | None = None,
+        *,
+        schedules: bool = False,
+    ) -> list[tuple[str, Any]]:
+        """The fastest records of `mod` with their names in the store, for `Store.decide`.
+
+        With `schedules`, without those whose trace is a choice of knobs (`kernels.gpu_knobs`).
+        """
+        states = self.states if states is None else states
+        found = self._fastest(self.names(mod), limit, states, schedules)
+        workload = ms.database.Workload(mod)
+        return [(name, self._tuning_record(record, workload)) for name, record in found]
+
+    def names(self, mod: IRModule) -> list[str]:
+        """Names of the workloads equal to `mod`: merged stores may hold several, which differ in
+        the names of variables."""
+        found = []
+        for name, text in self.store.candidates(tvm_names.structural_hash(mod), self.key.row):
+            if name not in self._modules:
+                self._modules[name] = tvm_names.load_module(text)
+            if tvm_names.structural_equal(self._modules[name], mod):
+                found.append(name)
+        return found
+
+    def _rows(self, mod: IRModule) -> tuple[Workload, Module]:
+        """The rows of a workload: of the one equal to `mod` in the store, where there is one."""
+        # They are written along with every record: `prune` may have removed them meanwhile.
+        equal = self.names(mod)
+        mod = self._modules[equal[0]] if equal else mod
+        module = Module(tvm.ir.save_json(mod))
+        workload = Workload(
+            tvm_names.structural_hash(mod), rows.name(module), rows.name(self.key.row)
+        )
+        self._modules.setdefault(rows.name(workload), mod)
+        return workload, module
+
+    def workloads(self, where: str = "TRUE", values: Sequence[Any] = ()) -> dict[str, Workload]:
+        """The workloads under this key by name; `where` is SQL about their columns."""
+        condition = f"WHERE key = ? AND {where}"
+        return self.store.all(Workload, condition, (rows.name(self.key.row), *values))
+
+    def module(self, name: str, workload: Workload) -> IRModule | None:
+        """The module of the workload of this name; None where it is damaged."""
+        if name not in self._modules:
+            module = self.store.row(Module, workload.module)
+            if module is None:
+                return None
+            self._modules[name] = tvm_names.load_module(module.text)
+        return self._modules[name]
+
+    def _fastest(
+        self, names: Sequence[str], limit: int, states: Sequence[str], schedules: bool
+    ) -> list[tuple[str, Record]]:
+        if not schedules:
+            return self.store.best(names, limit, states)
+        found = self.store.best(names, _NO_LIMIT, states)
+        return [(name, record) for name, record in found if not is_noted(record.trace)][:limit]
+
+    def of_workload(
+        self, name: str, limit: int, states: Sequence[str], *, schedules: bool = False
+    ) -> Iterator[Any]:
+        """The fastest records in one of `states` of the workload of this name; see `best`."""
+        row = self.store.row(Workload, name)
+        module = self.module(name, row) if row is not None else None
+        if module is not None:
+            workload = ms.database.Workload(module)
+            for _, record in self._fastest([name], limit, states, schedules):
+                yield self._tuning_record(record, workload)
+
+    def _tuning_record(self, record: Record, workload: Any) -> Any:
+        trace, run_secs, args_info = (
+            json.loads(text) for text in (record.trace, record.run_secs, record.args_info)
+        )
+        return ms.database.TuningRecord.from_json(
+            [trace, run_secs, self._target, args_info], workload
+        )
+
+
+def trace_text(trace: Any) -> str:
+    """A trace as the store's records hold it, and as `RecordDatabase.known` names it."""
+    return rows.canonical(functions.trace_fields(trace))
+
+
+Seeds = Callable[[RecordDatabase, IRModule, int], list[Any]]  # `near.seeds` is one
+
+_NO_LIMIT = 1 << 62
