@@ -29,6 +29,7 @@ from needle_tvm.frontend import graphs
 from needle_tvm.frontend.torch.lowering import lowered
 from needle_tvm.frontend.torch.taken import take
 from needle_tvm.lower import build
+from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.measure.workers import Workers
 
@@ -113,7 +114,7 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
             if isinstance(program, TorchProgram):
                 taken = take(model, inputs)
                 signature = taken.signature
-                module = lowered(taken.module, target, stage)
+                module = lowered(taken.module, target, Variant(stage))
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
                 signature = graphs.signature(graph)

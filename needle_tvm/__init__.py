@@ -10,9 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler.compiler import compile, load
+    from needle_tvm.compiler.compiler import compile, compile_torch, load
     from needle_tvm.compiler.executable import Executable
-    from needle_tvm.compiler.torch_models import compile_torch
     from needle_tvm.errors import MismatchError, NeedleTVMError
 
 _HOMES = {
@@ -20,7 +19,7 @@ _HOMES = {
     "MismatchError": "needle_tvm.errors",
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler.compiler",
-    "compile_torch": "needle_tvm.compiler.torch_models",
+    "compile_torch": "needle_tvm.compiler.compiler",
     "load": "needle_tvm.compiler.compiler",
 }
 

@@ -1,60 +1,32 @@
-"""`compile` a needle model, `load` an exported one. TVM is imported only to generate code."""
+"""`compile` a model, `load` an exported one. TVM is imported only to generate code."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from needle.spec import Spec
-from needle.trace import Graph, trace
 from needle_tvm import runtime
 from needle_tvm.artifact import artifact, cache
 from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
-from needle_tvm.compiler.products import Choice, choice
-from needle_tvm.compiler.products import check as check_products
-from needle_tvm.errors import ArtifactError, StageError, UsageError
-from needle_tvm.frontend import golden
-from needle_tvm.frontend.source import Source, to_numpy
-from needle_tvm.stages import OWN
+from needle_tvm.compiler.request import Choices, Request, request
+from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
+from needle_tvm.frontend import needle
+from needle_tvm.frontend.source import Source
+from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
-from needle_tvm.target.precision import check as check_precision
-from needle_tvm.target.spec import TargetSpec, resolve
-from needle_tvm.tune.options import Options
+from needle_tvm.target.spec import TargetSpec
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm.names import IRModule, Target
-    from needle_tvm.tune.status import Status
+    from typing_extensions import Unpack
 
-_MOST_ELEMENTS = 2**59  # of 8 bytes: what a signed 64-bit number of bytes can be, and some room
-
-Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
+    from needle_tvm._tvm.names import IRModule
 
 
 def compile(
-    model: Any,
-    *inputs: Any,
-    target: str | dict[str, Any] = "cpu",
-    stage: str = "tuned",
-    dtype: str | None = None,
-    trials: int = 0,
-    minutes: float | None = None,
-    threads: int | None = None,
-    recompile: bool = False,
-    training: bool = False,
-    seed: int = 0,
-    tracker: str | None = None,
-    key: str | None = None,
-    disable: Collection[str] = (),
-    products: str = OWN,
-    check: bool = True,
-    progress: Progress | None = None,
+    model: Any, *inputs: Any, training: bool = False, **choices: Unpack[Choices]
 ) -> Executable:
     """Compile `model` for inputs like these, or reload what was compiled for them before.
 
@@ -88,103 +60,69 @@ def compile(
     """
     if not callable(model):
         raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
-    options = Options(trials, minutes, seed, tracker, key)
-    options.check(stage)
-    _check_options(disable, progress)
-    if disable and options.searches:
-        raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
-    spec = resolve(target, threads)
-    precision = check_precision(dtype, spec, stage)
-    if precision != FLOAT32 and "narrow_products" in disable:
-        raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
-    check_products(products, spec, stage, options)
-    by_library = choice(products, spec)
-    graph = trace(model, *inputs, training=training)
-    _check_extents(graph)
-    example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
-    source = Source(
-        fingerprint=graph.fingerprint(),
-        lower=lambda target: _lower(graph, target, stage, disable, precision, by_library),
-        weights=graph.weights,
-        example=example,
-        reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
-        tolerances=lambda: golden.tolerances(graph, precision),
-        explain=lambda found: _explained(graph, example, found, precision),
-        diverges=lambda program, stage: _divergence(graph, example, program, stage),
-        unfollowed=graph.unfollowed(),
-        precision=precision,
-        by_library=by_library,
-    )
-    return compile_source(source, spec, stage, options, recompile, progress, disable, check)
+    asked = request(**choices)
+    return compile_source(needle.source(model, inputs, training, asked.variant), asked)
 
 
-def _check_options(disable: Collection[str], progress: Progress | None) -> None:
-    """Raise UsageError for names that are none (a str would be taken for its letters)."""
-    if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
-        isinstance(name, str) for name in disable
-    ):
-        raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
-    if progress is not None and not callable(progress):
-        raise UsageError(f"progress={progress!r}: must be a function, or None")
+def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:
+    """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
+
+    `inputs` are tensors, or tuples, lists and dicts of them. `dtype` is for stage "tuned" alone,
+    and for convolutions of one and two dimensions. Parameters keep their `state_dict` names;
+    buffers (batch norm's statistics) become constants of the code. The weights are those of this
+    moment: later changes of the model reach the code by `set_params`. The result takes torch
+    tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
+    imported and the model exported at each call, also when the code itself is in the cache.
+
+    Raises InstallError without PyTorch; TranslationError for a model in training mode, for one that
+    PyTorch itself does not run on these inputs, and for one that cannot be exported, has an
+    operator without a translation, draws random numbers, writes to its buffers or inputs, computes
+    tensors whose shapes depend on values, or takes or returns anything but dense tensors of real
+    numbers; and what `compile` raises.
+    """
+    asked = request(**choices)
+    if asked.variant.precision != FLOAT32 and asked.stage != STAGES[-1]:
+        # Other layouts, which no pass of ours knows.
+        raise StageError(
+            f"dtype={asked.variant.precision!r}: a PyTorch model takes it at stage 'tuned', not "
+            f"{asked.stage!r}"
+        )
+    try:
+        import torch
+    except ImportError as error:
+        raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
+    if not isinstance(model, torch.nn.Module):
+        raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if model.training:
+        raise TranslationError("model is in training mode: call model.eval() first")
+    from needle_tvm.frontend.torch.models import source
+    from needle_tvm.frontend.torch.taken import take
+
+    return compile_source(source(take(model, inputs), asked.spec, asked.variant), asked)
 
 
-def _check_extents(graph: Graph) -> None:
-    """Raise UsageError for a tensor whose elements the code could not count in 64 bits."""
-    for node in graph.nodes:
-        for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
-            if prod(spec.shape) > _MOST_ELEMENTS:
-                what = "an input" if node.op is None else node.op.name
-                raise UsageError(f"{what} is {spec}: more than 2**59 elements, of no memory's size")
-
-
-def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:
-    from needle_tvm.frontend.bounds import Evaluation
-
-    params = {name: to_numpy(value) for name, value in graph.weights.values().items()}
-    return Evaluation(graph, example, params, precision).difference(found)
-
-
-def _divergence(
-    graph: Graph, example: list[Any], program: runtime.Program, stage: str
-) -> str | None:
-    from needle_tvm.frontend import divergence
-
-    return divergence.first_divergence(
-        graph, example, divergence.evaluate(graph, example), stage, program
-    )
-
-
-def compile_source(
-    source: Source,
-    spec: TargetSpec,
-    stage: str,
-    options: Options,
-    recompile: bool,
-    progress: Progress | None,
-    disable: Collection[str] = (),
-    check: bool = True,
-) -> Executable:
+def compile_source(source: Source, asked: Request) -> Executable:
     """Compile a source into the cache, or reload what is there."""
-    _check_options(disable, progress)
+    variant = asked.variant
     key = cache.key(
         graph=source.fingerprint,
-        target=spec.key(),
-        stage=stage,
-        precision=source.precision,
-        search=options.cache_key(),
-        disable=disable,
-        products=None if source.by_library is None else source.by_library.key,
+        target=asked.spec.key(),
+        stage=variant.stage,
+        precision=variant.precision,
+        search=asked.search.cache_key(),
+        disable=variant.disable,
+        products=None if asked.choice is None else asked.choice.key,
     )
     if source.unfollowed:
         _warn_of(source.unfollowed)
         key["once"] = os.urandom(16).hex()
     folder = cache.entry(key)
-    program = None if recompile else _cached(folder, spec, check)
+    program = None if asked.recompile else _cached(folder, asked)
     from_cache = program is not None
     if program is None:
-        _say(progress, f"{stage}: compiling")
-        _build(source, spec, stage, options, folder, key, progress, disable, check)
-        program = _open(folder, spec)
+        asked.say(f"{asked.stage}: compiling")
+        _build(source, asked, folder, key)
+        program = _open(folder, asked.spec)
     return Executable(program, from_cache=from_cache, source=source)
 
 
@@ -210,18 +148,18 @@ def load(
     return Executable(program, from_cache=True, params=params)
 
 
-def _cached(folder: Path, spec: TargetSpec, check: bool) -> runtime.Program | None:
+def _cached(folder: Path, asked: Request) -> runtime.Program | None:
     """The cache entry in `folder`, None where there is none that can be trusted, or that was not
     checked and is to be."""
     if not folder.exists():
         return None
     try:
-        program = _open(folder, spec)
+        program = _open(folder, asked.spec)
     except ArtifactError as error:
         warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
         return None
     known = program.manifest.get("checked", False) or program.refusal is not None
-    return program if known or not check else None
+    return program if known or not asked.check else None
 
 
 def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
@@ -236,65 +174,37 @@ def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
     return artifact.undisturbed(folder, read)
 
 
-def _lower(
-    graph: Graph,
-    target: Target,
-    stage: str,
-    disable: Collection[str],
-    precision: str,
-    by_library: Choice | None,
-) -> tuple[IRModule, dict[str, Any]]:
-    from needle_tvm.frontend import graphs
-
-    module = graphs.lower(
-        graph, target, stage, disable=disable, precision=precision, by_library=by_library
-    )
-    return module, graphs.signature(graph)
-
-
-def _build(
-    source: Source,
-    spec: TargetSpec,
-    stage: str,
-    options: Options,
-    folder: Path,
-    key: dict[str, Any],
-    progress: Progress | None,
-    disable: Collection[str],
-    check: bool,
-) -> None:
+def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:
     """Compile into the cache entry `folder`, where nothing wrong is left."""
     from needle_tvm.lower import build
 
-    target = spec.to_tvm()
+    target, variant = asked.spec.to_tvm(), asked.variant
     module, signature = source.lower(target)
-    notes: dict[str, Any] = {"stage": stage, "precision": source.precision, "key": key}
-    if source.by_library is not None:
-        notes["products"] = source.by_library.notes
-    if options.searches:
-        module = _tuned(source, module, signature, spec, stage, options, notes, progress)
+    notes: dict[str, Any] = {"stage": variant.stage, "precision": variant.precision, "key": key}
+    if asked.choice is not None:
+        notes["products"] = asked.choice.notes
+    if asked.search.searches:
+        module = _tuned(source, module, signature, asked, notes)
     else:
-        module = build.schedule(module, target, stage, disable)
+        module = build.schedule(module, target, variant.stage, variant.disable)
     with cache.writing(folder) as temporary:
         notes |= build.write_library(module, target, temporary)
-        manifest = build.describe(signature, module, spec, target, notes)
+        manifest = build.describe(signature, module, asked.spec, target, notes)
         artifact.write_manifest(temporary, {**manifest, "checked": False})
-        if check and _is_right(source, temporary, spec, stage, progress):
+        if asked.check and _is_right(source, temporary, asked):
             artifact.write_manifest(temporary, {**manifest, "checked": True})
 
 
-def _is_right(
-    source: Source, folder: Path, spec: TargetSpec, stage: str, progress: Progress | None
-) -> bool:
+def _is_right(source: Source, folder: Path, asked: Request) -> bool:
     """Whether the code in a folder was found to compute what the model does; False where this
     machine cannot run it. Raises MismatchError where it does not."""
     manifest = artifact.check_files(folder)
     if artifact.refusal(folder, manifest) is not None:
         return False
-    _say(progress, f"{stage}: comparing with the model")
-    program = runtime.Program(folder, manifest, device=spec.index)
+    asked.say(f"{asked.stage}: comparing with the model")
+    program = runtime.Program(folder, manifest, device=asked.spec.index)
     program.set_params(source.weights.values())
-    first.check(source, program, stage)
+    first.check(source, program, asked.stage)
     return True
 
 
@@ -302,11 +212,8 @@ def _tuned(
     source: Source,
     module: IRModule,
     signature: dict[str, Any],
-    spec: TargetSpec,
-    stage: str,
-    options: Options,
+    asked: Request,
     notes: dict[str, Any],
-    progress: Progress | None,
 ) -> IRModule:
     """The module scheduled with what a search found, where that is not slower as a whole.
 
@@ -315,15 +222,16 @@ def _tuned(
     from needle_tvm.lower import build
     from needle_tvm.tune import session, whole
 
+    spec, stage = asked.spec, asked.stage
     target = spec.to_tvm()
     unscheduled = module.clone()
-    module, tasks = session.tune(module, spec, options, progress)
+    module, tasks = session.tune(module, spec, asked.search, asked.progress)
     notes["tuning"] = tasks
     module = build.schedule(module, target, stage)
     taken = [note for note in tasks if note["chosen"] == session.SEARCH]
-    if not taken or options.tracker is not None:  # other machines' times are not ours to take
+    if not taken or asked.search.tracker is not None:  # other machines' times are not ours to take
         return module
-    _say(progress, f"{stage}: comparing the whole model with the rules' own")
+    asked.say(f"{stage}: comparing the whole model with the rules' own")
     by_rules = build.schedule(unscheduled, target, stage)
     modules = {whole.RULES: by_rules, whole.TUNED: module}
     notes["whole_model"] = whole.compare(modules, signature, source.params(), spec, target)
@@ -332,8 +240,3 @@ def _tuned(
     for note in taken:
         note.update(chosen=session.RULE, reason="the model as a whole is slower with it")
     return by_rules
-
-
-def _say(progress: Progress | None, line: str) -> None:
-    if progress is not None:
-        progress(line)

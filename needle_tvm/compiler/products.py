@@ -17,6 +17,7 @@ import numpy as np
 from needle_tvm import runtime
 from needle_tvm.artifact import artifact, trees
 from needle_tvm.errors import StageError, TargetError
+from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.runtime import cuda_driver, memory
 from needle_tvm.stages import CUBLAS, MEASURED, OWN, PRODUCTS
@@ -107,7 +108,8 @@ def measure_on(spec: TargetSpec) -> Measure:
         module, signature = example(product)
         chosen = Choice() if by_library else None
         precision = product.dtype if product.dtype == "tf32" else FLOAT32
-        module = build.lower_module(module, target, _STAGE, precision=precision, by_library=chosen)
+        variant = Variant(_STAGE, precision, by_library=chosen)
+        module = build.lower_module(module, target, variant)
         module = cuda_graph.mark(build.schedule(module, target, _STAGE))
         with scratch_folder("needle-products-") as folder:
             notes = build.write_library(module, target, folder)

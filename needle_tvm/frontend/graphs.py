@@ -11,23 +11,21 @@ from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.translate import translate
 from needle_tvm.lower import build, pipeline
+from needle_tvm.lower.variant import Variant
 
 if TYPE_CHECKING:
     from needle.trace import Graph, Leaf
 
 
-def lower(
-    graph: Graph,
-    target: Target,
-    stage: str,
-    **choices: Any,
-) -> IRModule:
-    """The module of a stage before its loops are scheduled: what tuning takes its tasks from.
+def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
+    """`lowered`, for a stage by name; `choices` are further fields of `Variant`."""
+    return lowered(graph, target, Variant(stage, **choices))
 
-    `choices` are keywords of `lower_module`.
-    """
-    module = translate(graph, prefer_emit=pipeline.of(target, stage).prefer_emit)
-    return build.lower_module(module, target, stage, **choices)
+
+def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
+    """The module before its loops are scheduled: what tuning takes its tasks from."""
+    module = translate(graph, prefer_emit=pipeline.of(target, variant.stage).prefer_emit)
+    return build.lower_module(module, target, variant)
 
 
 def signature(graph: Graph) -> dict[str, Any]:

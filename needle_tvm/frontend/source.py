@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from needle_tvm.target.precision import FLOAT32
-
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
-    from needle_tvm.compiler.products import Choice
     from needle_tvm.runtime import Program
 
 Array = np.ndarray[Any, Any]
@@ -53,9 +50,7 @@ class Source:
     output may be from it, relative to its magnitude. `explain(found)` looks closer where that is
     not enough: it says what is wrong with outputs for `example` and the weights, None for nothing.
     `diverges(program, stage)` names the first operation whose result is wrong when it is compiled
-    at that stage, None where each is right. `precision` is what
-    `lower` rounds the operands of products to, `by_library` the choice that it makes of products,
-    None where it makes none.
+    at that stage, None where each is right.
     """
 
     fingerprint: str
@@ -67,8 +62,6 @@ class Source:
     explain: Callable[[list[Array]], str | None]
     diverges: Callable[[Program, str], str | None]
     unfollowed: list[str] = field(default_factory=list)
-    precision: str = FLOAT32
-    by_library: Choice | None = None
 
     def params(self) -> dict[str, Array]:
         """The weights as NumPy arrays, as they are."""

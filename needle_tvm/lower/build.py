@@ -20,14 +20,13 @@ from needle_tvm.artifact import artifact
 from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import library_products
-from needle_tvm.kernels.dense.library_products import Product
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
+from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target import cublas, host, nvcc
-from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec
 
 Progress = Callable[[str], None]
@@ -35,24 +34,15 @@ MAIN = "main"  # the function that is the model
 TRANSFORM = f"{MAIN}_transform_params"
 
 
-def lower_module(
-    module: IRModule,
-    target: Target,
-    stage: str,
-    *,
-    disable: Collection[str] = (),
-    precision: str = FLOAT32,
-    by_library: Callable[[Product], bool] | None = None,
-) -> IRModule:
-    """A Relax module, whatever made it, through the stage's passes over the graph.
+def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
+    """A Relax module, whatever made it, through the variant's passes over the graph.
 
-    Its function `main` takes `num_input` inputs (an attribute) and then the parameters. `disable`
-    names what to leave out (`pipeline.without`), `precision` what products' operands are rounded to
-    (`needle_tvm.target.precision`), `by_library` says which products are cuBLAS's.
+    Its function `main` takes `num_input` inputs (an attribute) and then the parameters.
     """
     check_well_formed(module)
-    chosen = pipeline.without(target, stage, disable)
-    chosen = pipeline.in_precision(pipeline.by_library(chosen, by_library, precision), precision)
+    chosen = pipeline.without(target, variant.stage, variant.disable)
+    chosen = pipeline.by_library(chosen, variant.by_library, variant.precision)
+    chosen = pipeline.in_precision(chosen, variant.precision)
     module = pipeline.run(chosen.graph, module, target)
     with blamed_on("what the passes made"):
         check_well_formed(module)

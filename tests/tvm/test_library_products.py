@@ -20,6 +20,7 @@ from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.dense.library_products import Product, is_used, library_products
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import compiled_function, cxx_compiler
+from needle_tvm.lower.variant import Variant
 from needle_tvm.target import cublas, nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
@@ -171,7 +172,9 @@ def test_what_is_measured_is_the_product_that_is_asked_for(product):
     library_products(module, target, chosen=choice)
     assert choice.notes == [{**product.facts(), "chosen": "cublas"}]
     assert len(signature["params"]) == product.stored + product.followed
-    build.lower_module(module, target, "tuned")  # is well formed, and has passes of its own
+    build.lower_module(
+        module, target, Variant("tuned")
+    )  # is well formed, and has passes of its own
 
 
 @needs_compiler

@@ -13,6 +13,7 @@ from needle_tvm.frontend.torch.passes.conv1d_as_conv2d import conv1d_as_conv2d
 from needle_tvm.frontend.torch.passes.conv_transpose import conv_transpose
 from needle_tvm.frontend.torch.passes.norm_as_scale import norm_as_scale
 from needle_tvm.frontend.torch.passes.plain_views import plain_views
+from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
 
@@ -57,7 +58,7 @@ def with_statistics(model):
 
 def kernels(model, target, *inputs):
     module, *_ = torch_export.translate(model.eval(), inputs)
-    module = lowered(module, target, "tuned")
+    module = lowered(module, target, Variant("tuned"))
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from needle_tvm import runtime
@@ -12,21 +11,14 @@ from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.reference import Reference
 from needle_tvm.frontend.torch.taken import Taken, described, result_types
+from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler.products import Choice
     from needle_tvm.target.spec import TargetSpec
 
 
-def first_divergence(
-    taken: Taken,
-    spec: TargetSpec,
-    stage: str,
-    precision: str,
-    by_library: Choice | None,
-    disable: Collection[str],
-) -> str | None:
+def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | None:
     """Name and module of the first operator, in the order of the program, whose result is wrong;
     None where each is right.
 
@@ -44,8 +36,8 @@ def first_divergence(
     changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
     signature = {**taken.signature, **changes}
     target = spec.to_tvm()
-    module = lowered(module, target, stage, precision, by_library, disable)
-    module = build.schedule(module, target, stage, disable)
+    module = lowered(module, target, variant)
+    module = build.schedule(module, target, variant.stage, variant.disable)
     with scratch_folder("needle-divergence-") as folder:
         build.write_library(module, target, folder)
         manifest = build.describe(signature, module, spec, target, {})
@@ -53,7 +45,7 @@ def first_divergence(
         probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
         probed.set_params(taken.params)
         results = probed.run(taken.example)
-    reference = Reference(taken, precision, nodes)
+    reference = Reference(taken, variant.precision, nodes)
     wrong = reference.first_wrong([array(result) for result in results])
     return None if wrong is None else _name(nodes[wrong[0]])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from needle_tvm._tvm.names import IRModule, Target, transform
@@ -14,10 +13,10 @@ from needle_tvm.frontend.torch.passes.plain_views import plain_views
 from needle_tvm.graph import legalize
 from needle_tvm.graph.passes.sink_views import sink_permutes, sink_units
 from needle_tvm.lower import build
-from needle_tvm.target.precision import FLOAT32
+from needle_tvm.lower.variant import Variant
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler.products import Choice
+    pass
 
 # Without a word of its own, a transposed convolution takes the layout of what it is given, in
 # which neither TVM nor `frontend.torch.passes.conv_transpose` knows it.
@@ -27,17 +26,10 @@ _LAYOUTS = {
 }
 
 
-def lowered(
-    module: IRModule,
-    target: Target,
-    stage: str,
-    precision: str = FLOAT32,
-    by_library: Choice | None = None,
-    disable: Collection[str] = (),
-) -> IRModule:
-    """The stage's module, prepared before so that its passes know what the front end made."""
+def lowered(module: IRModule, target: Target, variant: Variant) -> IRModule:
+    """The variant's module, prepared before so that its passes know what the front end made."""
     with target, blamed_on("what prepares PyTorch's program"):
-        if stage == "tuned":
+        if variant.stage == "tuned":
             for prepare in (norm_as_scale, plain_views):
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)
@@ -48,8 +40,6 @@ def lowered(
             for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)
-        elif stage == "noopt":
+        elif variant.stage == "noopt":
             module = transform.LegalizeOps(legalize.RULES)(module)
-    return build.lower_module(
-        module, target, stage, disable=disable, precision=precision, by_library=by_library
-    )
+    return build.lower_module(module, target, variant)

@@ -11,7 +11,7 @@ After: a call of the packed function that `needle_tvm/target/cublas/gemm.cc` exp
 for cuBLAS to work in as a second result, which memory planning shares among all of them. An operand
 that is another one with its last two axes exchanged is read as it lies. What was a half before it
 was widened for the product is read as a half, and in a narrow `precision` operands are rounded to
-it; sums are float32. """
+it; sums are float32."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.check.campaign.judge import own_cache, told
 from needle_tvm.check.campaign.torch.draw import TorchProgram
 from needle_tvm.check.campaign.torch.recipes import draw
-from needle_tvm.compiler.torch_models import compile_taken
+from needle_tvm.compiler.compiler import compile_source
+from needle_tvm.compiler.request import request
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.torch.arrays import array
+from needle_tvm.frontend.torch.models import source
 from needle_tvm.frontend.torch.reference import Reference
 from needle_tvm.frontend.torch.taken import Taken, take
-from needle_tvm.target.spec import resolve
-from needle_tvm.tune.options import Options
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +127,8 @@ def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int,
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in verdicts.VARIANTS:
         try:
-            compiled = compile_taken(
-                taken, resolve("cpu", threads), stage, Options(), recompile=True, check=False
-            )
+            asked = request(stage=stage, threads=threads, recompile=True, check=False)
+            compiled = compile_source(source(taken, asked.spec, asked.variant), asked)
             yield stage, threads, [compiled(*given) for given in calls]
         except Exception as error:
             raise verdicts.Failure(verdicts.place(stage, threads), error) from error

@@ -1,0 +1,103 @@
+"""What is asked of a compilation besides the model. Imports no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from needle_tvm.compiler import products as libraries
+from needle_tvm.errors import StageError, UsageError
+from needle_tvm.lower.variant import Variant
+from needle_tvm.stages import OWN
+from needle_tvm.target import precision
+from needle_tvm.target.precision import FLOAT32
+from needle_tvm.target.spec import TargetSpec, resolve
+from needle_tvm.tune.options import Options
+
+if TYPE_CHECKING:
+    from needle_tvm.compiler.products import Choice
+    from needle_tvm.tune.status import Status
+
+Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
+
+
+class Choices(TypedDict, total=False):
+    """Keywords of `compile` and `compile_torch`; `request` has their defaults."""
+
+    target: str | dict[str, Any]
+    stage: str
+    dtype: str | None
+    trials: int
+    minutes: float | None
+    threads: int | None
+    recompile: bool
+    seed: int
+    tracker: str | None
+    key: str | None
+    disable: Collection[str]
+    products: str
+    check: bool
+    progress: Progress | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Keywords that fit one another, resolved: what code, for what, and how to come by it."""
+
+    spec: TargetSpec
+    variant: Variant
+    search: Options
+    choice: Choice | None  # the variant's `by_library`, with what it notes
+    recompile: bool
+    check: bool
+    progress: Progress | None
+
+    @property
+    def stage(self) -> str:
+        """The stage's name."""
+        return self.variant.stage
+
+    def say(self, line: str) -> None:
+        """Report a line of text."""
+        if self.progress is not None:
+            self.progress(line)
+
+
+def request(
+    *,
+    target: str | dict[str, Any] = "cpu",
+    stage: str = "tuned",
+    dtype: str | None = None,
+    trials: int = 0,
+    minutes: float | None = None,
+    threads: int | None = None,
+    recompile: bool = False,
+    seed: int = 0,
+    tracker: str | None = None,
+    key: str | None = None,
+    disable: Collection[str] = (),
+    products: str = OWN,
+    check: bool = True,
+    progress: Progress | None = None,
+) -> Request:
+    """The request that these keywords of `compile` make. Raises UsageError (StageError,
+    TargetError) for one that is none, or does not fit another."""
+    search = Options(trials, minutes, seed, tracker, key)
+    search.check(stage)
+    if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) for name in disable
+    ):  # a str would be taken for its letters
+        raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress={progress!r}: must be a function, or None")
+    if disable and search.searches:
+        raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
+    spec = resolve(target, threads)
+    rounded = precision.check(dtype, spec, stage)
+    if rounded != FLOAT32 and "narrow_products" in disable:
+        raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
+    libraries.check(products, spec, stage, search)
+    choice = libraries.choice(products, spec)
+    variant = Variant(stage, rounded, disable, choice)
+    return Request(spec, variant, search, choice, recompile, check, progress)

@@ -1,0 +1,74 @@
+"""A needle model as the compiler takes it. Imports TVM only to lower it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle.spec import Spec
+from needle.trace import Graph, trace
+from needle_tvm.errors import UsageError
+from needle_tvm.frontend import bounds, golden
+from needle_tvm.frontend.source import Source, to_numpy
+
+if TYPE_CHECKING:
+    from needle_tvm import runtime
+    from needle_tvm._tvm.names import IRModule, Target
+    from needle_tvm.lower.variant import Variant
+
+_MOST_ELEMENTS = 2**59  # of 8 bytes: what a signed 64-bit number of bytes can be, and some room
+
+
+def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) -> Source:
+    """What a Module or a function of Tensors is for these example arguments.
+
+    Raises needle's TraceError, UsageError for tensors of no memory's size, ValueError for a model
+    in train mode unless `training`, and whatever the model itself raises.
+    """
+    graph = trace(model, *inputs, training=training)
+    _check_extents(graph)
+    example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
+    precision = variant.precision
+    return Source(
+        fingerprint=graph.fingerprint(),
+        lower=lambda target: _lower(graph, target, variant),
+        weights=graph.weights,
+        example=example,
+        reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
+        tolerances=lambda: golden.tolerances(graph, precision),
+        explain=lambda found: _explained(graph, example, found, precision),
+        diverges=lambda program, stage: _divergence(graph, example, program, stage),
+        unfollowed=graph.unfollowed(),
+    )
+
+
+def _check_extents(graph: Graph) -> None:
+    """Raise UsageError for a tensor whose elements the code could not count in 64 bits."""
+    for node in graph.nodes:
+        for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
+            if prod(spec.shape) > _MOST_ELEMENTS:
+                what = "an input" if node.op is None else node.op.name
+                raise UsageError(f"{what} is {spec}: more than 2**59 elements, of no memory's size")
+
+
+def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, dict[str, Any]]:
+    from needle_tvm.frontend import graphs
+
+    return graphs.lowered(graph, target, variant), graphs.signature(graph)
+
+
+def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:
+    params = {name: to_numpy(value) for name, value in graph.weights.values().items()}
+    return bounds.Evaluation(graph, example, params, precision).difference(found)
+
+
+def _divergence(
+    graph: Graph, example: list[Any], program: runtime.Program, stage: str
+) -> str | None:
+    from needle_tvm.frontend import divergence
+
+    expected = divergence.evaluate(graph, example)
+    return divergence.first_divergence(graph, example, expected, stage, program)
