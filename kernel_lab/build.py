@@ -15,8 +15,7 @@ from needle_tvm.target import spec as targets
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
-CUDA_ARCHITECTURES = ("sm_75", "sm_90a")  # what the GPU rungs are compiled for where no GPU is
-_OWN_FEATURES = ("sm_90",)  # have instructions that no other architecture has: compiled for as "a"
+CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # what the GPU rungs are compiled for where no GPU is
 
 # Shared memory a block may use without asking for more, on every architecture from sm_75 on.
 SHARED_BYTES = 48 * 1024
@@ -37,14 +36,9 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_architecture() -> str | None:
-    """What to compile for on this machine's first GPU, such as "sm_90a"; None where there is none.
-
-    With the features that only this architecture has: a rung runs where it was compiled.
-    """
+    """Architecture of this machine's first GPU, such as "sm_90"; None where there is none."""
     found = gpu.gpus()
-    if not found:
-        return None
-    return found[0].arch + "a" * (found[0].arch in _OWN_FEATURES)
+    return found[0].arch if found else None
 
 
 def architecture(target: Target) -> str | None:
@@ -78,17 +72,12 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet.
-
-    A module that was scheduled goes through the pipeline for schedules, one written by hand in
-    tirx through tirx's, which adds no barriers of its own.
-    """
+    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet."""
     from needle_tvm._tvm.names import tvm
 
-    scheduled = all("s_tir" in function.attrs for function in module.functions.values())
     # Only copies that a schedule names asynchronous become cp.async.
     with tvm.transform.PassContext(config={"tirx.use_async_copy": True}):
-        return tvm.tirx.build(module, target, pipeline="default" if scheduled else "tirx")
+        return tvm.tirx.build(module, target)
 
 
 def write_library(module: IRModule, target: Target, path: Path) -> None:

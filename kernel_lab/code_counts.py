@@ -145,7 +145,7 @@ def ptx_counts(lines: list[str]) -> PtxCounts:
             width = next(iter(re.findall(r"\bv[248]\b", match[3])), "")
             widths[width] = widths.get(width, 0) + 1
         counts["fma"] += name.startswith("fma.")
-        counts["mma"] += name.startswith(("mma.", "wmma.mma", "wgmma.mma"))
+        counts["mma"] += name.startswith(("mma.", "wmma.mma"))
         counts["barriers"] += name.startswith(("bar.", "barrier."))
         counts["asynchronous"] += name.startswith("cp.async")
     return PtxCounts(len(found), accesses, **counts)

@@ -35,16 +35,10 @@ def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
 
 
 def device_library(
-    path: str,
-    inputs: str,
-    output: Sequence[int],
-    launches: int,
-    device: str = "cuda",
-    dtype: str = "float32",
+    path: str, inputs: str, output: Sequence[int], launches: int, device: str = "cuda"
 ) -> Contestant:
     """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
 
-    It is given arrays of `dtype`; its result is returned as float32.
     One launch is what a caller waits for. Of many in a row each is prepared while the last one
     runs, so what they take is the device's time, as long as that is above a launch's few
     microseconds.
@@ -54,14 +48,14 @@ def device_library(
     place = tvm.runtime.device(device, 0)
     function = tvm.runtime.load_module(path)["main"]
     arrays = [*load_inputs(inputs), np.full(tuple(output), np.nan, np.float32)]
-    tensors = [tvm.runtime.tensor(array.astype(np.dtype(dtype)), place) for array in arrays]
+    tensors = [tvm.runtime.tensor(array, place) for array in arrays]
 
     def call() -> None:
         for _ in range(launches):
             function(*tensors)
         place.sync()
 
-    return call, lambda: [tensors[-1].numpy().astype(np.float32)]
+    return call, lambda: [tensors[-1].numpy()]
 
 
 def numpy_gemm(inputs: str) -> Contestant:
@@ -89,9 +83,8 @@ def torch_peer(
     device: str = "cpu",
     launches: int = 1,
     tf32: bool = False,
-    dtype: str = "float32",
 ) -> Contestant:
-    """PyTorch doing a workload's work, without a gradient tape; in full `dtype` unless `tf32`."""
+    """PyTorch doing a workload's work, without a gradient tape; in full float32 unless `tf32`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -99,8 +92,7 @@ def torch_peer(
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    kind = getattr(torch, dtype)
-    tensors = [torch.from_numpy(array).to(device, kind) for array in load_inputs(inputs)]
+    tensors = [torch.from_numpy(array).to(device) for array in load_inputs(inputs)]
     compute = _TORCH[work](torch, tensors, mode)
 
     def call() -> None:
@@ -109,12 +101,12 @@ def torch_peer(
         if device != "cpu":
             torch.cuda.synchronize()
 
-    return call, lambda: [compute().float().cpu().numpy()]
+    return call, lambda: [compute().cpu().numpy()]
 
 
 def _torch_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
     a, b = tensors
-    out = torch.empty((a.shape[0], b.shape[1]), device=a.device, dtype=a.dtype)
+    out = torch.empty((a.shape[0], b.shape[1]), device=a.device)
     return lambda: torch.mm(a, b, out=out)
 
 
@@ -165,7 +157,5 @@ _TORCH = {
     "depthwise": _torch_depthwise,
     "separable": _torch_separable,
     "gemm": _torch_gemm,
-    "gemm_f16": _torch_gemm,
-    "gemm_bf16": _torch_gemm,
     "gelu_matmul": _torch_gelu_matmul,
 }

@@ -90,8 +90,7 @@ class Field:
         factory = "library" if self.device == "cpu" else "device_library"
         for label, launches in self._calls(name):
             if self.device != "cpu":
-                dtype = self.workload.dtype
-                kwargs = {**kwargs, "launches": launches, "device": PLACE, "dtype": dtype}
+                kwargs = {**kwargs, "launches": launches, "device": PLACE}
             self.contestants.append(
                 timing.Contestant(
                     label,
@@ -125,8 +124,5 @@ def compare(result: Array, expected: Array, tolerance: float) -> Check:
 
 
 def _save(path: str, arrays: Sequence[Array]) -> None:
-    """In float32, which holds halves exactly: a file has no bfloat16."""
-    named: dict[str, Any] = {
-        f"input_{number}": array.astype(np.float32) for number, array in enumerate(arrays)
-    }
+    named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
     np.savez(path, **named)

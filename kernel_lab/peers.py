@@ -41,8 +41,6 @@ _TORCH = {
     "depthwise": "torch.nn.functional.conv2d with groups=C",
     "separable": "torch.nn.functional.conv2d twice, groups=C and 1x1",
     "gemm": "torch.mm",
-    "gemm_f16": "torch.mm",
-    "gemm_bf16": "torch.mm",
     "gelu_matmul": "torch.addmm, then torch.nn.functional.gelu",
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
@@ -60,9 +58,7 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
             how = f"{_NUMPY[name]} with {' '.join(map('='.join, knowing.items()))}"
             found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=knowing))
     if name in _TORCH:
-        found.append(
-            Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",), precision=workload.dtype)
-        )
+        found.append(Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",)))
         if device == "cuda" and name in _TENSOR_CORES:
             how = f"{_TORCH[name]} with TF32 allowed, on tensor cores from sm_80 on"
             modules = ("torch",)
@@ -86,8 +82,6 @@ def contestant(
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
         tf32 = peer.precision == "tf32"
-        kwargs.update(
-            work=workload.name, threads=threads, tf32=tf32, dtype=workload.dtype, **options
-        )
+        kwargs.update(work=workload.name, threads=threads, tf32=tf32, **options)
     factory = f"kernel_lab.contestants:{peer.factory}"
     return Contestant(peer.name, factory, kwargs, peer.env, threads)

@@ -11,7 +11,6 @@ from kernel_lab.ladders import (
     gelu_matmul_cpu,
     gelu_matmul_cuda,
     gemm_cpu,
-    gemm_half_cuda,
     gemm_tensor_core,
     vector_add_cpu,
     vector_add_cuda,
@@ -31,7 +30,6 @@ _LADDERS = (
     depthwise_cuda.ladder,
     depthwise_cuda.separable,
     gemm_tensor_core.ladder,
-    *gemm_half_cuda.ladders,
     gelu_matmul_cuda.ladder,
 )
 LADDERS: dict[tuple[str, str], Ladder] = {

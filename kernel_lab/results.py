@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # What a rung is. "rewrite" changes the definition (the algorithm or the layout it works on) and
-# keeps the schedule; "schedule" changes the schedule alone; "kernel" is written by hand in place of
-# both; "failed" is a step that was worth a try and made things worse or no better; "search" was
-# found by a machine; "peer" is another library.
-KINDS = ("naive", "rewrite", "schedule", "kernel", "failed", "search", "peer")
+# keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
+# and made things worse or no better; "search" was found by a machine; "peer" is another library.
+KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 
 @dataclass(frozen=True)

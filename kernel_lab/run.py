@@ -281,7 +281,7 @@ def _sweep_point(
 ) -> SweepPoint:
     """The requested rungs, or the standing ones without the naive, at one size of a sweep."""
     ladder = registry.ladder(request.workload, request.device)
-    standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule", "kernel")]
+    standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule")]
     chosen = ladder.select(request.rungs or standing)
     case = Case(size, build.processor(target))
     seconds: dict[str, float | None] = {}

@@ -12,9 +12,9 @@ from kernel_lab.workload import Case, Size, Workload
 
 if TYPE_CHECKING:
     from kernel_lab.search import Space
-    from needle_tvm._tvm.names import IRModule
+    from needle_tvm._tvm.names import IRModule, Schedule
 
-ScheduleFunction = Callable[..., Any]  # of a Schedule and a Case; a kernel's, of a Case
+ScheduleFunction = Callable[["Schedule", Case], Any]
 Definition = Callable[[Case], list[Any]]
 Claim = Callable[[Size], "str | None"]
 
@@ -32,29 +32,16 @@ def generation(arch: str) -> int:
     return int(digits)
 
 
-def _lacks(arch: str, needs: str) -> str | None:
-    """Why code that needs an architecture cannot be for `arch`; None where it can."""
-    if needs.endswith("a"):  # newer ones do not have what only this one has
-        return None if arch == needs else f"it needs {needs}, and the code is for {arch}"
-    if generation(arch) >= generation(needs):
-        return None
-    return f"it needs {needs} or newer, and the code is for {arch}"
-
-
 @dataclass(frozen=True)
 class Rung:
     """One step: a schedule function and, where the step is a rewrite, a definition of its own.
-
-    Of a kernel written by hand (kind "kernel"), `schedule` makes the module of a case. `define`
-    still says what is computed.
 
     `reason` is the function's docstring: why, and what it should bring. `after` is the rung it
     starts from, `expected` the lowest and highest factor it should bring against that one. `claims`
     returns None for a size the rung is right at, else why it is not taken. `explained` says why the
     measured factor differs from `expected`, on which machine. `precision` is what the operands of
-    the definition are rounded to, or the result of halves; sums are float32.
-    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80",
-    or with an "a" the only one that has them, "sm_90a".
+    the definition are rounded to, where that is less than the workload's float32; sums are float32.
+    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80".
     """
 
     name: str
@@ -74,8 +61,9 @@ class Rung:
 
         Without `arch` (on a CPU, or where code is only looked at) any will do.
         """
-        lack = _lacks(arch, self.needs) if arch and self.needs else None
-        return lack or self.claims(size)
+        if arch and self.needs and generation(arch) < generation(self.needs):
+            return f"it needs {self.needs} or newer, and the code is for {arch}"
+        return self.claims(size)
 
     def module(self, case: Case) -> IRModule:
         """The scheduled module, its only function named "main".
@@ -87,8 +75,6 @@ class Rung:
         refusal = self.claims(case.size)
         if refusal:
             raise LabUsageError(f"rung {self.name!r} does not take this size: {refusal}")
-        if self.kind == "kernel":
-            return self.schedule(case)
         sch = Schedule(te.create_prim_func(self.define(case)))
         self.schedule(sch, case)
         return sch.mod
@@ -137,8 +123,7 @@ class Ladder:
 
         def add(function: ScheduleFunction) -> ScheduleFunction:
             previous = self._previous(after)
-            own = self.workload.dtype
-            inherited = previous.precision if previous and define is None else own
+            inherited = previous.precision if previous and define is None else "float32"
             self.rungs.append(
                 Rung(
                     name=name or function.__name__.strip("_"),

@@ -40,11 +40,9 @@ def scaled_trace(
     """Trace a rung at its own size, or at the nearest one that makes at most `limit` accesses.
 
     The largest dimension is halved again and again, or the largest whose half the rung takes.
-    Sizes TVM does not lower are passed over. Raises TraceTooLarge where none is left, NotLowered
-    for a kernel written by hand, and what `trace` raises.
+    Sizes TVM does not lower are passed over. Raises TraceTooLarge where none is left, and what
+    `trace` raises.
     """
-    if rung.kind == "kernel":
-        raise NotLowered(f"trace: {rung.name} is written in instructions that are not interpreted")
     full = dict(case.size)
     for size in smaller(full, rung.claims):
         if rung.claims(size) is not None:

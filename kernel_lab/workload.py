@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """One computation of arrays of `dtype`, with sums in float32.
+    """One computation of float32 arrays.
 
     `sizes` holds the sizes of interest by device, the default first. `define(case)` returns its TE
     tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
@@ -67,7 +67,6 @@ class Workload:
     flops: Callable[[Size], int]
     terms: Callable[[Size], int]
     modes: tuple[str, ...] = ()
-    dtype: str = "float32"
     limits: Callable[[Size], str | None] = lambda size: None
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 
@@ -117,16 +116,14 @@ class Workload:
         return whole
 
     def bytes(self, size: Size) -> int:
-        """Compulsory traffic: every input read once, the output written once."""
-        elements = sum(int(np.prod(shape)) for shape in self.shapes(size))
-        return np.dtype(self.dtype).itemsize * elements
+        """Compulsory traffic: every input read once, the output written once, float32."""
+        return 4 * sum(int(np.prod(shape)) for shape in self.shapes(size))
 
     def tolerance(self, size: Size, precision: str = "float32") -> float:
         """Allowed difference from the reference, relative to the result's largest magnitude.
 
         Sums are float32 always. Where operands are rounded to less ("float16", or "tf32", which
-        keeps as many bits), or results of halves are, each is rounded once: that part does not grow
-        with the sum's length.
+        keeps as many bits), each is rounded once: that part does not grow with the sum's length.
         """
         sums = relative_tolerance("float32", self.terms(size))
         if precision == "float32":
@@ -134,10 +131,9 @@ class Workload:
         return sums + relative_tolerance({"tf32": "float16"}.get(precision, precision), 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
-        """Seeded example inputs: arrays of standard normal numbers, rounded to `dtype`."""
+        """Seeded example inputs: standard normal float32 arrays."""
         rng = np.random.default_rng(seed)
-        dtype = np.dtype(self.dtype)
-        return [rng.standard_normal(s).astype(dtype) for s in self.shapes(size)[:-1]]
+        return [rng.standard_normal(s).astype(np.float32) for s in self.shapes(size)[:-1]]
 
 
 def describe(size: Size) -> str:

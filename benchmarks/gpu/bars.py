@@ -139,27 +139,22 @@ def _pair(
 
 
 def _products(result: Mapping[str, Any]) -> Iterator[Bar]:
-    text = f"product of {GEMM} x {GEMM}, float32: cuBLAS's time / that of our own kernel"
-    yield _product(result, text, "needle, own kernel", "float32", f"lab-gemm-{GEMM}")
+    yield _own_product(result)
     text = f"product of {GEMM} x {GEMM}, bfloat16: cuBLAS's time / that of the chosen kernel"
-    yield _product(result, text, "needle, chosen", "bfloat16", "lab-gemm_bf16")
+    ours, other = (named(name, "bfloat16") for name in ("needle, chosen", "PyTorch"))
+    yield _pair(result, f"gemm-{GEMM}", text, PRODUCT, ours, other)
 
 
-def _product(
-    result: Mapping[str, Any], text: str, compiled: str, precision: str, ladder: str
-) -> Bar:
+def _own_product(result: Mapping[str, Any]) -> Bar:
     """The best of what is compiled and of the lab's rungs, each beside PyTorch in its contest."""
-    ours, other = named(compiled, precision), named("PyTorch", precision)
-    bar = _pair(result, f"gemm-{GEMM}", text, PRODUCT, ours, other)
+    text = f"product of {GEMM} x {GEMM}, float32: cuBLAS's time / that of our own kernel"
+    ours = "needle, own kernel"
+    bar = _pair(result, f"gemm-{GEMM}", text, PRODUCT, ours, "PyTorch")
     found = [(bar.measured, ours)] if bar.measured is not None else []
-    lab = result["sections"].get(ladder, {"rungs": (), "peers": (), "size": {}})
-    cublas = [
-        peer
-        for peer in lab["peers"]
-        if peer["name"] == "PyTorch" and peer["precision"] == precision and peer["blocks"]
-    ]
+    lab = result["sections"].get(f"lab-gemm-{GEMM}", {"rungs": (), "peers": (), "size": {}})
+    cublas = [peer for peer in lab["peers"] if peer["name"] == "PyTorch" and peer["blocks"]]
     for rung in lab["rungs"] if cublas and set(lab["size"].values()) == {GEMM} else ():
-        if rung["precision"] == precision and rung["blocks"]:
+        if rung["precision"] == "float32" and rung["blocks"]:
             found.append((ratio(rung, cublas[0]), f"the lab's {rung['name']}"))
     if not found:
         return bar

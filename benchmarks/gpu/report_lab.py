@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_BITS = {"float32": 24, "float16": 11, "tf32": 11, "bfloat16": 8}  # of an operand's significand
+_BITS = {"float32": 24, "float16": 11, "tf32": 11}  # of an operand's significand
 
 _HEADINGS = (
     "rung",
@@ -28,8 +28,8 @@ CONDITIONS = (
     "Device time is that of one of 100 launches in a row; a kernel that is shorter than the"
     " preparation of its launch shows that instead. The launch overhead is what one launch and"
     " the wait for its end take beside that. Everything was compared with NumPy in float64 before"
-    " it was timed. Operands of float16 and tf32 keep 11 bits, of bfloat16 8, of float32 24; sums"
-    " are float32. Rungs are set beside the PyTorch that keeps as many bits."
+    " it was timed. Operands of float16 and tf32 keep 11 bits, of float32 24; sums are float32."
+    " Rungs are set beside the PyTorch that keeps as many bits."
 )
 
 

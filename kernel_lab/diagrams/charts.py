@@ -16,7 +16,6 @@ KIND_COLOURS = {
     "naive": MUTED,
     "rewrite": PALETTE[3],
     "schedule": PALETTE[0],
-    "kernel": PALETTE[5],
     "failed": STORE,
     "search": PALETTE[1],
     "peer": PALETTE[2],

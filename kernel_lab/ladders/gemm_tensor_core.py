@@ -4,7 +4,7 @@ Added to `gemm_cuda.ladder` behind the float32 rungs. Tensor cores multiply halv
 round: A and B stay float32 in global memory, each block rounds its strips to float16 on their way
 into shared memory, and the sums are float32. That is another precision than the rungs below have
 (an operand keeps 11 bits instead of 24), which `precision` says, the table shows and the tolerance
-follows. Products of halves are `gemm_half_cuda`'s.
+follows.
 """
 
 from __future__ import annotations

@@ -115,7 +115,6 @@ LARGEST = [
     ("gelu_matmul", "fuse", {"N": 1, "K": 1}, "M", 16 * 65535),
     ("gemm", "naive", {"N": 1, "K": 1}, "M", 65535),
     ("gemm", "threads_1d", {"M": 1, "K": 1}, "N", 65535),
-    ("gemm_bf16", "naive", {"N": 8, "K": 8}, "M", 16 * 65535),
     ("depthwise", "blocks_2d", {"B": 1, "C": 1, "W": 2, "K": 3}, "H", 65535),
 ]
 

@@ -29,8 +29,6 @@ SIZES = {
     "separable": ({"B": 2, "C": 3, "H": 6, "W": 7, "K": 3, "O": 2},),
     "gemm": ({"M": 5, "N": 6, "K": 7},),
     "gelu_matmul": ({"M": 5, "N": 6, "K": 7},),
-    "gemm_f16": (),  # these have no ladder for a CPU
-    "gemm_bf16": (),
 }
 CASES = [
     (workload, size, peer)

@@ -39,8 +39,6 @@ SIZES = {
         {"M": 33, "N": 31, "K": 130},
     ),
     "gelu_matmul": ({"M": 1, "N": 1, "K": 1}, {"M": 50, "N": 37, "K": 61}),
-    "gemm_f16": (),  # these have no ladder for a CPU
-    "gemm_bf16": (),
 }
 MORE_SIZES = {  # tried in the slow form of the same test
     "conv1d": ({"M": 33, "N": 33}, {"M": 130, "N": 4, "mode": "same"}, {"M": 700, "N": 65}),

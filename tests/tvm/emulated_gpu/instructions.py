@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_lab import build, registry
+from kernel_lab.ladders.gemm_ffma import STEP
 from kernel_lab.workload import Case
 from needle_tvm._tvm.names import IRModule, ldmatrix, mma, tvm
 from needle_tvm._tvm.names import tvmscript as T
@@ -27,17 +28,17 @@ ARCH = "sm_90"
 GEMM = registry.ladder("gemm", "cuda")
 
 
-def run(module, folder, *arrays, before=""):
+def run(module, folder, *arrays, change=lambda source: source):
     """A module's kernel run on arrays, the last of them its result, and its CUDA source.
 
-    `before` is CUDA source that is put before it.
+    `change` is what is done to the source before it is compiled.
     """
     library = build.compile_module(module, build.make_target("cuda", ARCH))
     sources = []
 
     def compiled(source):
         sources.append(source)
-        return nvcc.compile_cubin(before + source, ARCH)[0]
+        return nvcc.compile_cubin(change(source), ARCH)[0]
 
     export_library(library, folder / "kernel.so", compiled)
     function = tvm.runtime.load_module(str(folder / "kernel.so"))["main"]
@@ -212,6 +213,26 @@ def test_asynchronous_copies_arrive_when_they_are_waited_for(wait, arrived, tmp_
     np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
+# The shortest of programs has one strip. With one more group pending it reads what was there.
+@pytest.mark.parametrize(("k", "more"), [(STEP, 0), (5 * STEP, 0), (STEP, 1)])
+def test_a_rung_waits_for_the_copies_it_multiplies(k, more, tmp_path):
+    """The lab's interpreter takes copies for finished at once; here they come when waited for."""
+
+    def waits(source):
+        return re.sub(r"(?<=wait_group )\d(?=;)", lambda found: f"{int(found[0]) + more}", source)
+
+    size = {"M": 128, "N": 128, "K": k}
+    inputs = GEMM.workload.inputs(size)
+    module, result = GEMM["async_copies"].module(Case(size)), np.zeros((128, 128), np.float32)
+    found, source = run(module, tmp_path, *inputs, result, change=waits)
+    assert "cp.async.wait_group 0;" in source
+    expected = GEMM.workload.reference(size, inputs)
+    right = np.abs(found - expected).max() <= (
+        GEMM.workload.tolerance(size) * np.abs(expected).max()
+    )
+    assert right == (more == 0)
+
+
 def test_shared_memory_of_a_size_said_at_launch(tmp_path):
     threads, each = 64, 300  # 75 kB, more than a kernel may declare
 
@@ -300,7 +321,7 @@ def test_a_product_of_fragments_of_tf32(tmp_path):
 
     a, b = normal(16, 8), normal(16, 8)
     result = np.zeros((16, 16), np.float32)
-    found, _ = run(module_of(kernel), tmp_path, a, b, result, before=TF32)
+    found, _ = run(module_of(kernel), tmp_path, a, b, result, change=lambda source: TF32 + source)
     upper = cut_off(a), cut_off(a) + np.copysign(np.spacing(np.abs(cut_off(a))) * 2**13, a)
     rounded = np.where(np.abs(a - upper[0]) < np.abs(a - upper[1]), *upper)
     expected = (rounded.astype(np.float64) @ cut_off(b).T.astype(np.float64) + 1).T
