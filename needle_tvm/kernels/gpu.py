@@ -7,22 +7,20 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import blocks_of, extent
-from needle_tvm.kernels.dense.gpu_few_rows import narrow
-from needle_tvm.kernels.dense.gpu_tensor_core import tensor_core
-from needle_tvm.kernels.dense.gpu_tiles import tiled
 from needle_tvm.kernels.dlight import by_dlight
 from needle_tvm.kernels.mark import is_scheduled, mark_scheduled, schedule_each
-from needle_tvm.kernels.reduce.gpu import shared_reductions
 from needle_tvm.kernels.reduce.gpu_nan import keeping_nan
-from needle_tvm.kernels.reduce.gpu_threads import bind_threads, per_result
+from needle_tvm.kernels.reduce.gpu_threads import bind_threads
+from needle_tvm.kernels.rule import GPU, rules
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in
 
 _THREADS = 256  # of a block: whole warps, and several blocks to a processor
 
-# Our own rules in the order in which they are tried: each a schedule of a function, or None.
-RULES = (tensor_core, narrow, tiled, shared_reductions, per_result)
-NAMES = tuple(rule.__name__ for rule in RULES)
+
+def names() -> tuple[str, ...]:
+    """Our rules, any of which may be left out."""
+    return tuple(each.name for each in rules(GPU))
 
 
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
@@ -44,7 +42,7 @@ def by_default(module: IRModule, target: Target) -> IRModule:
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
     """Every function by the first that fits of our rules, in the end as `by_default` does it.
 
-    `without` names those of `NAMES` that are left out.
+    `without` names those of `names()` that are left out.
     """
     return schedule_each(
         prepared(module), lambda function: schedule_function(function, target, without)
@@ -55,8 +53,8 @@ def schedule_function(
     function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
     """One function of `prepared`, scheduled as `schedule` does it."""
-    for rule in RULES:
-        found = None if rule.__name__ in without else rule(function)
+    for rule in rules(GPU):
+        found = None if rule.name in without else rule.apply(function, target, None)
         if found is not None:
             return mark_scheduled(found.mod["main"], function)
     return _by_default(function, target)

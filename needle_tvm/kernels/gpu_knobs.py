@@ -4,25 +4,20 @@ A rule may write a function anew before it schedules it, so that no trace of a s
 the function to what the rule makes. A candidate is therefore the function with a note, of the rule
 and the knobs: that has a trace, which the record store keeps, and `realised` makes of it what is
 compiled.
-
-A rule with knobs gets a row in `_KNOBS`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target, structural_hash
 from needle_tvm.kernels import gpu
-from needle_tvm.kernels.dense.gpu_few_rows import NARROW_KNOBS, narrow
-from needle_tvm.kernels.dense.gpu_tensor_core import tensor_core, warp_tiles
-from needle_tvm.kernels.dense.gpu_tiles import tiled, tiles
 from needle_tvm.kernels.dlight import DLIGHT, by_dlight
+from needle_tvm.kernels.rule import GPU, Rule, rules
 from needle_tvm.tir.functions import module_of
 
 NOTE = "needle.rule"  # annotation of a function's root block
@@ -30,29 +25,13 @@ NOTE = "needle.rule"  # annotation of a function's root block
 _MOST = 32  # of a rule's knobs: those which its author, or its arithmetic, puts first
 
 
-@dataclass(frozen=True)
-class Knobs:
-    """A rule's: `of(function)` are JSON values, or dataclasses of them, the most promising first.
-
-    `apply(function, target, knobs)` is the function's schedule with one of them, None where it does
-    not fit. Both are called under the target. `revision` is raised when the same knobs come to mean
-    another schedule: what was measured is of the old one.
-    """
-
-    rule: str
-    of: Callable[[PrimFunc], Iterable[Any]]
-    apply: Callable[[PrimFunc, Target, Any], Schedule | None]
-    revision: int = 1
-
-    def all_of(self, function: PrimFunc, target: Target) -> list[Any]:
-        """Those for a function on a target."""
-        with target:
-            return list(self.of(function))
-
-    def scheduled(self, function: PrimFunc, target: Target, knobs: Any) -> Schedule | None:
-        """The function's schedule on a target."""
-        with target:
-            return self.apply(function, target, knobs)
+def _candidates(function: PrimFunc) -> list[list[tuple[Rule, Any]]]:
+    """Each rule as it is, since of several that fit the first is taken where nothing is measured;
+    each rule with its knobs; and TVM's."""
+    own = rules(GPU)
+    rows: list[list[tuple[Rule, Any]]] = [[(each, None) for each in own]]
+    rows += [[(each, knobs) for knobs in islice(each.knobs(function), _MOST)] for each in own]
+    return [*rows, [(_TVMS, name) for name in DLIGHT]]
 
 
 def _by_one_of_dlights(function: PrimFunc, target: Target, name: str) -> Schedule | None:
@@ -60,22 +39,7 @@ def _by_one_of_dlights(function: PrimFunc, target: Target, name: str) -> Schedul
     return None if found is None else Schedule(found)
 
 
-_KNOBS = (
-    # Rules as they are: of several that fit, the first is taken where nothing is measured.
-    Knobs(
-        "rules",
-        lambda function: gpu.NAMES,
-        lambda function, target, name: gpu.RULES[gpu.NAMES.index(name)](function),
-    ),
-    Knobs("tensor_core", warp_tiles, lambda function, target, tile: tensor_core(function, tile)),
-    Knobs("tiled", tiles, lambda function, target, tile: tiled(function, tile)),
-    Knobs(
-        "narrow",
-        lambda function: NARROW_KNOBS,
-        lambda function, target, knobs: narrow(function, knobs),
-    ),
-    Knobs("dlight", lambda function: DLIGHT, _by_one_of_dlights),
-)
+_TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda function: DLIGHT)
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
@@ -83,9 +47,10 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     than `gpu.schedule_function` does, and than what came before. The rules take turns."""
     with target:
         seen = {_digest(gpu.schedule_function(function, target))}
-    rows = [[(each, knobs) for knobs in islice(each.of(function), _MOST)] for each in _KNOBS]
+        rows = _candidates(function)
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
-        found = each.apply(function, target, knobs)
+        with target:
+            found = each.apply(function, target, knobs)
         digest = None if found is None else _digest(found.mod["main"])
         if digest is not None and digest not in seen:
             seen.add(digest)
@@ -106,10 +71,10 @@ def realised(module: IRModule, target: Target) -> IRModule:
         return module
     sch.unannotate(root, NOTE)
     function = sch.mod["main"]
-    for each in _KNOBS:
-        for knobs in each.all_of(function, target):
+    with target:
+        for each, knobs in chain.from_iterable(_candidates(function)):
             if _text(each, knobs) == note:
-                found = each.scheduled(function, target, knobs)
+                found = each.apply(function, target, knobs)
                 if found is None:
                     raise ValueError(f"{note}: does not fit the function")
                 return found.mod
@@ -121,11 +86,13 @@ def is_noted(trace: str) -> bool:
     return f'"{NOTE}"' in trace
 
 
-def _text(of: Knobs, knobs: Any) -> str:
+def _text(rule: Rule, knobs: Any) -> str:
+    if knobs is None:
+        return json.dumps(["rules", 1, rule.name])
     plain = knobs
     if dataclasses.is_dataclass(knobs) and not isinstance(knobs, type):
         plain = dataclasses.asdict(knobs)
-    return json.dumps([of.rule, of.revision, plain], sort_keys=True)
+    return json.dumps([rule.name, rule.revision, plain], sort_keys=True)
 
 
 def _digest(scheduled: PrimFunc) -> str:

@@ -20,7 +20,7 @@ class Rules:
 
     prepared: Callable[[IRModule], IRModule]
     schedule_function: Callable[[PrimFunc, Target], PrimFunc]
-    variants: Callable[[Schedule, Target], Iterator[Schedule]]
+    variants: Callable[[PrimFunc, Target], Iterator[Schedule]]
     choices: Callable[[PrimFunc, Target], Iterator[Schedule]]
     realised: Callable[[IRModule, Target], IRModule]
 
@@ -36,7 +36,7 @@ _RULES = {
     "cuda": Rules(
         prepared=gpu.prepared,
         schedule_function=gpu.schedule_function,
-        variants=lambda sch, target: iter(()),
+        variants=lambda function, target: iter(()),
         choices=gpu_knobs.choices,
         realised=gpu_knobs.realised,
     ),

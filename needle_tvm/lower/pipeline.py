@@ -224,7 +224,7 @@ def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
     """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
     pipeline = PIPELINES[kind][stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
-    rules = [names for apply, names in _RULES.items() if apply in pipeline.schedule]
+    rules = [names() for apply, names in _RULES.items() if apply in pipeline.schedule]
     return tuple(dict.fromkeys([*passes, *chain(*rules)]))
 
 
@@ -292,7 +292,10 @@ def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
 
 
 # Passes that schedule by rules, with the names of these.
-_RULES: dict[Any, tuple[str, ...]] = {cpu.schedule: cpu.NAMES, gpu.schedule: gpu.NAMES}
+_RULES: dict[Any, Callable[[], tuple[str, ...]]] = {
+    cpu.schedule: cpu.names,
+    gpu.schedule: gpu.names,
+}
 
 
 def _leaving_out(schedule: Any, names: Collection[str]) -> Pass:

@@ -71,7 +71,7 @@ def design_space(target: Target, rules: str) -> Any:
     """TVM's generated space, and every variant of our own rules that is a schedule."""
 
     def own(sch: Schedule) -> list[Schedule]:
-        return list(rules_of(target).variants(sch, target))
+        return list(rules_of(target).variants(sch.mod["main"], target))
 
     names = {"sch_rules": rules, "postprocs": rules, "mutator_probs": rules}
     generators = [

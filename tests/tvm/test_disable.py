@@ -42,7 +42,7 @@ def test_every_pass_and_rule_of_a_stage_has_a_switch():
     for stage, kind in product(STAGES, pipeline.PIPELINES):
         names = pipeline.switches(stage, kind)
         assert len(set(names)) == len(names) and all(name.isidentifier() for name in names)
-    assert {*cpu.NAMES, "fold_scale", "FuseOps", "schedule"} <= set(pipeline.switches("tuned"))
+    assert {*cpu.names(), "fold_scale", "FuseOps", "schedule"} <= set(pipeline.switches("tuned"))
     assert "schedule" not in pipeline.switches("fused")
 
 
@@ -61,7 +61,7 @@ def test_a_pass_goes_wherever_it_stands(stage):
 
 @pytest.mark.parametrize(
     "name",
-    ["schedule", "fold_scale", "pack_weights", "FuseOps", *cpu.NAMES],
+    ["schedule", "fold_scale", "pack_weights", "FuseOps", *cpu.names()],
 )
 def test_what_is_left_computes_the_same(model, x, name):
     whole, found = compile(model, x), compile(model, x, disable=[name])
@@ -87,7 +87,7 @@ def test_the_default_rule_has_switches_for_its_parts(name, shape, result):
     x = te.placeholder(shape, "float32", "x")
     function = te.create_prim_func([x, result(x)])
     whole = cpu.schedule_function(function, TARGET)
-    for other in cpu.NAMES:
+    for other in cpu.names():
         left = cpu.schedule_function(function, TARGET, without=[other])
         assert (whole.script() == left.script()) == (other != name), other
 

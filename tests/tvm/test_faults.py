@@ -6,7 +6,8 @@ import pytest
 
 import needle_tvm
 from needle_tvm.errors import CompilationError
-from needle_tvm.kernels import cpu
+from needle_tvm.kernels import rule
+from needle_tvm.kernels.dense.cpu import DENSE
 from needle_tvm.lower import build, pipeline
 
 from .conftest import make_mlp, tensor
@@ -21,8 +22,8 @@ def test_a_rule_that_fails_is_named_with_its_function(monkeypatch, x):
     def bad(sch, block, target, knobs):
         sch.vectorize(sch.get_loops(block)[-1])  # a reduction
 
-    rules = [dataclasses.replace(rule, apply=bad) for rule in cpu.RULES]
-    monkeypatch.setattr(cpu, "RULES", rules)
+    monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
+    rule.annotated(DENSE)(bad)
     model = make_mlp(64, 32)
     with pytest.raises(
         CompilationError, match=r"fused_dense\w*: schedule rule 'dense' failed"

@@ -159,7 +159,7 @@ def test_the_rules_have_switches():
     switched = ((), ("narrow",), ("narrow", "tiled"))
     scripts = {gpu.schedule(module.clone(), TARGET, off).script() for off in switched}
     assert len(scripts) == len(switched)
-    assert set(gpu.NAMES) <= set(pipeline.switches("tuned", "cuda"))
+    assert set(gpu.names()) <= set(pipeline.switches("tuned", "cuda"))
 
 
 def test_a_convolution_is_a_product_of_windows():

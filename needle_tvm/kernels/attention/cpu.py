@@ -16,6 +16,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import Schedule, Target, te, tirx
 from needle_tvm.kernels.blocks import item_bytes, share_out, sum_in_registers, vector_registers
+from needle_tvm.kernels.rule import annotated
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
@@ -136,6 +137,7 @@ def attention(
     )
 
 
+@annotated(ATTENTION)
 def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
     """Schedule what `attention` computes."""
     queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])

@@ -27,6 +27,7 @@ from needle_tvm.kernels.blocks import (
     write_back,
 )
 from needle_tvm.kernels.conv.tiles import ConvTile, Copied, tasks
+from needle_tvm.kernels.rule import annotated
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
 DEPTHWISE = "needle.depthwise"  # the same of a depthwise convolution
@@ -54,6 +55,7 @@ CONV_VARIANTS = tuple(  # the first is used where nothing is measured
 DEPTHWISE_VARIANTS = tuple(ConvKnobs(strips=strips) for strips in (None, 1, 2, 4, 8, 16))
 
 
+@annotated(CONV, CONV_VARIANTS)
 def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule a convolution of `kernels.conv.pack_conv` with what was fused after it."""
     _around_tiles(sch, tiles, target, knobs, CONV)
@@ -63,6 +65,7 @@ def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     sum_in_registers(sch, tiles, around[0], [*unrolled, *pixel], vector)
 
 
+@annotated(DEPTHWISE, DEPTHWISE_VARIANTS)
 def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule a depthwise convolution of `kernels.conv.pack_conv` with what was fused after it.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import Schedule, Target
 from needle_tvm.kernels.blocks import after, in_registers, lanes_of, share_out, write_back
+from needle_tvm.kernels.rule import annotated
 
 # Block annotations, of a transform along the first axis: results of a tile along an axis.
 INPUT = "needle.winograd_input"
@@ -20,6 +21,7 @@ OUTPUT = "needle.winograd_output"
 _AXES = 3  # of a tile: rows, columns, and a vector of channels
 
 
+@annotated(INPUT)
 def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
     """Schedule `transformed_input`: threads share out the tiles."""
     (pixels,), (whole,) = sch.get_producers(half), sch.get_consumers(half)
@@ -34,6 +36,7 @@ def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> No
     sch.vectorize(lane)
 
 
+@annotated(OUTPUT)
 def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
     """Schedule `transformed_output` with what was fused after it."""
     m = int(sch.get(half).annotations[OUTPUT])

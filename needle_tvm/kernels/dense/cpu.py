@@ -26,6 +26,7 @@ from needle_tvm.kernels.blocks import (
     vector_registers,
     write_back,
 )
+from needle_tvm.kernels.rule import annotated
 from needle_tvm.tir import bf16
 
 DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
@@ -108,6 +109,7 @@ def row_parts(panels: int, blocks: int, cores: int) -> int:
     return next((parts for parts in divisors if idle(parts) <= _IDLE), min(divisors, key=idle))
 
 
+@annotated(DENSE, DENSE_VARIANTS)
 def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     """Schedule a product of `dense.pack_weights`, or a batch of them, and what was fused after it.
 
@@ -126,6 +128,7 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
         _accumulate(sch, tiles, at, accumulators, knobs)
 
 
+@annotated(PAIRS, DENSE_VARIANTS)
 def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     """Schedule a product of `kernels.dense.pack_pairs`: as `dense`, two terms to an instruction."""
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[PAIRS]))

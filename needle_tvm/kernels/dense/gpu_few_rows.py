@@ -23,6 +23,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
 from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
+from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
@@ -64,6 +65,7 @@ class _Product:
     terms: int
 
 
+@rule(GPU, order=20, knobs=lambda function: NARROW_KNOBS)
 def narrow(function: PrimFunc, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
     """The schedule of a product of few rows and what follows of it; None of anything else."""
     trial = Schedule(function)

@@ -38,6 +38,7 @@ from needle_tvm.kernels.dense.gpu_product import (
 )
 from needle_tvm.kernels.dense.mma import Registers
 from needle_tvm.kernels.dense.wmma import Fragments
+from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir.functions import NODES, loads_in, written_dtype
 
 TF32 = "needle.tf32"  # annotation of blocks whose float32 factors are rounded to tf32
@@ -83,6 +84,7 @@ TILES = (
 )
 
 
+@rule(GPU, order=10, knobs=lambda function: warp_tiles(function))
 def tensor_core(function: PrimFunc, tile: WarpTile | None = None) -> Schedule | None:
     """The function's schedule where it is a product of narrow factors and what follows, else None.
 

@@ -38,6 +38,7 @@ from needle_tvm.kernels.dense.gpu_product import (
     whole,
 )
 from needle_tvm.kernels.dense.gpu_product import Tile as _Extents
+from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
@@ -107,6 +108,7 @@ class Tile(_Extents):
         return own + fetched + _OTHERS
 
 
+@rule(GPU, order=30, knobs=lambda function: tiles(function))
 def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None:
     """The function's schedule where it is a product and what follows of it, else None.
 

@@ -29,6 +29,7 @@ from needle_tvm.kernels.blocks import (
     item_bytes,
     sums_along_rows,
 )
+from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of
 
@@ -56,6 +57,7 @@ class _Threads:
         return ("threadIdx.y", "threadIdx.x") if self.along else ("threadIdx.x", "threadIdx.y")
 
 
+@rule(GPU, order=40)
 def shared_reductions(function: PrimFunc) -> Schedule | None:
     """The function's schedule where its reductions are each over a row, of the same rows, else
     None."""

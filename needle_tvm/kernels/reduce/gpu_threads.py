@@ -12,6 +12,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
 from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
+from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 
 _THREADS = 128  # of a block: windows need few registers, and few threads make many blocks
@@ -19,6 +20,7 @@ _MOST_TERMS = 256  # more of them are worth threads that share them, but where t
 _ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
 
 
+@rule(GPU, order=50)
 def per_result(function: PrimFunc) -> Schedule | None:
     """The function's schedule where it is one short reduction and what follows of it, else None."""
     sch = Schedule(function)

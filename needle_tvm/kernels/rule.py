@@ -1,0 +1,113 @@
+"""One protocol for all schedule rules: does it fit, its schedule, and what a search may change.
+
+A rule is a function with a decorator, in a file of a kernel's folder. It is found by living there:
+
+    @rule("cuda", order=30, knobs=tiles)
+    def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None: ...
+
+    @annotated(CONV, knobs=CONV_VARIANTS)
+    def conv(sch: Schedule, block: Any, target: Target, knobs: ConvKnobs) -> None: ...
+
+The first looks at any function. The second is for functions with a block that an op or a pass has
+annotated, which is how it asks for the rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from needle_tvm import kernels
+from needle_tvm._tvm.names import PrimFunc, Schedule, Target
+from needle_tvm.faults import blamed_on
+from needle_tvm.kernels import blocks
+
+CPU, GPU = "llvm", "cuda"  # kinds of rules, as TVM names what generates the code
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`apply(function, target, knobs)` is the schedule of a function that the rule fits, else None.
+
+    Rules of a `kind` are tried in their `order`. `knobs(function)` are what a search may give it,
+    the most promising first: JSON values, or dataclasses of them. None stands for the rule's own
+    choice. `revision` is raised when the same knobs come to mean another schedule: what was
+    measured is of the old one.
+    """
+
+    name: str
+    kind: str
+    order: int
+    apply: Callable[[PrimFunc, Target, Any], Schedule | None]
+    knobs: Callable[[PrimFunc], Iterable[Any]]
+    revision: int = 1
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(
+    kind: str,
+    order: int,
+    knobs: Callable[[PrimFunc], Iterable[Any]] = lambda function: (),
+    revision: int = 1,
+) -> Callable[[F], F]:
+    """Enters a function `write(function[, knobs])`, which returns a schedule, or None."""
+
+    def enter(write: F) -> F:
+        def apply(function: PrimFunc, target: Target, chosen: Any) -> Schedule | None:
+            return write(function) if chosen is None else write(function, chosen)
+
+        _enter(Rule(write.__name__, kind, order, apply, knobs, revision))
+        return write
+
+    return enter
+
+
+def annotated(
+    annotation: str, knobs: Sequence[Any] = (None,), kind: str = CPU, order: int = 10
+) -> Callable[[F], F]:
+    """Enters `write(schedule, block, target, knobs)`, for functions with a block annotated so.
+
+    The first of `knobs` is its own choice, its name the annotation without its namespace.
+    """
+    name = annotation.rpartition(".")[2]
+
+    def enter(write: F) -> F:
+        def apply(function: PrimFunc, target: Target, chosen: Any) -> Schedule | None:
+            sch = Schedule(function)
+            block = blocks.annotated(sch, annotation)
+            if block is None:
+                return None
+            with blamed_on(f"schedule rule {name!r}", name):
+                write(sch, block, target, knobs[0] if chosen is None else chosen)
+            return sch
+
+        _enter(Rule(name, kind, order, apply, lambda function: knobs))
+        return write
+
+    return enter
+
+
+def _enter(made: Rule) -> None:
+    _RULES[made.kind, made.name] = made
+
+
+@functools.cache
+def _load() -> None:
+    for file in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        if file.name.count(".") > kernels.__name__.count(".") + 1:  # in a kernel's folder
+            importlib.import_module(file.name)
+
+
+def rules(kind: str) -> list[Rule]:
+    """All rules of a kind, in the order in which they are tried."""
+    _load()
+    found = [each for each in _RULES.values() if each.kind == kind]
+    return sorted(found, key=lambda each: (each.order, each.name))
