@@ -36,6 +36,7 @@ def versions(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     package = tmp_path / "pack"
     (package / "sub").mkdir(parents=True)
+    monkeypatch.delitem(sys.modules, "profile", raising=False)  # which cProfile has imported
     before = set(sys.modules)
 
     def forget():

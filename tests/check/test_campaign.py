@@ -236,7 +236,7 @@ def test_an_interrupted_campaign_leaves_whole_lines_and_a_table(tmp_path):
     out = tmp_path / "programs.jsonl"
     code = (
         "import sys\n"
-        "from needle_tvm.check import campaign\n"
+        "from needle_tvm.check.campaign import campaign\n"
         "from needle_tvm.check.__main__ import main\n"
         f"campaign._SERVICES.update({FAKE!r})\n"
         "sys.exit(main())"

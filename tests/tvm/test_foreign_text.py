@@ -184,11 +184,12 @@ def sparse(path, size):
 
 READ = """
 import resource, sys
-from needle_tvm import artifact, runtime
+from needle_tvm import runtime
+from needle_tvm.errors import ArtifactError
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 try:
     runtime.load(sys.argv[1], require_signature=sys.argv[2] or None)
-except artifact.ArtifactError as error:
+except ArtifactError as error:
     print(error)
 """
 
