@@ -5,8 +5,8 @@ they find, into this folder, and where TVM is not importable and `.gpu/setup.sh`
 unpacks it without a network, that is sourced first.
 
 `test` runs the tests marked `gpu`, models and ops compiled for the GPU, the tests of arrays and ops
-on the device, and some of those under compute-sanitizer. `bench` measures what the issue asks for
-beside PyTorch, in sections, and writes DATE-gpu-NAME.md, .json and .png, again after each section;
+on the device, and some of those under compute-sanitizer. `bench` measures models, training,
+a product, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.md, .json and .png, again after each section;
 what does not fit into the time is listed as not measured, and `--resume FILE.json` goes on there.
 """
 
@@ -53,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     tests = commands.add_parser("test", help="run all tests; further arguments go to pytest")
     tests.add_argument("--seconds", type=_seconds, default=_TEST_SECONDS, help="(%(default)s)")
-    timed = commands.add_parser("bench", help="measure what the issue asks for")
+    timed = commands.add_parser("bench", help="measure beside PyTorch")
     timed.add_argument("--seconds", type=_seconds, default=bench.SECONDS, help="(%(default)s)")
     timed.add_argument("--rounds", type=_rounds, default=7, help="timed blocks each (%(default)s)")
     names = (*sections.GROUPS, *sections.SECTIONS)

@@ -25,8 +25,8 @@ class Section:
     arguments: tuple[Any, ...] = ()
 
 
-# In the order of interest: what comes last is what may be left to another call. The issue asks for
-# the models at both batches, training, the product and the search; then come the lab's ladders.
+# In the order of interest: what comes last may be left to another call. Models at both batches,
+# training, the product and the search come first, then the lab's ladders.
 SECTIONS = {
     section.name: section
     for section in (
