@@ -6,8 +6,8 @@ unpacks it without a network, that is sourced first.
 
 `test` runs the tests marked `gpu`, models and ops compiled for the GPU, the tests of arrays and ops
 on the device, and some of those under compute-sanitizer. `bench` measures models, training,
-a product, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.md, .json and
-.png, again after each section. What does not fit into the time is listed as not measured, and
+a product, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.md, .json
+and .png, again after each section. What does not fit into the time is listed as not measured, and
 `--resume FILE.json` goes on there.
 """
 
