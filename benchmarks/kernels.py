@@ -18,7 +18,7 @@ import numpy as np
 import apps.contestants
 from needle.trace import Graph, trace
 from needle_tvm.errors import TuningError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
@@ -91,7 +91,7 @@ def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits
     from needle_tvm.tir.functions import prim_funcs
 
     graph = trace(subject.model, *subject.tensors)
-    module = graphs.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
+    module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
     functions, known = prim_funcs(module), useful_work(graph)
     contestant = subject.compiled("profile", executable, threads)
     found = _ask("profile_artifact", dict(contestant.kwargs), threads)

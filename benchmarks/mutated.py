@@ -25,7 +25,7 @@ from needle_tvm.check.campaign.torch import programs as torch_programs
 from needle_tvm.check.campaign.torch import recipes as torch_recipes
 from needle_tvm.check.campaign.torch.draw import TorchProgram
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.torch.lowering import lowered
 from needle_tvm.frontend.torch.taken import take
 from needle_tvm.lower import build
@@ -117,8 +117,8 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
                 module = lowered(taken.module, target, Variant(stage))
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
-                signature = graphs.signature(graph)
-                module = graphs.lower(graph, target, stage)
+                signature = lowering.signature(graph)
+                module = lowering.lower(graph, target, stage)
             module = build.schedule(module, target, stage)
             found.append([structural_hash(module), repr(signature)])
     except Exception:  # of whatever kind: the whole judge then says what it is

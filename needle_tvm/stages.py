@@ -1,8 +1,7 @@
-"""The names of the stages, and of who computes a GPU's matrix products, for those who must not
-import TVM to know them."""
+"""Names that users choose by: the stages, and who computes a GPU's matmuls."""
 
 from __future__ import annotations
 
 STAGES = ("noopt", "fused", "tuned")
-OWN, CUBLAS, MEASURED = "own", "cublas", "measured"  # see products.py
+OWN, CUBLAS, MEASURED = "own", "cublas", "measured"  # see compiler/products.py
 PRODUCTS = (OWN, CUBLAS, MEASURED)

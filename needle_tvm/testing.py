@@ -15,7 +15,7 @@ from needle.trace import trace
 from needle_tvm._tvm.names import relax, tvm
 from needle_tvm.artifact import bfloat16
 from needle_tvm.errors import StageError, TranslationError, UsageError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.stages import STAGES
@@ -63,7 +63,7 @@ def compiled(stage: str) -> Compiled:
         if key not in kept:
             graph = trace(lambda *values: op(*map(_grouped, values)), *inputs)
             try:
-                module = build.schedule(graphs.lower(graph, target, stage), target, stage)
+                module = build.schedule(lowering.lower(graph, target, stage), target, stage)
             except TranslationError as error:
                 raise OpCheckError(f"stage {stage!r}: {error}") from error
             machine = relax.VirtualMachine(relax.build(module, target=target), tvm.cpu())

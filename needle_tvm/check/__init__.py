@@ -1,2 +1,1 @@
-"""Whether compiled code computes what the model does: at each first compile, and on programs drawn
-at random."""
+"""Whether compiled code computes what a model does: parity of the stages, and random programs."""

@@ -13,7 +13,7 @@ from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, request
 from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
-from needle_tvm.frontend import needle
+from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
@@ -61,7 +61,7 @@ def compile(
     if not callable(model):
         raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
     asked = request(**choices)
-    return compile_source(needle.source(model, inputs, training, asked.variant), asked)
+    return compile_source(needle_model.source(model, inputs, training, asked.variant), asked)
 
 
 def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:
@@ -95,7 +95,7 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
         raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
     if model.training:
         raise TranslationError("model is in training mode: call model.eval() first")
-    from needle_tvm.frontend.torch.models import source
+    from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
     return compile_source(source(take(model, inputs), asked.spec, asked.variant), asked)

@@ -15,7 +15,7 @@ from needle_tvm import runtime
 from needle_tvm.artifact import artifact
 from needle_tvm.artifact.tolerance import estimated_tolerances
 from needle_tvm.errors import ArtifactError
-from needle_tvm.frontend import golden
+from needle_tvm.frontend import reference
 from needle_tvm.frontend.source import FixedWeights, Source, Weights, to_numpy
 from needle_tvm.target.precision import FLOAT32
 
@@ -134,7 +134,7 @@ class Executable:
         if carried is not None and self._weights is self._loaded_weights:
             return carried, self.manifest["golden"]
         if self._source is not None:
-            inputs, made_by = self._source.example, golden.EAGER
+            inputs, made_by = self._source.example, reference.EAGER
             outputs = self._source.reference(inputs, params)
             tolerances = self._source.tolerances()
         else:  # loaded, and then given other weights: the model itself is elsewhere
@@ -142,7 +142,7 @@ class Executable:
             inputs = self.program.random_inputs()
             if carried is not None:
                 inputs = [carried[f"input.{i}"] for i in range(count)]
-            made_by, outputs = golden.COMPILED, self.program.run(inputs)
+            made_by, outputs = reference.COMPILED, self.program.run(inputs)
             tolerances = estimated_tolerances(
                 self.program.outputs, self.program.params, self.manifest.get("precision", FLOAT32)
             )

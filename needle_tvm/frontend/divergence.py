@@ -14,7 +14,7 @@ from needle.backend_ndarray import NDArray, is_floating
 from needle.trace import Graph
 from needle_tvm import runtime
 from needle_tvm.artifact import artifact, trees
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.lower import build
@@ -57,11 +57,11 @@ def first_divergence(
     precision = manifest.get("precision", FLOAT32) if manifest["stage"] == stage else FLOAT32
     bounds, spec = error_bounds(graph, precision), _target_of(program)
     target = spec.to_tvm()
-    module = graphs.lower(probe, target, stage, precision=precision)
+    module = lowering.lower(probe, target, stage, precision=precision)
     module = build.schedule(module, target, stage)
     with scratch_folder("needle-parity-") as folder:
         build.write_library(module, target, folder)
-        manifest = build.describe(graphs.signature(probe), module, spec, target, {})
+        manifest = build.describe(lowering.signature(probe), module, spec, target, {})
         artifact.write_manifest(folder, manifest)
         probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
         probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})

@@ -84,7 +84,7 @@ def is_written(sch: Schedule, block: Any) -> bool:
 
 
 def is_partial(sch: Schedule, block: Any) -> bool:
-    """Whether `kernels.reduce.partial` made a block."""
+    """Whether `kernels.reduce.cpu_partial` made a block."""
     return PARTIAL in sch.get(block).annotations
 
 
@@ -237,3 +237,10 @@ def sums_along_rows(sch: Schedule, block: Any) -> bool:
         and any(variables_of(index) & summed for index in load.indices)
     ]
     return bool(terms) and all(variables_of(indices[-1]) & summed for indices in terms)
+
+
+def bind_threads(sch: Schedule, loop: Any, threads: int) -> None:
+    """A loop shared out among blocks of at most that many threads."""
+    outer, inner = sch.split(loop, [None, min(threads, extent(sch, loop))])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")

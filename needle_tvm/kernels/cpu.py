@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
-from needle_tvm.kernels.conv.windows import windows
+from needle_tvm.kernels.conv.cpu_windows import windows
 from needle_tvm.kernels.loops.cpu import loops
 from needle_tvm.kernels.loops.whole_vectors import whole_vectors
 from needle_tvm.kernels.mark import mark_scheduled, schedule_each
-from needle_tvm.kernels.reduce.columns import columns
-from needle_tvm.kernels.reduce.partial import partial_results
-from needle_tvm.kernels.reduce.reductions import Nests, rewritten
-from needle_tvm.kernels.reduce.rows import keeps_few_partial_results
+from needle_tvm.kernels.reduce.cpu_columns import columns
+from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
+from needle_tvm.kernels.reduce.cpu_partial import partial_results
+from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import CPU, rules
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits a reduction writes it anew

@@ -1,4 +1,4 @@
-"""The schedule rules by what generates the code, as a search needs them."""
+"""What a search needs of the schedule rules, for CPUs and for GPUs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.artifact import artifact
 from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
-from needle_tvm.kernels.dense import library_products
+from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import build_executable, compiled_function

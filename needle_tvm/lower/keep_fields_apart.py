@@ -1,4 +1,4 @@
-"""The fields of tuples, out of the groups that FuseOps makes.
+"""Keep FuseOps from taking fields of tuples into its groups.
 
 Where a group reads fields of a tuple from outside, FuseOps replaces the group's tuple parameter by
 these, at an index that it noted before it replaced others, in the order of addresses in memory

@@ -1,4 +1,4 @@
-"""Which code a target's pipelines are to make of a module. Imports no TVM."""
+"""Which code is wanted: stage, precision, what is left out, whose matmuls. Imports no TVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
-    from needle_tvm.kernels.dense.library_products import Product
+    from needle_tvm.kernels.dense.gpu_library_products import Product
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run an exported model with NumPy, without needle and without TVM's compiler.
+"""The program of an artifact: verified, loaded, given weights, called with arrays.
 
     from needle_tvm import runtime
     model = runtime.load("out/mlp")

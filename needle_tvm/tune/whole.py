@@ -1,4 +1,4 @@
-"""The model as a whole, as our rules schedule it and with what a search put in: which is faster.
+"""Compare the whole model as our rules schedule it with what a search made of it: which is faster.
 
 Kernels are chosen one by one, each timed alone, with its operands where the last call left them. In
 a model they push each other out of caches, so the sum is timed before it is kept.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from needle.trace import trace
 from needle_tvm._tvm.names import IRModule, host_cpu, make_target, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.tir.functions import prim_funcs
 from needle_tvm.tune import library as code
@@ -23,7 +23,7 @@ def target():
 
 def functions(model, *inputs):
     """The unscheduled functions of a model, by name, each alone in a module as "main"."""
-    module = graphs.lower(trace(model, *inputs), target(), "tuned")
+    module = lowering.lower(trace(model, *inputs), target(), "tuned")
     return {
         name: IRModule({"main": function.with_attr("global_symbol", "main")})
         for name, function in prim_funcs(module).items()

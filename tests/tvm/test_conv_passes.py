@@ -10,13 +10,13 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import relax, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
-from needle_tvm.kernels.conv.tiles import conv_tile
+from needle_tvm.kernels.conv.cpu_tiles import conv_tile
 from needle_tvm.kernels.conv.trim_taps import Axis, trim_taps, trimmed
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
@@ -178,7 +178,7 @@ def test_convolutions_in_groups_have_a_kernel(target, channels, name):
     inputs, outputs, groups = channels
     model = nn.Conv(inputs, outputs, 3, groups=groups, bias=False)
     model.eval()
-    module = graphs.lower(trace(model, zeros(1, inputs, 9, 9)), target, "tuned")
+    module = lowering.lower(trace(model, zeros(1, inputs, 9, 9)), target, "tuned")
     assert name in calls_of(module, "main")
 
 
@@ -187,7 +187,7 @@ def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copi
     """But for channels that fill no vector: each lane would have to ask whether it is one."""
     model = nn.Conv(channels, channels, 3, groups=channels, bias=False)
     model.eval()
-    module = graphs.lower(trace(model, zeros(1, channels, 9, 9)), target, "tuned")
+    module = lowering.lower(trace(model, zeros(1, channels, 9, 9)), target, "tuned")
     function = cpu.schedule_function(prim_funcs(module)["depthwise_conv"], target)
     written = {store.buffer.name for store in nodes_in(function, NODES.store)}
     assert sum(name.startswith("padded") for name in written) == copies
@@ -198,7 +198,7 @@ def test_the_input_of_a_network_is_read_as_it_is(target):
     model = nn.Sequential(nn.Conv(3, 8, 5, stride=2), nn.ReLU(), nn.Conv(8, 8, 3))
     model.eval()
     x = zeros(1, 3, 20, 20)
-    module = graphs.lower(trace(model, x), target, "tuned")
+    module = lowering.lower(trace(model, x), target, "tuned")
     first, second, _ = calls_of(module, "main")
     assert first.startswith("fused_conv") and second.startswith("fused_conv")
 
@@ -207,7 +207,7 @@ def test_a_large_layer_is_parallel_and_vectorised(target):
     model = nn.Conv(64, 64, 5)
     model.eval()
     x = zeros(1, 64, 28, 28)
-    module = graphs.lower(trace(model, x), target, "tuned")
+    module = lowering.lower(trace(model, x), target, "tuned")
     module = build.schedule(module, target, "tuned")
     (function,) = (f for name, f in prim_funcs(module).items() if "conv" in name)
     kinds = {int(loop.kind) for loop in nodes_in(function, NODES.loop)}
@@ -252,7 +252,7 @@ def test_every_rule_compiles_for_other_processors(fields, multiply_add):
         nn.Conv(40, 48, 3, groups=4),
         nn.Conv(48, 21, 1),
     )
-    module = graphs.lower(trace(model.eval(), zeros(3, 3, 29, 31)), target, "tuned")
+    module = lowering.lower(trace(model.eval(), zeros(3, 3, 29, 31)), target, "tuned")
     kernels = [f for name, f in prim_funcs(module).items() if "conv" in name]
     assert len(kernels) >= 3
     for function in kernels:
@@ -274,7 +274,7 @@ def test_a_mean_over_the_image_needs_no_permutation(target, rng):
     found = needle_tvm.compile(pooled, x, stage="tuned")(x)
     for y, expected in zip(found, pooled(x), strict=True):
         np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
-    alone = graphs.lower(trace(lambda x: ops.mean(model(x), (2, 3)), x), target, "tuned")
+    alone = lowering.lower(trace(lambda x: ops.mean(model(x), (2, 3)), x), target, "tuned")
     assert not any("transpose" in name for name in calls_of(alone, "main"))
 
 
@@ -284,13 +284,13 @@ def test_two_shifts_by_parameters_are_one(target):
         lambda x: x @ first.weight + first.bias + second.bias,
         lambda x: second.bias + (first.bias + x @ first.weight),
     ):
-        (name,) = calls_of(graphs.lower(trace(shifted, x), target, "tuned"), "main")
+        (name,) = calls_of(lowering.lower(trace(shifted, x), target, "tuned"), "main")
         assert name == "fused_dense_add"
 
 
 def test_shifts_that_would_grow_or_are_read_between_stay(target):
     row, column, x = nn.Linear(8, 6).bias, nn.Linear(8, 4), zeros(4, 6)
-    grown = graphs.lower(
+    grown = lowering.lower(
         trace(lambda x: x + row + ops.reshape(column.bias, (4, 1)), x), target, "tuned"
     )
     assert any(name.count("add") == 2 for name in calls_of(grown, "main"))
@@ -299,5 +299,5 @@ def test_shifts_that_would_grow_or_are_read_between_stay(target):
         y = x + row
         return y, y + row
 
-    names = calls_of(graphs.lower(trace(between, x), target, "tuned"), "main")
+    names = calls_of(lowering.lower(trace(between, x), target, "tuned"), "main")
     assert sum(name.count("add") for name in names) == 2

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from needle_tvm.kernels.conv.tiles import (
+from needle_tvm.kernels.conv.cpu_tiles import (
     ConvTile,
     Copied,
     conv_tile,

@@ -14,7 +14,7 @@ from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm.artifact import artifact
 from needle_tvm.errors import ArtifactError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.lower import build, cuda_graph, pipeline
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
@@ -28,7 +28,7 @@ TARGET = resolve("cuda:sm_90")
 def scheduled(function, inputs, stage="tuned", disable=()):
     graph = trace(function, *inputs)
     target = TARGET.to_tvm()
-    module = graphs.lower(graph, target, stage, disable=disable)
+    module = lowering.lower(graph, target, stage, disable=disable)
     return graph, build.schedule(module, target, stage, disable)
 
 
@@ -46,7 +46,7 @@ def test_the_models_of_the_apps_are_captured(name):
     inputs = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     graph, module = scheduled(model.eval(), inputs)
     assert cuda_graph.is_marked(module)
-    manifest = build.describe(graphs.signature(graph), module, TARGET, TARGET.to_tvm(), {})
+    manifest = build.describe(lowering.signature(graph), module, TARGET, TARGET.to_tvm(), {})
     names = {"function": "main_for_graph", "results": "main_results"}
     assert manifest["functions"]["main"]["graph"] == names
     # Linear layers one after the other, at least: what is counted is not nothing.
@@ -120,7 +120,7 @@ def test_every_stage_has_the_switch():
 @pytest.mark.parametrize("entry", [{}, {"function": "main"}, {"function": 1, "results": "x"}])
 def test_a_manifest_that_names_no_functions_is_refused(tmp_path, entry):
     graph, module = scheduled(chain(4), [tensor(4, 8)])
-    manifest = build.describe(graphs.signature(graph), module, TARGET, TARGET.to_tvm(), {})
+    manifest = build.describe(lowering.signature(graph), module, TARGET, TARGET.to_tvm(), {})
     (tmp_path / artifact.LIBRARY).write_bytes(b"\x7fELF")
     artifact.write_manifest(tmp_path, manifest)
     assert artifact.read_manifest(tmp_path)["functions"] == json.loads(

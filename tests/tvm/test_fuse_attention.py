@@ -9,7 +9,7 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import Schedule, te, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.graph.views import reshaped_index
 from needle_tvm.kernels.attention import cpu as rule
 from needle_tvm.lower.libraries import generated_source
@@ -25,7 +25,7 @@ def values(*shape, seed=3):
 
 
 def kernels(fn, *inputs):
-    module = graphs.lower(trace(fn, *inputs), resolve("cpu", 2).to_tvm(), "tuned")
+    module = lowering.lower(trace(fn, *inputs), resolve("cpu", 2).to_tvm(), "tuned")
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 

@@ -9,13 +9,13 @@ import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tirx, topi, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu
+from needle_tvm.kernels.conv.gpu import per_result
 from needle_tvm.kernels.dense import gpu_product, gpu_tiles
 from needle_tvm.kernels.dense.gpu_few_rows import narrow
 from needle_tvm.kernels.recurrence.gpu import lstm_threads
 from needle_tvm.kernels.reduce.gpu import shared_reductions
-from needle_tvm.kernels.reduce.gpu_threads import per_result
 from needle_tvm.lower import build, pipeline
 from needle_tvm.stages import STAGES
 from needle_tvm.target import nvcc
@@ -153,7 +153,7 @@ def test_a_step_of_an_lstm_has_enough_blocks_and_no_slices_without_terms(batch, 
 
 
 def test_the_rules_have_switches():
-    module = graphs.lower(
+    module = lowering.lower(
         trace(nn.Linear(512, 512).eval(), Tensor(np.zeros((8, 512), np.float32))), TARGET, "tuned"
     )
     switched = ((), ("narrow",), ("narrow", "tiled"))
@@ -167,7 +167,7 @@ def test_a_convolution_is_a_product_of_windows():
     x = Tensor(np.zeros((4, 16, 10, 10), np.float32))
     found = [
         product
-        for function in prim_funcs(graphs.lower(trace(model, x), TARGET, "tuned")).values()
+        for function in prim_funcs(lowering.lower(trace(model, x), TARGET, "tuned")).values()
         if (product := gpu_product.find(function)) is not None
     ]
     assert [(p.batches, p.rows, p.columns, p.terms) for p in found] == [
@@ -247,7 +247,7 @@ def test_a_pool_has_a_thread_for_each_result():
 def test_an_empty_result_launches_nothing(stage):
     x = Tensor(np.zeros((0, 5), np.float32))
     graph = trace(nn.Sequential(nn.Linear(5, 3), nn.ReLU()).eval(), x)
-    module = build.schedule(graphs.lower(graph, TARGET, stage), TARGET, stage)
+    module = build.schedule(lowering.lower(graph, TARGET, stage), TARGET, stage)
     for function in prim_funcs(module).values():
         assert 0 not in extents(function).values()
 
@@ -268,7 +268,7 @@ def test_a_permutation_of_axes_of_one_element_is_a_view():
         return Tensor.reshape(x.transpose((1, 3)), (8, 128))
 
     moved = Tensor(np.zeros((8, 1, 1, 128), np.float32)), Tensor(np.zeros((8, 2, 1, 64), "f"))
-    kernels = [prim_funcs(graphs.lower(trace(flat, x), TARGET, "tuned")) for x in moved]
+    kernels = [prim_funcs(lowering.lower(trace(flat, x), TARGET, "tuned")) for x in moved]
     assert [len(functions) for functions in kernels] == [
         1,
         1,
@@ -282,7 +282,7 @@ def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
     """TVM merges its first value, its only term and its cast into a statement of both types."""
     x = Tensor(np.zeros((1, 1, 3, 3), np.float16), requires_grad=False)
     graph = trace(lambda x: ops.max_pool(x, 1), x)
-    module = build.schedule(graphs.lower(graph, TARGET, stage), TARGET, stage)
+    module = build.schedule(lowering.lower(graph, TARGET, stage), TARGET, stage)
     for function in prim_funcs(module).values():
         for kind in (*NODES.comparisons, *NODES.arithmetic):
             assert all(node.a.ty == node.b.ty for node in nodes_in(function, kind))

@@ -10,9 +10,9 @@ import needle_tvm
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc, te, tirx, topi, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
+from needle_tvm.kernels.dense.gpu_mma import Registers
 from needle_tvm.kernels.dense.gpu_tensor_core import TF32, tensor_core
-from needle_tvm.kernels.dense.mma import Registers
 from needle_tvm.lower import build, pipeline
 from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
@@ -109,7 +109,7 @@ def test_every_element_of_a_fragment_has_a_place_of_its_own(dtype, operand):
 def test_the_rule_has_a_switch():
     target = resolve("cuda:sm_80").to_tvm()
     graph = trace(nn.Linear(512, 512).eval(), Tensor(np.zeros((32, 512), np.float32)))
-    module = graphs.lower(graph, target, "tuned", precision="float16")
+    module = lowering.lower(graph, target, "tuned", precision="float16")
     whole, left = (
         build.schedule(module.clone(), target, "tuned", without)
         for without in ((), ("tensor_core",))
@@ -125,7 +125,7 @@ def test_a_model_in_halves_has_its_products_on_tensor_cores():
     graph = trace(
         layer, Tensor(np.zeros((32, 512), "float32"), requires_grad=False).astype("bfloat16")
     )
-    module = build.schedule(graphs.lower(graph, target, "tuned"), target, "tuned")
+    module = build.schedule(lowering.lower(graph, target, "tuned"), target, "tuned")
     assert WMMA in module.script()
 
 
@@ -173,7 +173,7 @@ def test_attention_is_one_kernel_in_every_precision(dtype):
     """Its scores are nowhere in memory; the products around it are narrow."""
     x = Tensor(np.zeros((2, 40, 64), np.float32), requires_grad=False)
     graph = trace(nn.AttentionLayer(64, num_head=4, dim_head=16).eval(), x)
-    module = graphs.lower(graph, resolve("cuda:sm_90").to_tvm(), "tuned", precision=dtype)
+    module = lowering.lower(graph, resolve("cuda:sm_90").to_tvm(), "tuned", precision=dtype)
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     shapes = [tuple(map(int, buffer.shape)) for each in functions for buffer in each.params]
     scores = [shape for shape in shapes if shape[-2:] == (40, 40) and len(shape) > 2]

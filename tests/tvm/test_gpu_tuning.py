@@ -16,7 +16,7 @@ from needle.ops._te import maximum_over
 from needle.trace import trace
 from needle_tvm._tvm.names import TE_NAMESPACE, Schedule, ms, structural_equal, te, tirx, topi, tvm
 from needle_tvm.errors import TargetError, TuningError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu as rules
 from needle_tvm.kernels import gpu_knobs
 from needle_tvm.target import gpu, nvcc
@@ -195,7 +195,7 @@ def test_a_search_without_a_gpu_is_refused_in_one_line():
 
 def test_other_machines_do_not_measure_for_gpus(monkeypatch):
     monkeypatch.setattr(gpu, "gpus", lambda: (emulated_gpu.GPU,))
-    module = graphs.lower(_graph(), TARGET, "tuned")
+    module = lowering.lower(_graph(), TARGET, "tuned")
     options = Options(1, tracker="localhost:9190", key="a")
     with pytest.raises(TuningError, match="on this machine alone"):
         session.tune(module, SPEC, options)

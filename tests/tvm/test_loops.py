@@ -7,7 +7,7 @@ import needle_tvm
 from needle import ops
 from needle.trace import trace
 from needle_tvm._tvm.names import tirx
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
@@ -31,7 +31,7 @@ def test_a_transposition_is_tiled():
     """16 x 16 values: as many cache lines as are read are written, and each of them whole."""
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     x = tensor(np.zeros((1, 64, 112, 112), np.float32))
-    module = graphs.lower(trace(lambda x: ops.permute(x, (0, 2, 3, 1)), x), target, "tuned")
+    module = lowering.lower(trace(lambda x: ops.permute(x, (0, 2, 3, 1)), x), target, "tuned")
     (function,) = prim_funcs(module).values()
     scheduled = cpu.schedule_function(function, target)
     inner = [int(loop.extent) for loop in nodes_in(scheduled, NODES.loop)][:2]
@@ -52,7 +52,7 @@ def test_tiles_of_what_has_many_divisors_end_with_it(rows, channels):
     """Nothing is asked inside of them."""
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     x = tensor(np.zeros((1, rows, rows, channels), np.float32))
-    module = graphs.lower(trace(lambda x: ops.permute(x, (0, 3, 1, 2)), x), target, "tuned")
+    module = lowering.lower(trace(lambda x: ops.permute(x, (0, 3, 1, 2)), x), target, "tuned")
     (function,) = prim_funcs(module).values()
     scheduled = cpu.schedule_function(function, target)
     assert "T.where" not in scheduled.script()

@@ -8,7 +8,7 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 import needle as ndl
 from needle.trace import trace
 from needle_tvm._tvm.names import IRModule, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.mark import mark_scheduled
 from needle_tvm.lower import build
@@ -25,7 +25,7 @@ def test_every_task_can_be_replaced_by_a_candidate(tmp_path):
     model.eval()
     x = ndl.Tensor(np.zeros((8, 64), np.float32))
     target = resolve("cpu", 2).to_tvm()
-    module = graphs.lower(trace(model, x), target, "tuned")
+    module = lowering.lower(trace(model, x), target, "tuned")
     tasks = session.find_tasks(module)
     assert len(tasks) >= 2
     for name, (plain, _) in tasks.items():

@@ -11,8 +11,8 @@ from needle.trace import trace
 from needle_tvm._tvm.names import relax, te, tvm
 from needle_tvm.frontend.translate import translate
 from needle_tvm.graph.dependence import is_op
+from needle_tvm.kernels.conv.cpu_tiles import conv_cycles, group_lanes
 from needle_tvm.kernels.conv.merge_groups import merge_groups, merged, merged_at_best
-from needle_tvm.kernels.conv.tiles import conv_cycles, group_lanes
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
 

@@ -10,7 +10,7 @@ from needle import nn, ops
 from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm._tvm.names import check_well_formed, make_target, relax, te, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.graph.passes.view_reshapes import view_reshapes
 from needle_tvm.kernels import cpu
 from needle_tvm.lower import build
@@ -195,7 +195,7 @@ def test_sums_of_many_convolutions_stay_in_registers():
     target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
     model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
     x = tensor(np.zeros((1, 64, 28, 28), np.float32))
-    module = graphs.lower(trace(model, x), target, "tuned")
+    module = lowering.lower(trace(model, x), target, "tuned")
     module = build.schedule(module, target, "tuned")
     (name,) = calls_of(module, "main")
     function = prim_funcs(module)[name].with_attr("global_symbol", "main")
@@ -234,7 +234,7 @@ def test_results_share_no_memory(rng):
 def test_reshapes_inside_and_of_results_are_views(target):
     model = nn.Linear(8, 4)
     model.eval()
-    module = graphs.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
+    module = lowering.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
     assert len(calls_of(module, "main")) == 1  # the product; rows come and go as views
     assert "R.reshape" in str(module["main"].script())
 

@@ -7,7 +7,7 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import check_well_formed, relax, transform, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.graph.passes.merge_products import merge_products
 from needle_tvm.graph.passes.share_norms import share_norms
@@ -160,7 +160,7 @@ def test_products_by_inputs_stay(target):
 def test_an_attention_layer_is_four_kernels(target):
     layer = nn.AttentionLayer(24, 3, 8)
     layer.eval()
-    module = graphs.lower(trace(layer, values(2, 9, 24)), target, "tuned")
+    module = lowering.lower(trace(layer, values(2, 9, 24)), target, "tuned")
     called = [name.rstrip("0123456789") for name in calls_of(module, "main")]
     assert called == ["layer_norm", "fused_dense_add", "attention", "dense"]
 

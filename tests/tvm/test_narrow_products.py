@@ -16,7 +16,7 @@ from needle_tvm.artifact import artifact
 from needle_tvm.artifact.tolerance import operand_tolerance, relative_tolerance
 from needle_tvm.check import parity
 from needle_tvm.errors import StageError, TargetError, UsageError
-from needle_tvm.frontend import golden, graphs
+from needle_tvm.frontend import lowering, reference
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.lower import pipeline
 from needle_tvm.target.precision import FLOAT32, PRECISIONS, check
@@ -184,8 +184,8 @@ def test_parity_and_the_golden_example(dtype, rng, tmp_path):
     folder = stages["tuned"].export(tmp_path / "model")
     manifest = artifact.read_manifest(folder)
     graph = trace(model, x)
-    assert manifest["golden"]["tolerances"] == golden.tolerances(graph, dtype)
-    assert golden.tolerances(graph, dtype) > golden.tolerances(graph)
+    assert manifest["golden"]["tolerances"] == reference.tolerances(graph, dtype)
+    assert reference.tolerances(graph, dtype) > reference.tolerances(graph)
     loaded = needle_tvm.load(folder)
     assert runtime.self_test(loaded.program).passed
     loaded.set_params({name: value.numpy() * 2 for name, value in model.state_dict().items()})
@@ -237,7 +237,7 @@ def test_a_model_in_halves_stays_what_it_is(rng):
     exact = needle_tvm.compile(model, x, dtype="float16")
     np.testing.assert_array_equal(exact(x).numpy(), plain(x).numpy())
     graph = trace(model, x)
-    own, asked = (graphs.lower(graph, GPU, "tuned", precision=p) for p in (FLOAT32, "bfloat16"))
+    own, asked = (lowering.lower(graph, GPU, "tuned", precision=p) for p in (FLOAT32, "bfloat16"))
     assert own.script() == asked.script()
 
 
@@ -256,7 +256,7 @@ def values_of(module, name="main"):
 def test_on_a_gpu_operands_lie_in_memory_narrow():
     """Weights are rounded at load, and what products alone read by the kernel that makes it."""
     x = Tensor(np.zeros((32, 64), np.float32))
-    module = graphs.lower(trace(make_mlp(64, 96, 32), x), GPU, "tuned", precision="bfloat16")
+    module = lowering.lower(trace(make_mlp(64, 96, 32), x), GPU, "tuned", precision="bfloat16")
     first, second = values_of(module).items()
     assert first[0].startswith("fused_matmul") and first[1] == "bfloat16"
     assert second[0].startswith("fused_matmul") and second[1] == "float32"
@@ -277,7 +277,7 @@ def test_on_a_gpu_what_others_read_as_well_stays_float32():
             return y + self.second(y)
 
     x = Tensor(np.zeros((32, 64), np.float32))
-    module = graphs.lower(trace(Residual().eval(), x), GPU, "tuned", precision="float16")
+    module = lowering.lower(trace(Residual().eval(), x), GPU, "tuned", precision="float16")
     kernels = values_of(module)
     assert set(kernels.values()) == {"float32"} and len(kernels) == 2  # no kernel but the products
 

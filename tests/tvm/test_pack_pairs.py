@@ -7,7 +7,7 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import Schedule, cpu_features, te, topi, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.kernels.dense.pack_pairs import dense, pack
 from needle_tvm.lower import build
@@ -122,9 +122,9 @@ def test_targets_without_the_instruction_multiply_in_float32():
     graph = trace(model, tensor(np.zeros((5, 64), "bfloat16")))
     for target, used in ((ZEN4, True), (HASWELL, False)):
         target = resolve(target, 2).to_tvm()
-        module = build.schedule(graphs.lower(graph, target, "tuned"), target, "tuned")
+        module = build.schedule(lowering.lower(graph, target, "tuned"), target, "tuned")
         assert (bf16.PRAGMA in str(module.script())) == used
-        assert len(product_kernels(graphs.lower(graph, target, "tuned"))) == 2
+        assert len(product_kernels(lowering.lower(graph, target, "tuned"))) == 2
 
 
 class Odd(nn.Module):
@@ -142,7 +142,7 @@ def test_other_products_stay_as_they_are():
     model = Odd().eval()
     x, y = (tensor(np.ones((4, k), "bfloat16")) for k in (7, 8))
     target = resolve(ZEN4, 2).to_tvm()
-    module = build.schedule(graphs.lower(trace(model, x, y), target, "tuned"), target, "tuned")
+    module = build.schedule(lowering.lower(trace(model, x, y), target, "tuned"), target, "tuned")
     assert bf16.PRAGMA not in str(module.script())
 
 

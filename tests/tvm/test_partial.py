@@ -8,8 +8,8 @@ from needle.ops.reduce import Max, Mean, Min, Summation
 from needle.ops.softmax import LogSumExp
 from needle_tvm._tvm.names import TE_NAMESPACE, te, tirx, tvm
 from needle_tvm.kernels import cpu
-from needle_tvm.kernels.reduce.partial import partial_results
-from needle_tvm.kernels.reduce.reductions import rewritten
+from needle_tvm.kernels.reduce.cpu_nests import rewritten
+from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import NODES, module_of, nodes_in
 

@@ -9,7 +9,7 @@ import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc, check_well_formed
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.blocks import vector_registers
 from needle_tvm.kernels.dense import cpu as products
@@ -47,7 +47,7 @@ def test_a_layer_is_packed(target):
 
 def test_a_shared_weight_is_packed_once(target):
     model = make_mlp(8, 8)
-    module = graphs.lower(trace(lambda x: model(model(x)), zeros(3, 8)), target, "tuned")
+    module = lowering.lower(trace(lambda x: model(model(x)), zeros(3, 8)), target, "tuned")
     assert calls(module).count("pack_weight") == 0
     assert calls(module, build.TRANSFORM) == ["pack_weight"]
 
@@ -97,7 +97,7 @@ def test_batch_norm_is_folded_into_the_layer_before_it(target, rng):
         model(tensor(rng.standard_normal((16, 8)).astype(np.float32)))
     model.eval()
     x = tensor(rng.standard_normal((3, 8)).astype(np.float32))
-    module = graphs.lower(trace(model, x), target, "tuned")
+    module = lowering.lower(trace(model, x), target, "tuned")
     assert calls(module) == ["fused_dense_add_maximum"]  # the scale is gone, bias and shift are one
     assert "pack_weight" in calls(module, build.TRANSFORM)
     found = needle_tvm.compile(model, x, stage="tuned")(x).numpy()
@@ -119,7 +119,7 @@ def conv_bn(*channels, kernel=3, **options):
 def test_a_chain_of_convolutions_stays_in_channels_last(target):
     model = nn.Sequential(conv_bn(3, 8, 8), nn.Residual(conv_bn(8, 8)))
     model.eval()
-    module = graphs.lower(trace(model, zeros(2, 3, 9, 9)), target, "tuned")
+    module = lowering.lower(trace(model, zeros(2, 3, 9, 9)), target, "tuned")
     names = calls(module)
     assert sum("transpose" in name for name in names) == 1  # out: the first reads planes
     assert not any("pad" in name for name in names)
@@ -153,13 +153,15 @@ def test_a_scale_that_others_read_before_stays(target):
         hidden = layer(x)
         return norm(hidden), hidden
 
-    module = graphs.lower(trace(both, zeros(3, 8)), target, "tuned")
+    module = lowering.lower(trace(both, zeros(3, 8)), target, "tuned")
     assert any("multiply" in name for name in calls(module))
 
 
 def test_a_scale_by_an_input_stays(target):
     layer = nn.Linear(8, 6)
-    module = graphs.lower(trace(lambda x, s: layer(x) * s, zeros(3, 8), zeros(6)), target, "tuned")
+    module = lowering.lower(
+        trace(lambda x, s: layer(x) * s, zeros(3, 8), zeros(6)), target, "tuned"
+    )
     assert any("multiply" in name for name in calls(module))
 
 
@@ -170,7 +172,7 @@ def test_a_bias_that_is_broadcast_is_read_as_it_is(target):
         y = x @ layer.weight
         return ops.relu(y + ops.broadcast_to(layer.bias, y.shape))
 
-    module = graphs.lower(trace(as_in_the_course, zeros(64, 8)), target, "tuned")
+    module = lowering.lower(trace(as_in_the_course, zeros(64, 8)), target, "tuned")
     assert calls(module) == ["fused_dense_add_maximum"]
     shapes = [static_shape(argument) for argument in module["main"].params]
     assert (64, 6) not in shapes and (1, 6) in shapes
@@ -188,12 +190,12 @@ def test_a_broadcast_that_makes_the_shape_stays(target, rng):
 
 
 def test_after_fusion_one_kernel_is_left_of_a_layer(target):
-    module = graphs.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
+    module = lowering.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
     assert calls(module) == ["fused_dense_add_maximum"]
 
 
 def test_every_function_is_scheduled(target):
-    module = graphs.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
+    module = lowering.lower(trace(make_mlp(8, 4), zeros(3, 8)), target, "tuned")
     module = build.schedule(module, target, "tuned")
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     assert functions and all("tirx.is_scheduled" in f.attrs for f in functions)
@@ -210,7 +212,7 @@ def test_an_epilogue_that_reads_its_input_twice(target, rng):
 
     found = needle_tvm.compile(swish, x, stage="tuned")(x).numpy()
     np.testing.assert_allclose(found, swish(x).numpy(), rtol=1e-5, atol=1e-5)
-    module = graphs.lower(trace(swish, x), target, "tuned")
+    module = lowering.lower(trace(swish, x), target, "tuned")
     assert len(calls(module)) == 1
 
 
@@ -228,7 +230,7 @@ def test_an_activation_belongs_to_the_layer_before_it(activation, name, rows, ta
     def hidden(value):
         return activation(layer(value))
 
-    module = graphs.lower(trace(hidden, tensor(x)), target, "tuned")
+    module = lowering.lower(trace(hidden, tensor(x)), target, "tuned")
     assert calls(module) == [f"fused_dense_add_{name}"]
     compiled = needle_tvm.compile(hidden, tensor(x), stage="tuned")
     x[0, 0, :3] = np.nan, np.inf, -np.inf
@@ -261,7 +263,7 @@ def test_an_activation_belongs_to_the_convolution_before_it(groups, size, target
     def hidden(value):
         return ops.silu(layer(value))
 
-    names = calls(graphs.lower(trace(hidden, x), target, "tuned"))
+    names = calls(lowering.lower(trace(hidden, x), target, "tuned"))
     assert sum("silu" in name for name in names) == 1
     assert any("add_silu" in name for name in names)  # a 1x1 image leaves a product
     found = needle_tvm.compile(hidden, x, stage="tuned")(x).numpy()

@@ -7,7 +7,7 @@ from needle import nn, ops
 from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
 from needle_tvm._tvm.names import te, transform, tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack_gates
 from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
@@ -63,7 +63,7 @@ def test_no_rows_are_nothing_to_pack(target):
 
 
 def test_weights_are_packed_at_load(target):
-    module = graphs.lower(trace(nn.LSTM(4, 6, 2).eval(), zeros(5, 3, 4)), target, "tuned")
+    module = lowering.lower(trace(nn.LSTM(4, 6, 2).eval(), zeros(5, 3, 4)), target, "tuned")
     assert calls_of(module, "main").count("lstm_steps") == 2
     assert calls_of(module, build.TRANSFORM).count("pack_gates") == 2
 

@@ -13,7 +13,7 @@ from needle_tvm._tvm.names import SCHEDULE_ERROR, TE_NAMESPACE, Schedule, te, tv
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.blocks import inline_producers
-from needle_tvm.kernels.reduce.rows import rows
+from needle_tvm.kernels.reduce.cpu_rows import rows
 from needle_tvm.lower.libraries import generated_source
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import module_of

@@ -8,7 +8,7 @@ import needle_tvm
 from needle import ops
 from needle.trace import trace
 from needle_tvm._tvm.names import script
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.stages import STAGES
 from needle_tvm.target.spec import resolve
@@ -53,7 +53,7 @@ def test_no_loop_runs_over_outputs_and_indices_both():
     graph = trace(lambda a, i: ops.scatter_add(a, i, 4001), x, index)
     target = resolve("cpu").to_tvm()
     for stage in STAGES:
-        text = script(build.schedule(graphs.lower(graph, target, stage), target, stage))
+        text = script(build.schedule(lowering.lower(graph, target, stage), target, stage))
         depth = {}
         for line in text.splitlines():
             for extent in ("1009", "4001"):

@@ -17,7 +17,7 @@ from needle.trace import trace
 from needle_tvm import __main__ as program
 from needle_tvm._tvm.names import tvm
 from needle_tvm.errors import StageError, TuningError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.target.spec import resolve
@@ -44,7 +44,7 @@ def own_store(tmp_path, monkeypatch):
 
 def lowered(spec, *sizes, batch=4):
     x = tensor(np.zeros((batch, sizes[0]), np.float32))
-    return graphs.lower(trace(make_mlp(*sizes), x), spec.to_tvm(), "tuned")
+    return lowering.lower(trace(make_mlp(*sizes), x), spec.to_tvm(), "tuned")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from needle.trace import trace
 from needle_tvm._tvm.names import tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
@@ -31,7 +31,7 @@ def task():
     """(TVM's target description, {name: its task}) of a small layer."""
     spec = resolve("cpu", 2)
     x = tensor(np.zeros((4, 32), np.float32))
-    module = graphs.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
+    module = lowering.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
     ((name, (plain, calls)),) = session.find_tasks(module).items()
     rule = tvm.IRModule({"main": cpu.schedule_function(plain["main"], spec.to_tvm())})
     texts = {

@@ -1,4 +1,4 @@
-"""PyTorch's operators that read or write at indices, or put in order. Nothing outside of a tensor
+"""PyTorch's gathers, scatters and sorts. Nothing outside of a tensor
 is ever touched: an index out of range is taken to be the nearest valid one."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from needle_tvm.kernels.blocks import (
     sum_in_registers,
     write_back,
 )
-from needle_tvm.kernels.conv.tiles import ConvTile, Copied, tasks
+from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
 from needle_tvm.kernels.rule import annotated
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile

@@ -18,7 +18,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, te, tirx
 from needle_tvm.graph.convolutions import conv_shapes, with_weights
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.kernels.conv.tiles import conv_cycles
+from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
 _WORTH_IT = 0.9  # of the time without: weights become larger, and what is no number spreads
 

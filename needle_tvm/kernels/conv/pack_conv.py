@@ -22,8 +22,8 @@ from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, re
 from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import rewrite
+from needle_tvm.kernels.conv.cpu_tiles import ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.conv.te import Channels, Geometry, conv
-from needle_tvm.kernels.conv.tiles import ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.dense.pack_weights import Packer
 
 _DTYPES = ("float32", "float64")

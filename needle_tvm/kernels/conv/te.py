@@ -8,7 +8,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.conv.cpu import ALIKE, CONV, DEPTHWISE, GROUP, ROWS
-from needle_tvm.kernels.conv.tiles import ConvTile
+from needle_tvm.kernels.conv.cpu_tiles import ConvTile
 
 
 @dataclass(frozen=True)

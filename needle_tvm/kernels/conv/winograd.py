@@ -28,7 +28,7 @@ from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.conv import winograd_te
-from needle_tvm.kernels.conv.tiles import fetching
+from needle_tvm.kernels.conv.cpu_tiles import fetching
 from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
 
 _DTYPES = ("float32", "float64")

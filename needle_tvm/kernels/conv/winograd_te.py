@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from needle_tvm._tvm.names import te, tirx
-from needle_tvm.kernels.conv.winograd_cpu import INPUT, OUTPUT
+from needle_tvm.kernels.conv.cpu_winograd import INPUT, OUTPUT
 
 WINDOW = 3
 

@@ -27,6 +27,7 @@ from typing import Any
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent, item_bytes
 from needle_tvm.kernels.dense import gpu_product
+from needle_tvm.kernels.dense.gpu_mma import Registers
 from needle_tvm.kernels.dense.gpu_product import (
     LEFT,
     PARTIAL,
@@ -36,8 +37,7 @@ from needle_tvm.kernels.dense.gpu_product import (
     Product,
     find,
 )
-from needle_tvm.kernels.dense.mma import Registers
-from needle_tvm.kernels.dense.wmma import Fragments
+from needle_tvm.kernels.dense.gpu_wmma import Fragments
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir.functions import NODES, loads_in, written_dtype
 

@@ -20,7 +20,7 @@ from needle_tvm.kernels.blocks import (
     vector_registers,
     vectors_of_partial,
 )
-from needle_tvm.kernels.reduce.rows import rows
+from needle_tvm.kernels.reduce.cpu_rows import rows
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
 

@@ -1,8 +1,7 @@
 """The record store as a meta_schedule database. Imports TVM.
 
-key = Key.of(target)
-tuning = RecordDatabase(store, key, states=(MEASURED, GATED))   # what a search learns from
-with RecordDatabase(store, key): ...                            # what is compiled with
+database = RecordDatabase(store, Key.of(target))
+with database: ...  # TVM's search reads and writes the store
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ for _error in (RecordsError, DamagedRecordsError):
 class RecordDatabase(ms.database.PyDatabase):
     """The records of `store` that hold for `key`, and are in one of `states`.
 
-    By default only gated records are served; a search passes `states=(MEASURED, GATED)` to learn
-    from what it measured a moment ago. Where a workload has fewer of them than `get_top_k` is asked
-    for, those that `seeds` finds for it follow (`near.seeds`: of near shapes). Whatever is
+    By default only gated records are served. Where a workload has fewer of them than `get_top_k` is
+    asked for, those that `seeds` finds for it follow (`near.seeds`: of near shapes). Whatever is
     committed is on disk when the commit returns, as measured. Two modules are the same workload
     when their structural hashes are equal and TVM finds them structurally equal.
 

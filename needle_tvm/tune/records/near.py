@@ -1,7 +1,7 @@
 """Records of near shapes: of workloads that are the same function but for its extents.
 
-    near(database, mod, 8)                                     # (distance, record) of the nearest
-    RecordDatabase(store, key, (MEASURED, GATED), seeds=seeds)  # a search starts from them
+    near(database, mod, 8)                   # (distance, record) of the nearest
+    RecordDatabase(store, key, seeds=seeds)  # a search starts from them
 
 A schedule that is good for one shape is mostly good for its neighbours: TVM repairs the tiles that
 do not divide the new extents when it applies the trace.

@@ -20,7 +20,7 @@ from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm.artifact import artifact
 from needle_tvm.check import parity
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.runtime import memory
 from needle_tvm.stages import STAGES
@@ -42,11 +42,11 @@ def program(function, inputs, stage, folder):
     graph = trace(function, *inputs)
     spec = resolve("cuda")
     target = spec.to_tvm()
-    module = build.schedule(graphs.lower(graph, target, stage), target, stage)
+    module = build.schedule(lowering.lower(graph, target, stage), target, stage)
     folder.mkdir()
     notes = build.write_library(module, target, folder)
     artifact.write_manifest(
-        folder, build.describe(graphs.signature(graph), module, spec, target, notes)
+        folder, build.describe(lowering.signature(graph), module, spec, target, notes)
     )
     return graph, runtime.Program(folder, artifact.verify(folder))
 

@@ -18,9 +18,9 @@ from needle_tvm import runtime
 from needle_tvm.artifact import artifact
 from needle_tvm.compiler import products
 from needle_tvm.errors import TargetError
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
-from needle_tvm.kernels.dense.library_products import Product, library_products
+from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
 from needle_tvm.lower import build, pipeline
 from needle_tvm.target import cublas
 from needle_tvm.target.spec import resolve
@@ -146,7 +146,7 @@ def test_tf32_is_asked_of_cublas(library, tmp_path):
     module = pipeline.run(pipeline.of(target, "tuned").graph, found, target)
     module = build.schedule(module, target, "tuned")
     notes = build.write_library(module, target, tmp_path)
-    manifest = build.describe(graphs.signature(graph), module, spec, target, notes)
+    manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
     artifact.write_manifest(tmp_path, manifest)
     before = library.needle_rounded_products()
     (have,) = runtime.Program(tmp_path, artifact.verify(tmp_path)).run([x, w])

@@ -8,7 +8,7 @@ import pytest
 import needle_tvm
 from needle.trace import trace
 from needle_tvm._tvm.names import tvm
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu
 from needle_tvm.kernels.gpu_knobs import is_noted
 from needle_tvm.process.threads import thread_environment
@@ -82,7 +82,7 @@ def setup_of(folder, trials):
     """A search's setup for one small layer: see search.search."""
     spec = resolve("cuda")
     x = tensor(np.zeros((8, 128), np.float32))
-    module = graphs.lower(trace(make_mlp(128, 32), x), spec.to_tvm(), "tuned")
+    module = lowering.lower(trace(make_mlp(128, 32), x), spec.to_tvm(), "tuned")
     ((name, (plain, calls)),) = session.find_tasks(gpu.prepared(module)).items()
     rule = tvm.IRModule({"main": gpu.schedule_function(plain["main"], spec.to_tvm())})
     texts = {"plain": tvm.ir.save_json(plain), "written": tvm.ir.save_json(plain)}

@@ -17,7 +17,7 @@ from needle_tvm import runtime
 from needle_tvm.artifact import artifact
 from needle_tvm.artifact.tolerance import relative_tolerance
 from needle_tvm.check import parity
-from needle_tvm.frontend import graphs
+from needle_tvm.frontend import lowering
 from needle_tvm.kernels.dense import gpu_tensor_core
 from needle_tvm.lower import build
 from needle_tvm.target.spec import resolve
@@ -44,11 +44,11 @@ def program(function, tensors, dtype, folder):
     graph = trace(function, *tensors)
     spec = resolve("cuda")
     target = spec.to_tvm()
-    module = graphs.lower(graph, target, "tuned", precision=dtype)
+    module = lowering.lower(graph, target, "tuned", precision=dtype)
     module = build.schedule(module, target, "tuned")
     folder.mkdir()
     notes = build.write_library(module, target, folder)
-    manifest = build.describe(graphs.signature(graph), module, spec, target, notes)
+    manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
     artifact.write_manifest(folder, manifest)
     return runtime.Program(folder, artifact.verify(folder)), module.script()
 

@@ -1,7 +1,7 @@
 """A `torch.nn` module in the making, as source text that runs by itself.
 
 Values are computed by PyTorch while a module is drawn: what it refuses, or what leaves the range of
-numbers, is drawn again. What is drawn, `torch_recipes` says.
+numbers, is drawn again. What is drawn, `recipes` says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that programs are drawn of, beside the layers of `torch_recipes`: of elements,
+"""Operators of PyTorch that programs are drawn of, beside the layers of `recipes`: of elements,
 axes, places, and products."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Programs of the campaign that go through `compile_torch`: PyTorch's results and the code's.
 
-What a PyTorch module gives is the reference, and `torch_reference` says which errors are no fault.
-The modules are drawn by `torch_recipes`.
+What a PyTorch module gives is the reference; `frontend.torch.reference` says which errors are no
+fault. The modules are drawn by `recipes`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import request
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.torch.arrays import array
-from needle_tvm.frontend.torch.models import source
+from needle_tvm.frontend.torch.model import source
 from needle_tvm.frontend.torch.reference import Reference
 from needle_tvm.frontend.torch.taken import Taken, take
 

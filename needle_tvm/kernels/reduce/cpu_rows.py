@@ -74,7 +74,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
-    """Whether the vectors that `kernels.reduce.partial` made are those of one row at a time."""
+    """Whether the vectors that `kernels.reduce.cpu_partial` made are those of one row at a time."""
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]

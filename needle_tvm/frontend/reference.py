@@ -1,4 +1,4 @@
-"""The worked example an artifact carries: inputs, the eager model's outputs, how close to come.
+"""What the eager model gives, and how close compiled code has to come: the example of an artifact.
 
 An artifact that has travelled to another machine, or was linked with another math library, is
 tested against what the model it was compiled from gives, not against itself.

@@ -1,4 +1,4 @@
-"""A traced graph as the compiler takes it: its module at a stage, and `main`'s signature."""
+"""Lower a traced graph: its module at a stage, and the signature of its `main`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread for each result of a short reduction, and what follows of it, as of windows.
+"""Depthwise convolutions and pools on a GPU: a thread for each result of a short reduction.
 
 The results of a depthwise convolution or a pool share no factor but a few neighbouring values, and
 each is a short sum. So a thread has one, in a register, neighbours neighbouring ones, and nothing
@@ -8,10 +8,9 @@ in between goes through memory.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
-from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
+from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_producers
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 
@@ -48,10 +47,3 @@ def per_result(function: PrimFunc) -> Schedule | None:
     except SCHEDULE_ERROR:
         return None
     return sch
-
-
-def bind_threads(sch: Schedule, loop: Any, threads: int) -> None:
-    """A loop shared out among blocks of at most that many threads."""
-    outer, inner = sch.split(loop, [None, min(threads, extent(sch, loop))])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.x")

@@ -1,4 +1,4 @@
-"""A needle model as the compiler takes it. Imports TVM only to lower it."""
+"""A needle model as a `Source`: what `compile` starts from. Imports TVM only to lower it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from needle.spec import Spec
 from needle.trace import Graph, trace
 from needle_tvm.errors import UsageError
-from needle_tvm.frontend import bounds, golden
+from needle_tvm.frontend import bounds, reference
 from needle_tvm.frontend.source import Source, to_numpy
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) 
         lower=lambda target: _lower(graph, target, variant),
         weights=graph.weights,
         example=example,
-        reference=lambda inputs, params: golden.eager_outputs(graph, inputs, params),
-        tolerances=lambda: golden.tolerances(graph, precision),
+        reference=lambda inputs, params: reference.eager_outputs(graph, inputs, params),
+        tolerances=lambda: reference.tolerances(graph, precision),
         explain=lambda found: _explained(graph, example, found, precision),
         diverges=lambda program, stage: _divergence(graph, example, program, stage),
         unfollowed=graph.unfollowed(),
@@ -55,9 +55,9 @@ def _check_extents(graph: Graph) -> None:
 
 
 def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, dict[str, Any]]:
-    from needle_tvm.frontend import graphs
+    from needle_tvm.frontend import lowering
 
-    return graphs.lowered(graph, target, variant), graphs.signature(graph)
+    return lowering.lowered(graph, target, variant), lowering.signature(graph)
 
 
 def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:

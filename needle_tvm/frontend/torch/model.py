@@ -1,4 +1,4 @@
-"""A PyTorch model, taken through `torch.export`, as the compiler takes it."""
+"""A PyTorch model, taken through `torch.export`, as a `Source`."""
 
 from __future__ import annotations
 

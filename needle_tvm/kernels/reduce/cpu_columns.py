@@ -22,7 +22,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import Target, tirx
 from needle_tvm.kernels.blocks import TASKS, WRITTEN, has_functions, item_bytes, vector_registers
-from needle_tvm.kernels.reduce.reductions import Nests, Reduction, reduction, steps_by_one
+from needle_tvm.kernels.reduce.cpu_nests import Nests, Reduction, reduction, steps_by_one
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 

@@ -25,8 +25,15 @@ from typing import Any
 
 from needle_tvm._tvm.names import Target, tirx
 from needle_tvm.kernels.blocks import has_functions, item_bytes
-from needle_tvm.kernels.reduce.columns import Kept, Tiles, condition_of, fresh, in_rows, width_of
-from needle_tvm.kernels.reduce.reductions import Nests, Reduction, reduction
+from needle_tvm.kernels.reduce.cpu_columns import (
+    Kept,
+    Tiles,
+    condition_of,
+    fresh,
+    in_rows,
+    width_of,
+)
+from needle_tvm.kernels.reduce.cpu_nests import Nests, Reduction, reduction
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, linear_in, variables_of
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import TensorIntrin, ldmatrix, mma, mma_fill
 from needle_tvm._tvm.names import tvmscript as T
-from needle_tvm.kernels.dense.wmma import matched
+from needle_tvm.kernels.dense.gpu_wmma import matched
 
 Place = tuple[Any, Any]  # a thread of the warp, and which of its elements
 
