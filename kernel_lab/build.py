@@ -58,17 +58,12 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 def processor(target: Target) -> Processor:
     """What the schedules look at of an llvm target; the defaults for a GPU."""
-    from needle_tvm._tvm.names import cpu_features
+    from needle_tvm.kernels.blocks import vector_registers
 
     if str(target.kind) != "llvm":
         return Processor()
-    features = set(cpu_features(target))
-    cores = int(target.attrs["num-cores"])
-    if "avx512f" in features:
-        return Processor(cores, registers=32, lanes=16)
-    if "avx" in features:
-        return Processor(cores, registers=16, lanes=8)
-    return Processor(cores, registers=32 if "neon" in features else 16, lanes=4)
+    registers, size = vector_registers(target)
+    return Processor(int(target.attrs["num-cores"]), registers, lanes=size // 4)  # of float32
 
 
 def compile_module(module: IRModule, target: Target) -> Any:

@@ -61,9 +61,11 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     besides `loops` is missing, since no trace of a schedule has it.
     """
     for rule in rules(CPU):
-        found = [rule.apply(function, target, knobs) for knobs in rule.knobs(function)]
-        if found[0] is not None:
-            yield from filter(None, found)
+        found = rule.apply(function, target, None)
+        if found is not None:
+            yield found
+            others = (rule.apply(function, target, knobs) for knobs in rule.knobs(function, target))
+            yield from filter(None, others)
             return
     sch = Schedule(function)
     loops(sch, target)

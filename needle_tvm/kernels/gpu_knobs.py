@@ -25,12 +25,14 @@ NOTE = "needle.rule"  # annotation of a function's root block
 _MOST = 32  # of a rule's knobs: those which its author, or its arithmetic, puts first
 
 
-def _candidates(function: PrimFunc) -> list[list[tuple[Rule, Any]]]:
+def _candidates(function: PrimFunc, target: Target) -> list[list[tuple[Rule, Any]]]:
     """Each rule as it is, since of several that fit the first is taken where nothing is measured;
     each rule with its knobs; and TVM's."""
     own = rules(GPU)
     rows: list[list[tuple[Rule, Any]]] = [[(each, None) for each in own]]
-    rows += [[(each, knobs) for knobs in islice(each.knobs(function), _MOST)] for each in own]
+    rows += [
+        [(each, knobs) for knobs in islice(each.knobs(function, target), _MOST)] for each in own
+    ]
     return [*rows, [(_TVMS, name) for name in DLIGHT]]
 
 
@@ -39,7 +41,7 @@ def _by_one_of_dlights(function: PrimFunc, target: Target, name: str) -> Schedul
     return None if found is None else Schedule(found)
 
 
-_TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda function: DLIGHT)
+_TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
@@ -47,10 +49,9 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     than `gpu.schedule_function` does, and than what came before. The rules take turns."""
     with target:
         seen = {_digest(gpu.schedule_function(function, target))}
-        rows = _candidates(function)
+        rows = _candidates(function, target)
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
-        with target:
-            found = each.apply(function, target, knobs)
+        found = each.apply(function, target, knobs)
         digest = None if found is None else _digest(found.mod["main"])
         if digest is not None and digest not in seen:
             seen.add(digest)
@@ -72,7 +73,7 @@ def realised(module: IRModule, target: Target) -> IRModule:
     sch.unannotate(root, NOTE)
     function = sch.mod["main"]
     with target:
-        for each, knobs in chain.from_iterable(_candidates(function)):
+        for each, knobs in chain.from_iterable(_candidates(function, target)):
             if _text(each, knobs) == note:
                 found = each.apply(function, target, knobs)
                 if found is None:

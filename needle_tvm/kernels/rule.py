@@ -1,9 +1,10 @@
 """One protocol for all schedule rules: does it fit, its schedule, and what a search may change.
 
-A rule is a function with a decorator, in a file of a kernel's folder. It is found by living there:
+A rule is a function with a decorator, in a file of a kernel's folder (a package, with an
+`__init__.py`). It is found by living there:
 
     @rule("cuda", order=30, knobs=tiles)
-    def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None: ...
+    def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None: ...
 
     @annotated(CONV, knobs=CONV_VARIANTS)
     def conv(sch: Schedule, block: Any, target: Target, knobs: ConvKnobs) -> None: ...
@@ -35,18 +36,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Rule:
     """`apply(function, target, knobs)` is the schedule of a function that the rule fits, else None.
 
-    Rules of a `kind` are tried in their `order`. `knobs(function)` are what a search may give it,
-    the most promising first: JSON values, or dataclasses of them. None stands for the rule's own
-    choice. `revision` is raised when the same knobs come to mean another schedule: what was
-    measured is of the old one.
+    Rules of a `kind` are tried in their `order`. `knobs` None stands for the rule's own choice;
+    `knobs(function, target)` are what else a search may give it, the most promising first: JSON
+    values, or dataclasses of them. It is asked for any function, as `apply` is. `revision` is
+    raised when the same knobs come to mean another schedule: what was measured is of the old one.
     """
 
     name: str
     kind: str
     order: int
     apply: Callable[[PrimFunc, Target, Any], Schedule | None]
-    knobs: Callable[[PrimFunc], Iterable[Any]]
-    revision: int = 1
+    knobs: Callable[[PrimFunc, Target], Iterable[Any]]
+    revision: int
+    home: str  # the function that was decorated, by its module
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -55,27 +57,37 @@ _RULES: dict[tuple[str, str], Rule] = {}
 def rule(
     kind: str,
     order: int,
-    knobs: Callable[[PrimFunc], Iterable[Any]] = lambda function: (),
+    knobs: Callable[[PrimFunc, Target], Iterable[Any]] = lambda function, target: (),
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Enters a function `write(function[, knobs])`, which returns a schedule, or None."""
+    """Enters `write(function, target[, knobs])`, which returns a schedule, or None.
+
+    Raises ValueError where another rule of the kind has its name.
+    """
 
     def enter(write: F) -> F:
         def apply(function: PrimFunc, target: Target, chosen: Any) -> Schedule | None:
-            return write(function) if chosen is None else write(function, chosen)
+            with target:
+                given = (function, target) if chosen is None else (function, target, chosen)
+                return write(*given)
 
-        _enter(Rule(write.__name__, kind, order, apply, knobs, revision))
+        _enter(Rule(write.__name__, kind, order, apply, knobs, revision, _home(write)))
         return write
 
     return enter
 
 
 def annotated(
-    annotation: str, knobs: Sequence[Any] = (None,), kind: str = CPU, order: int = 10
+    annotation: str,
+    knobs: Sequence[Any] = (None,),
+    kind: str = CPU,
+    order: int = 10,
+    revision: int = 1,
 ) -> Callable[[F], F]:
     """Enters `write(schedule, block, target, knobs)`, for functions with a block annotated so.
 
-    The first of `knobs` is its own choice, its name the annotation without its namespace.
+    The first of `knobs` is its own choice, its name the annotation without its namespace. Raises
+    ValueError where another rule of the kind has that name.
     """
     name = annotation.rpartition(".")[2]
 
@@ -85,17 +97,26 @@ def annotated(
             block = blocks.annotated(sch, annotation)
             if block is None:
                 return None
-            with blamed_on(f"schedule rule {name!r}", name):
+            with target, blamed_on(f"schedule rule {name!r}", name):
                 write(sch, block, target, knobs[0] if chosen is None else chosen)
             return sch
 
-        _enter(Rule(name, kind, order, apply, lambda function: knobs))
+        others = knobs[1:]
+        made = Rule(name, kind, order, apply, lambda *_: others, revision, _home(write))
+        _enter(made)
         return write
 
     return enter
 
 
+def _home(write: Callable[..., Any]) -> str:
+    return f"{write.__module__}.{write.__qualname__}"
+
+
 def _enter(made: Rule) -> None:
+    other = _RULES.get((made.kind, made.name))
+    if other is not None and other.home != made.home:
+        raise ValueError(f"schedule rule {made.name!r} of {made.kind} is {other.home} already")
     _RULES[made.kind, made.name] = made
 
 

@@ -46,7 +46,7 @@ def extents(function):
     ("columns", "lanes"), [(8, 8), (512, 8), (1024, 8), (2048, 16), (4096, 32), (8192, 32)]
 )
 def test_columns_are_cut_until_there_are_enough_blocks(columns, lanes):
-    found = narrow(dense(8, 512, columns)).mod["main"]
+    found = narrow(dense(8, 512, columns), TARGET).mod["main"]
     assert extents(found) == {
         "blockIdx.x": columns // lanes,
         "threadIdx.x": lanes,
@@ -60,14 +60,14 @@ def test_columns_are_cut_until_there_are_enough_blocks(columns, lanes):
     ids=["rows", "terms", "columns", "dtype"],
 )
 def test_other_products_are_left_to_others(function):
-    assert narrow(function) is None
+    assert narrow(function, TARGET) is None
 
 
 def test_a_weight_of_each_row_is_none_that_rows_share():
     x, w = te.placeholder((4, 256), "float32", "x"), te.placeholder((4, 256, 64), "float32", "w")
     r = te.reduce_axis((0, 256), "r")
     y = te.compute((4, 64), lambda i, j: te.sum(x[i, r] * w[i, r, j], axis=r), "y")
-    assert narrow(te.create_prim_func([x, w, y])) is None
+    assert narrow(te.create_prim_func([x, w, y]), TARGET) is None
 
 
 def reduced(shape, axes, op=topi.max, follow=None, dtype="float32"):
@@ -97,20 +97,20 @@ def softmax_along(shape, axis):
 )
 def test_a_row_has_as_many_warps_as_leave_each_thread_a_few_terms(rows, terms, x, y):
     for function in (reduced((rows, terms), -1), softmax_along((rows, terms), -1)):
-        found = extents(shared_reductions(function).mod["main"])
+        found = extents(shared_reductions(function, TARGET).mod["main"])
         assert found == {"blockIdx.x": rows // y, "threadIdx.x": x, "threadIdx.y": y}
 
 
 def test_neighbouring_rows_are_read_by_neighbouring_threads():
-    found = extents(shared_reductions(reduced((300, 64), 0)).mod["main"])
+    found = extents(shared_reductions(reduced((300, 64), 0), TARGET).mod["main"])
     assert found == {"blockIdx.x": 2, "threadIdx.x": 32, "threadIdx.y": 8}
-    assert shared_reductions(reduced((300, 60), 0)) is None  # no whole warps
-    assert shared_reductions(reduced((300, 1 << 16), 0)) is None  # rows enough
+    assert shared_reductions(reduced((300, 60), 0), TARGET) is None  # no whole warps
+    assert shared_reductions(reduced((300, 1 << 16), 0), TARGET) is None  # rows enough
 
 
 def test_what_is_read_twice_lies_in_shared_memory_where_there_is_room():
     def staged(terms):
-        found = shared_reductions(softmax_along((64, terms), -1)).mod["main"]
+        found = shared_reductions(softmax_along((64, terms), -1), TARGET).mod["main"]
         buffers = chain(*(sblock.alloc_buffers for sblock in nodes_in(found.body, NODES.sblock)))
         return [int(each.shape[1]) for each in buffers if len(each.shape) == 2]
 
@@ -134,7 +134,7 @@ def test_what_is_read_twice_lies_in_shared_memory_where_there_is_room():
     ids=["product", "few terms", "other rows", "windows"],
 )
 def test_other_reductions_are_left_to_others(function):
-    assert shared_reductions(function) is None
+    assert shared_reductions(function, TARGET) is None
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_a_tile_has_the_registers_and_the_memory_it_is_said_to_have(sizes):
 def test_a_pool_has_a_thread_for_each_result():
     x = te.placeholder((4, 16, 16, 16), "float32", "x")
     pool = topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "max")
-    found = per_result(te.create_prim_func([x, topi.nn.relu(pool)])).mod["main"]
+    found = per_result(te.create_prim_func([x, topi.nn.relu(pool)]), TARGET).mod["main"]
     assert extents(found) == {"blockIdx.x": 4 * 16 * 8 * 8 // 128, "threadIdx.x": 128}
-    assert per_result(row_sums()) is None  # 64 results cannot keep a GPU busy
+    assert per_result(row_sums(), TARGET) is None  # 64 results cannot keep a GPU busy
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -42,8 +42,7 @@ def dense(rows, terms, columns, dtype="float16", turned=False, note=True):
 
 
 def scheduled(function, arch="sm_90"):
-    with resolve(f"cuda:{arch}").to_tvm():
-        return tensor_core(function)
+    return tensor_core(function, resolve(f"cuda:{arch}").to_tvm())
 
 
 def fragments(sch):
@@ -173,13 +172,14 @@ def test_attention_is_one_kernel_in_every_precision(dtype):
     """Its scores are nowhere in memory; the products around it are narrow."""
     x = Tensor(np.zeros((2, 40, 64), np.float32), requires_grad=False)
     graph = trace(nn.AttentionLayer(64, num_head=4, dim_head=16).eval(), x)
-    module = lowering.lower(graph, resolve("cuda:sm_90").to_tvm(), "tuned", precision=dtype)
+    target = resolve("cuda:sm_90").to_tvm()
+    module = lowering.lower(graph, target, "tuned", precision=dtype)
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     shapes = [tuple(map(int, buffer.shape)) for each in functions for buffer in each.params]
     scores = [shape for shape in shapes if shape[-2:] == (40, 40) and len(shape) > 2]
     assert (40, 40) in shapes and not scores, "the mask alone"
     assert any("attention" in name.name_hint for name in module.get_global_vars())
-    assert any(tensor_core(function) is not None for function in functions)
+    assert any(tensor_core(function, target) is not None for function in functions)
 
 
 @needs_nvcc

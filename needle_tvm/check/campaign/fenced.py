@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_ALIGNMENT = 64  # bytes: what compiled code takes as it is, and does not copy first
+from needle_tvm.runtime.memory import ALIGNMENT
 
 
 def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
@@ -28,7 +28,7 @@ def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
         if libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(page), 0):
             code = ctypes.get_errno()
             raise OSError(code, f"mprotect: {os.strerror(code)}")
-    place = page + (inside - array.nbytes) // _ALIGNMENT * _ALIGNMENT * at_end
+    place = page + (inside - array.nbytes) // ALIGNMENT * ALIGNMENT * at_end
     found: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, region, place)
     found[...] = array
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_producers
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
@@ -20,7 +20,7 @@ _ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
 
 
 @rule(GPU, order=50)
-def per_result(function: PrimFunc) -> Schedule | None:
+def per_result(function: PrimFunc, target: Target) -> Schedule | None:
     """The function's schedule where it is one short reduction and what follows of it, else None."""
     sch = Schedule(function)
     inline_producers(sch, keep=set())

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
@@ -65,8 +65,8 @@ class _Product:
     terms: int
 
 
-@rule(GPU, order=20, knobs=lambda function: NARROW_KNOBS)
-def narrow(function: PrimFunc, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
+@rule(GPU, order=20, knobs=lambda *_: NARROW_KNOBS)
+def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
     """The schedule of a product of few rows and what follows of it; None of anything else."""
     trial = Schedule(function)
     inline_producers(trial, keep=set())

@@ -84,14 +84,15 @@ TILES = (
 )
 
 
-@rule(GPU, order=10, knobs=lambda function: warp_tiles(function))
-def tensor_core(function: PrimFunc, tile: WarpTile | None = None) -> Schedule | None:
+@rule(GPU, order=10, knobs=lambda *given: warp_tiles(*given))
+def tensor_core(
+    function: PrimFunc, target: Target, tile: WarpTile | None = None
+) -> Schedule | None:
     """The function's schedule where it is a product of narrow factors and what follows, else None.
 
-    In tiles of the kind given, one of `warp_tiles`, by default the first of them. It is made for
-    the target in force; without one, for a GPU that has every instruction.
+    In tiles of the kind given, one of `warp_tiles`, by default the first of them.
     """
-    taken = _taken(function)
+    taken = _taken(function, target)
     if taken is None:
         return None
     found, instructions = taken
@@ -114,13 +115,13 @@ def tensor_core(function: PrimFunc, tile: WarpTile | None = None) -> Schedule | 
     return sch
 
 
-def warp_tiles(function: PrimFunc) -> list[WarpTile]:
+def warp_tiles(function: PrimFunc, target: Target) -> list[WarpTile]:
     """The tiles that `tensor_core` may be given for a function: the one it takes, and others."""
-    taken = _taken(function)
+    taken = _taken(function, target)
     return [] if taken is None else list(dict.fromkeys([_tile(*taken), *_others(*taken)]))
 
 
-def _taken(function: PrimFunc) -> tuple[Product, Instructions] | None:
+def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] | None:
     """The product that the function is and what multiplies it; None where the rule does not fit."""
     found = find(function)
     if found is None or found.wide != "float32":
@@ -131,7 +132,7 @@ def _taken(function: PrimFunc) -> tuple[Product, Instructions] | None:
     (dtype,) = dtypes
     if dtype == "float32" and TF32 not in found.block.annotations:
         return None
-    if _architecture() < _SINCE[dtype]:
+    if _architecture(target) < _SINCE[dtype]:
         return None
     if found.rows < _LEAST_ROWS or min(found.columns, found.terms) < _LEAST:
         return None
@@ -143,11 +144,8 @@ def _dtype(factor: Any) -> str:
     return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
 
 
-def _architecture() -> int:
+def _architecture(target: Target) -> int:
     """The number of the target's architecture, such as 90."""
-    target = Target.current(allow_none=True)
-    if target is None:
-        return max(_SINCE.values())
     return int((re.findall(r"\d+", str(target.attrs.get("arch", ""))) or ["0"])[0])
 
 

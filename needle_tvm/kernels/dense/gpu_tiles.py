@@ -25,7 +25,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent
 from needle_tvm.kernels.dense.gpu_product import (
     LEFT,
@@ -108,8 +108,8 @@ class Tile(_Extents):
         return own + fetched + _OTHERS
 
 
-@rule(GPU, order=30, knobs=lambda function: tiles(function))
-def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None:
+@rule(GPU, order=30, knobs=lambda *given: tiles(*given))
+def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
     """The function's schedule where it is a product and what follows of it, else None.
 
     In tiles of the kind given, which must be one of `tiles`, by default the first of them.
@@ -122,7 +122,7 @@ def tiled(function: PrimFunc, tile: Tile | None = None) -> Schedule | None:
     return None if tile is None else scheduled(found, tile)
 
 
-def tiles(function: PrimFunc) -> list[Tile]:
+def tiles(function: PrimFunc, target: Target) -> list[Tile]:
     """The tiles that `tiled` may be given for a function, by arithmetic the fastest first."""
     found = _worthwhile(function)
     if found is None:

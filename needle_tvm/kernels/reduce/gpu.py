@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, tirx
+from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import (
     blocks_of,
     extent,
@@ -58,7 +58,7 @@ class _Threads:
 
 
 @rule(GPU, order=40)
-def shared_reductions(function: PrimFunc) -> Schedule | None:
+def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
     """The function's schedule where its reductions are each over a row, of the same rows, else
     None."""
     sch = Schedule(function)
