@@ -72,13 +72,15 @@ def realised(module: IRModule, target: Target) -> IRModule:
         return module
     sch.unannotate(root, NOTE)
     function = sch.mod["main"]
+    named = [each for each in (*rules(GPU), _TVMS) if json.dumps(each.name) in note]
     with target:
-        for each, knobs in chain.from_iterable(_candidates(function, target)):
-            if _text(each, knobs) == note:
-                found = each.apply(function, target, knobs)
-                if found is None:
-                    raise ValueError(f"{note}: does not fit the function")
-                return found.mod
+        for each in named:
+            for knobs in chain([None], each.knobs(function, target)):
+                if _text(each, knobs) == note:
+                    found = each.apply(function, target, knobs)
+                    if found is None:
+                        raise ValueError(f"{note}: does not fit the function")
+                    return found.mod
     raise ValueError(f"{note}: no rule has such knobs")
 
 
