@@ -78,7 +78,7 @@ sanitize: build
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  PYTHONPATH="$$PWD" ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	  ../venv/bin/python -m pytest tests/ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
+	  ../venv/bin/python -m pytest tests/needle/backend_ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
 
 format: build $(STAMPS)/lint
 	$(PY) -m needle.ops._stub

@@ -3,14 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import needle
 from needle.ops._stub import STUB, text
-
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 
 def run(code):

@@ -24,40 +24,40 @@ from benchmarks.gpu.host import ROOT, Refusal
 
 BUILD = ROOT / "build" / "gpu"
 
-# Tests that take a device, and those of the GPU alone; the suite runs them on emulated devices
-# (tests/ndarray/test_cuda_emulated.py). Left out is, by words in names, what is about a CPU's
-# kernels or threads.
+# Tests that take a device, and those of the GPU alone. The suite runs them on emulated devices
+# (tests/needle/backend_ndarray/test_cuda_emulated.py). Words in names leave out what is about a
+# CPU's kernels or threads.
 DEVICE_TESTS = (
-    "tests/ndarray/test_cuda.py",
-    "tests/ndarray/test_nd_convolution.py",
-    "tests/ndarray/test_nd_counters.py",
-    "tests/ndarray/test_nd_elementwise.py",
-    "tests/ndarray/test_nd_halves.py",
-    "tests/ndarray/test_nd_indexing.py",
-    "tests/ndarray/test_nd_layers.py",
-    "tests/ndarray/test_nd_matmul.py",
-    "tests/ndarray/test_nd_reduce.py",
-    "tests/test_ops.py",
-    "tests/test_optim.py",
+    "tests/needle/backend_ndarray/test_cuda.py",
+    "tests/needle/backend_ndarray/test_nd_convolution.py",
+    "tests/needle/backend_ndarray/test_nd_counters.py",
+    "tests/needle/backend_ndarray/test_nd_elementwise.py",
+    "tests/needle/backend_ndarray/test_nd_halves.py",
+    "tests/needle/backend_ndarray/test_nd_indexing.py",
+    "tests/needle/backend_ndarray/test_nd_layers.py",
+    "tests/needle/backend_ndarray/test_nd_matmul.py",
+    "tests/needle/backend_ndarray/test_nd_reduce.py",
+    "tests/needle/ops/test_ops.py",
+    "tests/needle/nn/test_optim.py",
 )
 LEFT_OUT = ("instruction_set", "by_each_kernel", "threads", "exported_and_documented")
 MORE_DEVICE_TESTS = (
-    "tests/test_autograd.py",
-    "tests/test_autograd_safety.py",
-    "tests/test_conv.py",
-    "tests/test_dtypes.py",
-    "tests/test_getitem.py",
-    "tests/test_nn.py",
-    "tests/test_nn_layers.py",
-    "tests/test_training.py",
+    "tests/needle/test_autograd.py",
+    "tests/needle/test_autograd_safety.py",
+    "tests/needle/nn/test_conv.py",
+    "tests/needle/test_dtypes.py",
+    "tests/needle/ops/test_getitem.py",
+    "tests/needle/nn/test_nn.py",
+    "tests/needle/nn/test_nn_layers.py",
+    "tests/needle/nn/test_training.py",
 )
 SANITIZED = (
-    "tests/ndarray/test_nd_convolution.py",
-    "tests/ndarray/test_nd_elementwise.py",
-    "tests/ndarray/test_nd_indexing.py",
-    "tests/ndarray/test_nd_layers.py",
-    "tests/ndarray/test_nd_matmul.py",
-    "tests/ndarray/test_nd_reduce.py",
+    "tests/needle/backend_ndarray/test_nd_convolution.py",
+    "tests/needle/backend_ndarray/test_nd_elementwise.py",
+    "tests/needle/backend_ndarray/test_nd_indexing.py",
+    "tests/needle/backend_ndarray/test_nd_layers.py",
+    "tests/needle/backend_ndarray/test_nd_matmul.py",
+    "tests/needle/backend_ndarray/test_nd_reduce.py",
 )
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 
@@ -106,7 +106,7 @@ def steps(marked: Sequence[str]) -> list[Step]:
         Step("tests marked gpu", ("-m", "gpu", *marked), 3, parallel=True),
         Step(
             "compiled models and ops",
-            ("tests/tvm/emulated_gpu/checks.py",),
+            ("tests/needle_tvm/emulated_gpu/checks.py",),
             10,
             environment={"NEEDLE_CHECKS_ON": "gpu"},
             parallel=True,

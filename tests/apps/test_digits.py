@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from .conftest import ROOT
+from tests import ROOT
 
 pytest.importorskip("sklearn")
 

@@ -79,7 +79,7 @@ def test_several_processes_test_at_once(tmp_path, capfd):
 
 def test_every_step_names_what_is_there(monkeypatch):
     monkeypatch.setattr(steps.shutil, "which", lambda name: f"/bin/{name}")
-    found = steps.steps(["tests/lab/test_gpu_ladders.py"])
+    found = steps.steps(["tests/kernel_lab/test_gpu_ladders.py"])
     assert len({each.title for each in found}) == 6
     for each in found:
         paths = [word for word in each.arguments if word.startswith("tests/")]

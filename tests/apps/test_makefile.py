@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 MAKE = shutil.which("make")
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="needs make")

@@ -7,16 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from apps import training
-
-from ..waiting import interrupt
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+from tests.waiting import interrupt
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,9 @@ import pytest
 import needle_tvm
 from apps import evaluation
 from needle_tvm.tune.status import Status
+from tests import ROOT
+from tests.waiting import interrupt
 
-from ..waiting import interrupt
-
-ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["noopt", "fused", "tuned"]
 QUICK = ["-m", "mlp", "--batch", "2", "--rounds", "1"]
 

@@ -1,0 +1,151 @@
+"""Pictures show the trace they are made from."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("matplotlib")
+
+from kernel_lab import diagrams
+from kernel_lab.diagrams.space_time import described
+from kernel_lab.diagrams.warp import request, turns_of
+from kernel_lab.errors import LabUsageError
+from kernel_lab.trace import gpu, statistics, trace
+from tests.kernel_lab import kernels
+from tests.kernel_lab.test_trace_statistics import bound, through_shared
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    s = kernels.gemm(8, 16, 4)
+    block = s.get_sblock("C")
+    i, j, _ = s.get_loops(block)
+    s.parallel(i)
+    s.decompose_reduction(block, j)
+    return trace(s.mod)
+
+
+def points(axis):
+    """The (time, element) pairs drawn in a panel, loads and stores apart."""
+    return [np.asarray(drawn.get_offsets()).tolist() for drawn in axis.collections]
+
+
+def test_space_time_draws_every_access_of_each_buffer(cpu):
+    fig = diagrams.space_time(cpu, "title", "traced at 8 x 16 x 4")
+    assert [axis.get_ylabel().split("\n")[0] for axis in fig.axes] == ["A", "B", "C"]
+    for axis, name in zip(fig.axes, "ABC", strict=True):
+        mine = cpu.of_buffer(name)
+        drawn = sorted(tuple(point) for part in points(axis) for point in part)
+        assert drawn == sorted(zip(mine.time.tolist(), mine.index.tolist(), strict=True))
+    loads, stores = points(fig.axes[2])
+    assert len(loads) == 8 * 16 * 4 and len(stores) == 8 * 16 * 5
+    assert "traced at 8 x 16 x 4" in fig._supxlabel.get_text()
+
+
+def test_a_span_of_time_and_a_colour_for_each_worker(cpu):
+    fig = diagrams.space_time(cpu, "title", by="worker", span=(10, 40))
+    times = [time for axis in fig.axes for part in points(axis) for time, _ in part]
+    assert min(times) >= 10 and max(times) < 40
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels == ["load", "store", "worker 0", "worker 1"]
+
+
+def test_local_memory_is_left_out_beside_other_memory():
+    fig = diagrams.space_time(trace(kernels.shared_gemm(8, 8, 8, 4, 4).mod), "title", by="warp")
+    names = [axis.get_ylabel().split("\n")[0] for axis in fig.axes]
+    assert names == ["A", "B", "C", "A_shared", "B_shared"]
+
+
+def test_the_warp_view_draws_the_sectors_that_are_moved():
+    found = trace(bound(kernels.transpose(64), "B").mod)
+    fig = diagrams.warp_view(found, "title")
+    load, store = fig.axes
+    assert "32 sectors moved, 128 of 1024 bytes used (12%)" in load.get_title(loc="left")
+    assert "4 sectors moved, 128 of 128 bytes used (100%)" in store.get_title(loc="left")
+    # A rectangle for each sector, one for each thread.
+    assert (len(load.patches), len(store.patches)) == (32 + 32, 4 + 32)
+
+
+def test_one_is_singular():
+    sch = kernels.vector_add(1)
+    block, thread = sch.split(sch.get_loops(sch.get_sblock("C"))[0], [None, 1])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    found = trace(sch.mod)
+    assert "; 1 block of 1 thread;" in described(found)
+    title = diagrams.warp_view(found, "title").axes[0].get_title(loc="left")
+    assert "\n1 sector moved, 4 of 32 bytes used (12%); over all 1 request 12%" in title
+
+
+def test_the_bank_view_draws_the_turns():
+    found = trace(through_shared(64, 0).mod)
+    site = next(r.site for r in gpu.site_reports(found) if r.degree == 32)
+    assert turns_of(request(found, site)).tolist() == list(range(1, 33))
+    fig = diagrams.bank_view(found, "title", sites=[site])
+    grid = fig.axes[0].images[0].get_array()
+    assert np.flatnonzero(~np.isnan(np.asarray(grid.filled(np.nan))).any(axis=0)).tolist() == [0]
+    assert "32-way bank conflict" in fig.axes[0].get_title(loc="left")
+
+
+def test_threads_that_read_the_same_word_share_a_turn():
+    found = trace(kernels.shared_gemm(16, 16, 16, 16, 16).mod)
+    for report in gpu.site_reports(found):
+        if report.scope == "shared":
+            assert turns_of(request(found, report.site)).max() == report.degree == 1
+
+
+def test_the_histogram_adds_up(cpu):
+    fig = diagrams.reuse_histogram(cpu, "title", caches={"256 B": 256})
+    bars = sum(bar.get_height() for bar in fig.axes[0].patches)
+    assert bars == len(statistics.line_accesses(cpu).line)
+
+
+def test_files_are_png_and_svg_that_name_the_scaled_down_size(cpu, tmp_path):
+    fig = diagrams.space_time(cpu, "gemm, naive", "traced at M=8 (timed at M=512)")
+    png, svg = diagrams.save(fig, tmp_path / "pictures" / "gemm.naive")
+    assert (png.name, svg.name) == ("gemm.naive.png", "gemm.naive.svg")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert "traced at M=8 (timed at M=512)" in text and "2,176 accesses" in text
+
+
+def test_an_inline_picture_takes_the_colour_of_the_page(cpu):
+    text = diagrams.inline_svg(diagrams.space_time(cpu, "title"))
+    ElementTree.fromstring(text)
+    assert text.startswith("<svg") and "currentColor" in text and "<metadata" not in text
+    assert not re.search(r"(href|src)=.https?:", text)
+
+
+def test_what_cannot_be_drawn_is_refused(cpu):
+    with pytest.raises(LabUsageError, match="by is 'colour'"):
+        diagrams.space_time(cpu, "title", by="colour")
+    with pytest.raises(LabUsageError, match="no access to show"):
+        diagrams.space_time(cpu, "title", span=(0, 0))
+    with pytest.raises(LabUsageError, match="not a GPU kernel"):
+        diagrams.warp_view(cpu, "title")
+    with pytest.raises(LabUsageError, match="no such access of shared memory"):
+        diagrams.bank_view(trace(bound(kernels.transpose(64), "B").mod), "title")
+
+
+def test_the_stepper_holds_each_access_of_its_steps(cpu):
+    text = diagrams.stepper(cpu, "gemm", "M=8")
+    data = json.loads(re.search(r"json\">(.*?)</script>", text)[1])
+    assert [(grid["name"], grid["width"]) for grid in data["buffers"]] == [
+        ("A", 4),
+        ("B", 16),
+        ("C", 16),
+    ]
+    elements = [element for _, *elements in data["steps"] for element in elements]
+    assert elements == cpu.index.tolist()
+    stores = sum(len(touched) for site, *touched in data["steps"] if data["sites"][site][1])
+    assert stores == int(cpu.is_store.sum())
+    assert "steps" not in text.split("</figcaption>")[0]  # nothing was left out
+
+
+def test_the_stepper_says_how_far_it_goes():
+    text = diagrams.stepper(trace(kernels.gemm(16, 16, 8).mod), "gemm", "M=16")
+    assert "M=16; the first 3,000 of 8,448 steps" in text

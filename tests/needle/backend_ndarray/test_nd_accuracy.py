@@ -1,0 +1,93 @@
+"""The table of accuracy.py holds on every CPU device and instruction set, and the docs quote it."""
+
+import re
+
+import numpy as np
+import pytest
+
+from needle import backend_ndarray as nd
+from needle.backend_ndarray.accuracy import ULPS
+from needle.backend_ndarray.accuracy import ulps as stated
+from tests import ROOT
+from tests.needle.backend_ndarray.test_nd_math import run_isa
+from tests.needle.backend_ndarray.truth import TRUTH, pairs, sweep, truth, ulps
+
+DOCS = ROOT / "docs" / "architecture.md"
+
+
+def worst(name, device, operands):
+    """The largest distance from the truth, and the operands where it is."""
+    with np.errstate(all="ignore"):
+        views = [nd.array(x, device=device).view for x in operands]
+        got = device.kernels.to_numpy(getattr(device.kernels, name)(*views))
+    off = ulps(got, truth(name, *operands))
+    at = int(np.argmax(off))
+    return float(off[at]), [float(x[at]) for x in operands]
+
+
+def check(device, dtype, count):
+    for name in ULPS:
+        make = pairs if name == "power" else lambda dtype, count: (sweep(dtype, count),)
+        off, where = worst(name, device, make(np.dtype(dtype), count))
+        assert off <= stated(name, dtype, device.name), (name, dtype, device, off, where)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_stated_ulps(device, dtype):
+    check(device, dtype, 300_000)
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_stated_ulps_of_each_instruction_set(isa):
+    code = """
+from tests import ROOT
+import tests.needle.backend_ndarray.test_nd_accuracy as t
+for dtype in ("float32", "float64"):
+    t.check(t.nd.cpu(), dtype, 50_000)
+"""
+    done = run_isa(isa, code=code)
+    if "does not support" in done.stderr or "this build has" in done.stderr:
+        pytest.skip(f"{isa} cannot run here")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ULPS if name != "power"])
+def test_seventeen_million_float32(name):
+    """Every 251st of all bit patterns: all exponents, both signs, mantissas spread evenly."""
+    step = 251 * 2**22
+    for start in range(0, 2**32, step):
+        bits = np.arange(start, min(start + step, 2**32), 251, dtype=np.uint64)
+        x = bits.astype(np.uint32).view(np.float32)
+        off, where = worst(name, nd.cpu(), [x])
+        assert off <= stated(name, "float32"), (off, where)
+
+
+def test_the_table_is_whole():
+    """A function of the kernel table is in it, or in the list of exact ones here."""
+    exact = {"negative", "abs", "sign", "relu", "square", "floor", "ceil", "sqrt", "reciprocal",
+             "add", "subtract", "multiply", "divide", "maximum", "minimum",
+             "relu_grad"}  # fmt: skip
+    kernels = nd.cpu().kernels
+    x = nd.full((1,), 0.5, device=nd.cpu()).view
+    floating = {n for n in kernels.UNARY if getattr(kernels, n)(x).dtype == "float32"}
+    floating |= {n for n in kernels.BINARY if getattr(kernels, n)(x, x).dtype == "float32"}
+    assert floating == set(ULPS) | exact
+    assert set(TRUTH) == set(ULPS)
+
+
+def test_the_docs_quote_the_table():
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|$", DOCS.read_text(), re.MULTILINE)
+    assert {name: (int(a), int(b)) for name, a, b in rows} == ULPS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["sqrt", "reciprocal", "square", "floor", "ceil"])
+def test_exact_ones_are_correctly_rounded(name, dtype):
+    x = sweep(np.dtype(dtype), 200_000)
+    exact = {"sqrt": np.sqrt, "reciprocal": np.reciprocal, "square": np.square,
+             "floor": np.floor, "ceil": np.ceil}[name]  # fmt: skip
+    got = getattr(nd.array(x, device=nd.cpu()), name)().numpy()
+    with np.errstate(all="ignore"):
+        # Rounding twice does float32 no harm here (Figueroa, 1995); float64 is IEEE's own.
+        np.testing.assert_array_equal(got, exact(x.astype(np.float64)).astype(dtype))

@@ -1,0 +1,125 @@
+"""docs/dtypes.md, NumPy and the Array API against what arrays and tensors do."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import backend_ndarray as nd
+from needle.backend_ndarray.dtypes import DTYPES, FLOATING, ITEMSIZE, result_type
+from needle.dtypes import scalar_dtype
+from needle.serialize import _DTYPES as FILE_DTYPES
+from tests import ROOT
+
+ORDER = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+PAIRS = list(itertools.product(ORDER, ORDER))
+SCALARS = (True, 1, 1.0)
+FILE_DTYPES_BY_NAME = {np.dtype(code).name: name for name, code in FILE_DTYPES.items()}
+
+
+def tables():
+    """The tables of docs/dtypes.md: lists of rows, each a list of cells, headers included."""
+    text = ROOT / "docs" / "dtypes.md"
+    found, rows = [], []
+    for line in [*text.read_text(encoding="utf-8").splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows:
+            found.append([row for row in rows if not set("".join(row)) <= {"-"}])
+            rows = []
+    return found
+
+
+def test_every_dtype_is_documented():
+    assert sorted(ORDER) == sorted(DTYPES) == sorted(FILE_DTYPES_BY_NAME)
+    for name, size, _, _, _, in_file in tables()[0][1:]:
+        assert ITEMSIZE[name] == int(size)
+        assert FILE_DTYPES_BY_NAME[name] == in_file
+
+
+def test_documented_promotion():
+    header, *rows = tables()[1]
+    written = {(row[0], b): c for row in rows for b, c in zip(header[1:], row[1:], strict=True)}
+    assert written == {(a, b): result_type(a, b) for a, b in PAIRS}
+
+
+def test_documented_scalars():
+    header, *rows = tables()[2]
+    assert header[1:] == [repr(scalar) for scalar in SCALARS]
+    assert rows == [[a, *(scalar_dtype(a, scalar) for scalar in SCALARS)] for a in ORDER]
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_arrays_promote_as_documented(a, b, device):
+    x, y = nd.ones((2,), a, device=device), nd.ones((2,), b, device=device)
+    expected = result_type(a, b)
+    assert (x * y).dtype == expected
+    assert nd.where(nd.ones((2,), "bool", device=device), x, y).dtype == expected
+    assert (x[None] @ y[:, None]).dtype == expected
+    tensors = [ndl.Tensor(v, requires_grad=False) for v in (x, y)]
+    assert (tensors[0] * tensors[1]).dtype == expected
+    assert ndl.ops.stack([tensors[0], tensors[1]]).dtype == expected
+
+
+@pytest.mark.parametrize("dtype", ORDER)
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_scalars_are_weak(dtype, scalar, device):
+    x = nd.ones((2,), dtype, device=device)
+    expected = scalar_dtype(dtype, scalar)
+    assert (x * scalar).dtype == (scalar * x).dtype == expected
+    assert (ndl.Tensor(x, requires_grad=False) * scalar).dtype == expected
+    if dtype != "bfloat16":
+        assert np.result_type(np.ones(2, dtype), scalar).name == expected
+
+
+def test_numpy_promotes_alike():
+    for a, b in PAIRS:
+        if "bfloat16" not in (a, b):
+            assert result_type(a, b) == np.result_type(a, b).name, (a, b)
+    # bfloat16 is another float16, but where the two meet.
+    alike = {"bfloat16": "float16"}
+    for a in ORDER:
+        if a not in ("float16", "bfloat16"):
+            promoted = result_type(a, "bfloat16")
+            assert alike.get(promoted, promoted) == result_type(a, "float16")
+
+
+# https://data-apis.org/array-api/latest/API_specification/type_promotion.html, the rows of dtypes
+# that needle has. Mixed kinds are left to the library.
+ARRAY_API = {
+    ("bool", "bool"): "bool",
+    ("int32", "int32"): "int32",
+    ("int32", "int64"): "int64",
+    ("int64", "int64"): "int64",
+    ("float32", "float32"): "float32",
+    ("float32", "float64"): "float64",
+    ("float64", "float64"): "float64",
+}
+
+
+def test_array_api():
+    for (a, b), expected in ARRAY_API.items():
+        assert result_type(a, b) == result_type(b, a) == expected
+
+
+def test_array_api_strict():
+    strict = pytest.importorskip("array_api_strict")
+    defined = 0
+    for a, b in PAIRS:
+        if {a, b} & {"float16", "bfloat16"}:
+            continue
+        try:
+            expected = strict.result_type(getattr(strict, a), getattr(strict, b))
+        except TypeError:  # mixed kinds
+            continue
+        assert expected == getattr(strict, result_type(a, b))
+        defined += 1
+    assert defined == 9
+
+
+def test_promotion_is_symmetric_and_never_loses_a_float():
+    for a, b in PAIRS:
+        assert result_type(a, b) == result_type(b, a)
+        if a in FLOATING:
+            assert ITEMSIZE[result_type(a, b)] >= ITEMSIZE[a]

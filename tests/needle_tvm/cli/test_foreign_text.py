@@ -1,0 +1,241 @@
+"""What files and other machines hold never reaches the terminal as it is, nor is it read unseen."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle_tvm import runtime
+from needle_tvm.__main__ import main
+from needle_tvm.artifact import artifact, signature
+from needle_tvm.errors import ArtifactError, KeyFileError, SignatureError
+from needle_tvm.process import command_line
+from needle_tvm.runtime.profile import Call, Profile
+from needle_tvm.tune.records import rows
+from needle_tvm.tune.records.store import Store
+from needle_tvm.words import printable
+from tests.needle_tvm.conftest import make_mlp, tensor
+
+# Sets the window's title, clears the screen, goes back over the line, writes from right to left.
+HOSTILE = "a\x1b]0;title\x07\x1b[2J\x9b31m\r\u202eb\u2028"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "mlp"
+    x = tensor(np.ones((2, 8), np.float32))
+    return needle_tvm.compile(make_mlp(8, 4), x, stage="fused").export(path)
+
+
+@pytest.fixture
+def copied(exported, tmp_path):
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def hostile(value):
+    """A manifest's value with every string in it made hostile, but for what is looked up."""
+    if isinstance(value, str):
+        return value + HOSTILE
+    if isinstance(value, list):
+        return [hostile(part) for part in value]
+    if isinstance(value, dict):
+        return {name: hostile(part) for name, part in value.items()}
+    return value
+
+
+def reseal(path, **changes):
+    artifact.write_manifest(path, {**artifact.read_manifest(path), **changes})
+
+
+def clean(text):
+    assert text
+    wrong = [character for character in text if not character.isprintable() and character != "\n"]
+    assert not wrong, text
+
+
+def test_inspect_prints_nothing_hostile(copied, capsys):
+    manifest = artifact.read_manifest(copied)
+    functions = manifest["functions"]
+    for kind in ("inputs", "outputs", "params"):
+        functions["main"][kind] = hostile(functions["main"][kind])
+    reseal(
+        copied,
+        functions=functions,
+        stage=HOSTILE,
+        target={**hostile(manifest["target"]), HOSTILE: HOSTILE},
+        versions={**hostile(manifest["versions"]), HOSTILE: HOSTILE},
+        golden={**manifest["golden"], "source": HOSTILE},
+        tuning=[{"name": HOSTILE, "chosen": "rule", "trials": 1, "rejected": {HOSTILE: 1}}],
+    )
+    assert main(["inspect", str(copied)]) == 0
+    out, err = capsys.readouterr()
+    clean(out)
+    assert not err and r"\x1b]0;title\x07" in out
+    assert main(["inspect", str(copied), "--json"]) == 0
+    clean(out := capsys.readouterr().out)
+    assert json.loads(out)["stage"] == HOSTILE  # in full, for programs
+
+
+@pytest.mark.parametrize("command", [["verify"], ["run", "--random"], ["profile"]])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"versions": {"tvm": HOSTILE}},
+        {"target": {"kind": "llvm", "mcpu": HOSTILE, "features": [HOSTILE]}},
+        {"target": {"kind": "llvm", "features": [HOSTILE]}},
+    ],
+)
+def test_errors_say_nothing_hostile(copied, capsys, command, changes):
+    reseal(copied, **changes)
+    assert main([command[0], str(copied), *command[1:]]) != 0
+    out, err = capsys.readouterr()
+    clean(err)
+    assert not out and err.count("\n") == 1 and r"\x1b[2J" in err
+
+
+def test_names_of_inputs_are_said_printably(copied, capsys):
+    functions = artifact.read_manifest(copied)["functions"]
+    functions["main"]["inputs"][0]["name"] = HOSTILE
+    reseal(copied, functions=functions)
+    assert main(["run", str(copied)]) == 2
+    clean(capsys.readouterr().err)
+    with pytest.raises(needle_tvm.NeedleTVMError) as caught:
+        runtime.load(copied)(np.zeros(3))
+    clean(str(caught.value))
+
+
+def test_a_dtype_of_no_kind_is_an_error(copied):
+    functions = artifact.read_manifest(copied)["functions"]
+    functions["main"]["outputs"][0]["dtype"] = HOSTILE
+    reseal(copied, functions=functions)
+    with pytest.raises(ArtifactError, match=r"dtype .* is unknown") as caught:
+        runtime.load(copied)
+    clean(str(caught.value))
+
+
+def test_files_with_hostile_names_are_refused_printably(copied, tmp_path):
+    (copied / HOSTILE).write_bytes(b"")
+    with pytest.raises(ArtifactError, match="does not belong") as caught:
+        runtime.load(copied)
+    clean(str(caught.value))
+    artifact.write_manifest(copied, json.loads((copied / artifact.MANIFEST).read_text()))
+    with pytest.raises(ArtifactError, match="name of a file"):
+        runtime.load(copied)
+
+
+def test_a_profile_prints_nothing_hostile():
+    found = Profile(1.0, [[Call(HOSTILE, 0.0, 1.0, ((1,),), 4)]])
+    clean(found.text())
+
+
+def test_records_print_nothing_hostile(tmp_path, capsys):
+    """A store may be someone else's that was merged."""
+    key = rows.KeyRow(json.dumps({"target": {"kind": HOSTILE}, "versions": {HOSTILE: HOSTILE}}))
+    module = rows.Module("{}")
+    workload = rows.Workload(HOSTILE, rows.name(module), rows.name(key))
+    infos = [["TENSOR", HOSTILE, [1]]]
+    record = rows.measurement(workload, [], [1.0], infos, measured_at=HOSTILE, host=HOSTILE)
+    name = rows.name(record)
+    verdict = rows.Verdict(name, "gated", HOSTILE, HOSTILE, HOSTILE)
+    with Store(tmp_path / "records") as store:
+        store.add([record], workload=workload, module=module, key=key, verdicts=[verdict])
+    for command in (["list"], ["show", name], ["show", rows.name(workload)]):
+        assert main(["records", *command, "--store", str(tmp_path / "records")]) == 0
+        out, err = capsys.readouterr()
+        clean(out)
+        assert not err and r"x1b[2J" in out
+
+
+def test_progress_and_tables_show_text_as_it_is(capsys):
+    text = "[red]x[/red] [/nothing] :warning: "
+    with command_line.progress() as report:
+        report(0, 1, text + HOSTILE)
+    assert capsys.readouterr().err == text + printable(HOSTILE) + "\n"
+    console = command_line.console()
+    console.file = io.StringIO()
+    console.print(text)
+    assert console.file.getvalue().rstrip() == text.rstrip()
+
+
+def test_warnings_and_tracebacks_are_printable(tmp_path):
+    (tmp_path / HOSTILE).mkdir()
+    code = f"from needle_tvm import runtime; runtime.load({str(tmp_path / HOSTILE)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert "no artifact there" in last and re.search(r"\\x1b\]0;title", last)
+    clean(last)
+
+
+# What is read before anybody has signed for it
+
+
+def sparse(path, size):
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+READ = """
+import resource, sys
+from needle_tvm import runtime
+from needle_tvm.errors import ArtifactError
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+try:
+    runtime.load(sys.argv[1], require_signature=sys.argv[2] or None)
+except ArtifactError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+def test_a_manifest_beyond_all_bounds_is_not_read(copied, tmp_path, with_key):
+    key = ""
+    if with_key:
+        pytest.importorskip("cryptography")
+        key = str(signature.generate(tmp_path / "key"))
+    sparse(copied / artifact.MANIFEST, 6 << 30)
+    command = [sys.executable, "-c", READ, str(copied), key]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"manifest.json: is too long for a manifest ({6 << 30} bytes, at most" in done.stdout
+
+
+def test_a_manifest_that_nobody_could_read_is_not_written(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifact, "LARGEST_MANIFEST", 1000)
+    with pytest.raises(ArtifactError, match=r"too long for a manifest \(\d+ bytes, at most 1000\)"):
+        artifact.sign(exported, "no key is needed to find out")
+
+
+@pytest.mark.parametrize("name", [artifact.LIBRARY, artifact.PARAMS, artifact.GOLDEN])
+def test_files_are_read_no_further_than_recorded(copied, name):
+    """One may have changed since it was verified, too."""
+    manifest = artifact.verify(copied)
+    sparse(copied / name, 6 << 30)
+    for read in (
+        lambda: artifact.read_file(copied, manifest, name),
+        lambda: artifact.check_files(copied),
+        lambda: runtime.load(copied),
+    ):
+        with pytest.raises(ArtifactError, match=f"{name}: is damaged .{6 << 30} bytes long, not"):
+            read()
+    recorded = manifest["files"][name]["size"]
+    assert artifact.sha256(copied / name, recorded) != manifest["files"][name]["sha256"]
+
+
+def test_signatures_and_keys_are_read_no_further_than_they_are_long(copied, tmp_path):
+    pytest.importorskip("cryptography")
+    public = signature.generate(tmp_path / "key")
+    sparse(copied / artifact.SIGNATURE, 6 << 30)
+    with pytest.raises(SignatureError, match="a signature has 64 bytes"):
+        runtime.load(copied, require_signature=public)
+    (copied / artifact.SIGNATURE).unlink()
+    artifact.sign(copied, tmp_path / "key")
+    sparse(public, 6 << 30)
+    with pytest.raises(KeyFileError, match="is too long for a key"):
+        runtime.load(copied, require_signature=public)

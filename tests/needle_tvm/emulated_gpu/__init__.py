@@ -1,0 +1,168 @@
+"""Code for a GPU run without one, for tests: TVM's runtime for CUDA, emulated (runtime.cc).
+
+What is emulated is the device: everything else is what runs on a machine with a GPU, from the
+target that its driver describes to the library in the artifact. Kernels are compiled from the very
+CUDA source that nvcc would get, by the host's compiler. `install` changes the process for good:
+tests that use it run in one of their own. `environment` has every Python process that is started
+with it install it: those of a search too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm import ffi
+from needle_tvm.runtime import cuda_driver, memory
+from needle_tvm.target import gpu, nvcc
+from needle_tvm.target.gpu import Gpu
+from tests import ROOT
+from tests.needle_tvm.emulated_gpu import ptx
+
+HERE = Path(__file__).resolve().parent
+
+CUDA = ROOT / "src" / "cuda" / "emulated"  # needle's emulated CUDA runtime
+BUILD = ROOT / "build" / "emulated"
+
+GPU = Gpu(
+    index=0,
+    name="emulated",
+    major=9,
+    minor=0,
+    threads_per_block=1024,
+    shared_bytes=49152,
+    shared_bytes_optin=232448,
+    registers=65536,
+    warp=32,
+    multiprocessors=132,
+    l2_bytes=50 << 20,
+)
+
+# What a kernel asks for when it is launched lies at one place, as large as it may be.
+_DYNAMIC = re.compile(r"extern __shared__ ((?:\w+\(\d+\) )?)(\w+) (\w+)\[\];")
+
+_KERNEL = re.compile(r'^extern "C" __global__ void [^{;]*?(\w+)\(([^)]*)\);$', re.MULTILINE)
+
+
+def compiler() -> str | None:
+    """The C++ compiler; None where there is none."""
+    return shutil.which("g++") or shutil.which("c++")
+
+
+def _compile(sources: list[Path], output: Path, *options: str) -> None:
+    command = [str(compiler()), "-std=c++17", "-fPIC", "-shared", "-w", f"-I{CUDA}", *options]
+    done = subprocess.run(
+        [*command, "-o", str(output), *map(str, sources)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"{output.name}: {done.stderr[:2000]}")
+
+
+def _fresh(library: Path) -> Path:
+    """Where this process writes the library first: others may be compiling the same."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    return library.with_suffix(f".{os.getpid()}.tmp")
+
+
+def build() -> Path:
+    """The emulated runtime, compiled where its sources are not those it was compiled from."""
+    site = Path(sysconfig.get_path("purelib"))
+    sources = [HERE / "runtime.cc", HERE / "driver.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
+    text = b"".join(
+        path.read_bytes() for path in [*sources, HERE / "graphs.h", *sorted(CUDA.glob("*.h"))]
+    )
+    library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not library.is_file():
+        fresh = _fresh(library)
+        folders = (HERE, HERE / "headers", site / "tvm/include", site / "tvm_ffi/include")
+        dlpack = site / "tvm_ffi/include/dlpack"
+        _compile(sources, fresh, "-O1", *(f"-I{folder}" for folder in (*folders, dlpack)))
+        fresh.replace(library)
+    return library
+
+
+def build_cublas() -> Path:
+    """A cuBLAS for the emulated GPU, under the name that the real one has in its file."""
+    library = BUILD / "libcublas.so.13"
+    fresh = _fresh(library)
+    _compile([HERE / "cublas.cc"], fresh, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
+    return fresh.replace(library)
+
+
+@functools.cache
+def _headers() -> bytes:
+    """What kernels are compiled with, so that none is kept that was compiled with others."""
+    paths = [*(HERE / "headers").glob("*.h"), *CUDA.glob("*.h"), ROOT / "src/common/scalar.h"]
+    return b"".join(path.read_bytes() for path in sorted(paths))
+
+
+def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
+    """The host's code of a CUDA source, in the place of `nvcc.compile_cubin`."""
+    kernels = _KERNEL.findall(source)
+    cpp = ptx.translated(source)
+    begin = "needle::ptx::begin_thread(); " if cpp != source else ""
+    head = '#include "ptx.h"\n' if cpp != source else ""
+    calls = "\n".join(
+        f'extern "C" void run_{name}(void* p) '
+        f"{{ {begin}void** a = (void**)p; {name}({_given(types)}); }}"
+        for name, types in kernels
+    )
+    cpp = _DYNAMIC.sub(rf"__shared__ \1\2 \3[{GPU.shared_bytes_optin} / sizeof(\2)];", cpp)
+    # In C++ the alignment comes first.
+    cpp = re.sub(r"__shared__ ((?:alignas|__align__)\(\d+\))", r"\1 __shared__", cpp)
+    text = f"{head}{cpp}\n{calls}\n"
+    key = hashlib.sha256(text.encode() + _headers()).hexdigest()[:24]
+    library = BUILD / f"kernels-{key}.so"
+    if not library.is_file():
+        fresh = _fresh(library)
+        written = fresh.with_suffix(".cc")
+        written.write_text(text)
+        _compile([written], fresh, "-O1", f"-I{HERE / 'headers'}", f"-I{ROOT / 'src/common'}")
+        fresh.replace(library)
+        written.unlink()
+    return library.read_bytes(), [nvcc.Resources(name, 1, 0, 0, 0) for name, _ in kernels]
+
+
+def _given(parameters: str) -> str:
+    """The arguments of a call whose parameters lie where the pointers of `a` lead."""
+    types = [p.strip().rpartition(" ")[0] for p in parameters.split(",") if p.strip()]
+    plain = [re.sub(r"__restrict__|\bconst\b", "", each).strip() for each in types]
+    return ", ".join(f"*({each}*)a[{i}]" for i, each in enumerate(plain))
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The emulated runtime, loaded; not before it is needed, since it needs TVM's own library."""
+    ffi.load_ffi()
+    return ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
+
+
+def _load_runtime() -> Any:
+    """In the place of `ffi.load_cuda_runtime`."""
+    load()
+    return ffi.load_ffi()
+
+
+def environment() -> dict[str, str]:
+    """Variables with which a Python process has a GPU from its start: see site/sitecustomize.py."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(HERE / "site"), str(ROOT), *filter(None, before)]
+    return {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def install() -> None:
+    """From here on this process has a GPU; `load` is for what uses it without needle_tvm."""
+    gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
+    nvcc.compile_cubin = compile_cubin
+    nvcc.find = lambda: "emulated"
+    nvcc.version = lambda: "0.0"  # type: ignore[assignment]
+    cuda_driver.library = load  # type: ignore[assignment]
+    memory.load_cuda_runtime = _load_runtime

@@ -1,0 +1,115 @@
+"""Models and ops compiled for a GPU, run on the emulated one: see emulated_gpu/__init__.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.needle_tvm import emulated_gpu
+
+HERE = Path(emulated_gpu.__file__).parent
+
+pytestmark = pytest.mark.skipif(
+    emulated_gpu.compiler() is None, reason="no C++ compiler to compile the emulated GPU with"
+)
+
+# Each for what no other has: elementwise, NaN in a reduction, sums by several threads, products in
+# shared memory, windows with padding, statements that an op writes itself, empty arrays.
+SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softmax")
+
+
+def check(what, seconds, file="checks.py", **environment):
+    """Runs one of the checks of a file, or all cases of it; what it says where it fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-p", "no:xdist", f"{HERE / file}" + (f"::{what}" if what else "")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
+def test_a_model_at_every_stage(name):
+    check(f"test_every_stage_of_a_model_computes_what_the_model_does[{name}]", 600)
+
+
+def test_an_artifact():
+    check("test_an_exported_model_is_loaded_and_tested_by_its_example", 300)
+
+
+def test_products_of_few_rows():
+    check("test_products_of_few_rows", 600)
+
+
+def test_products_in_tiles():
+    check("test_any_tile_computes_the_product", 600, "products.py", NEEDLE_PRODUCTS="2")
+
+
+@pytest.mark.parametrize(
+    "what", ["attention_of_any_shape", "a_row_that_a_mask_hides_is_nan_and_no_other"]
+)
+def test_attention(what):
+    check(f"test_{what}", 600, "products.py", NEEDLE_PRODUCTS="2")
+
+
+@pytest.mark.slow
+def test_products_in_many_tiles():
+    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="40")
+
+
+@pytest.mark.slow
+def test_attention_of_many_shapes():
+    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
+
+
+# Threads that read what another one wrote, with no barrier between, are found in one of the orders.
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_reductions_that_threads_share(order):
+    check("test_reductions_that_threads_share", 600, NEEDLE_EMULATED_ORDER=order)
+
+
+def test_steps_of_an_lstm():
+    check("test_steps_of_an_lstm", 600, NEEDLE_EMULATED_ORDER="descending")
+
+
+def test_tensor_cores_asynchronous_copies_and_dynamic_shared_memory():
+    check(None, 300, file="instructions.py")
+
+
+def test_products_on_tensor_cores():
+    check(
+        "test_any_tile_computes_the_product",
+        900,
+        "tensor_cores.py",
+        NEEDLE_PRODUCTS="1",
+        NEEDLE_EMULATED_ORDER="descending",
+    )
+
+
+def test_a_model_on_tensor_cores():
+    check("test_the_mlp", 900, "tensor_cores.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_all_models_and_many_products_on_tensor_cores(order):
+    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="10", NEEDLE_EMULATED_ORDER=order)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_an_op(name):
+    check(f"test_op[{name}]", 600)
+
+
+@pytest.mark.slow
+def test_every_op():
+    dtypes = "float32,float16,bfloat16,int32,bool"
+    check("test_op", 14400, NEEDLE_EMULATED_DTYPES=dtypes)

@@ -1,0 +1,256 @@
+"""Kernels merged into one parallel region, reshapes as views: what changes and what must not."""
+
+import re
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle import nn, ops
+from needle.trace import trace
+from needle_tvm import runtime
+from needle_tvm._tvm.names import check_well_formed, make_target, relax, te, tvm
+from needle_tvm.frontend import lowering
+from needle_tvm.graph.passes.view_reshapes import view_reshapes
+from needle_tvm.kernels import cpu
+from needle_tvm.lower import build
+from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
+from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
+from needle_tvm.lower.region import _place, _Value
+from needle_tvm.runtime import profile
+from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import calls_of, prim_funcs
+from tests.needle_tvm.conftest import make_mlp, tensor
+
+WIDE = 1 << 16  # elements: enough for a kernel to be parallel
+
+
+@pytest.fixture(scope="module")
+def target():
+    return resolve("cpu", 2).to_tvm()
+
+
+def chain(steps, *shapes):
+    """A module whose main binds one variable for each of `steps`, functions of those before."""
+    builder = relax.BlockBuilder()
+    inputs = [relax.Var(f"x{n}", relax.TensorType(s, "float32")) for n, s in enumerate(shapes)]
+    with builder.function("main", inputs):
+        values = list(inputs)
+        with builder.dataflow():
+            for step in steps:
+                values.append(step(builder, values))
+            result = builder.emit_output(values[-1])
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def scale(factor, source=-1):
+    """A kernel that multiplies the value at `source` by `factor`."""
+
+    def kernel(x):
+        shape = [int(n) for n in x.shape]
+        return te.compute(shape, lambda *i: x(*i) * te.const(factor, "float32"), name="scaled")
+
+    return lambda builder, values: builder.emit_te(kernel, values[source])
+
+
+def total(source=-1):
+    """A kernel that sums the last axis of the value at `source`, on one thread when it is small."""
+
+    def kernel(x):
+        rows, columns = (int(n) for n in x.shape)
+        k = te.reduce_axis((0, columns))
+        return te.compute((rows,), lambda i: te.sum(x[i, k], axis=k), name="total")
+
+    return lambda builder, values: builder.emit_te(kernel, values[source])
+
+
+def joined(one=-1, other=-2):
+    """A kernel that adds two values."""
+
+    def kernel(a, b):
+        return te.compute([int(n) for n in a.shape], lambda *i: a(*i) + b(*i), name="joined")
+
+    return lambda builder, values: builder.emit_te(kernel, values[one], values[other])
+
+
+def reshaped(*shape):
+    return lambda builder, values: builder.emit(relax.op.reshape(values[-1], shape))
+
+
+def run(module, target, *arrays):
+    """The module's outputs, by what it was before merging and what it is after."""
+    scheduled = cpu.schedule(module, target)
+    merged = merge_kernels(scheduled.clone(), target)
+    check_well_formed(merged)
+    results = []
+    for each in (scheduled, merged):
+        executable = build_executable(each, target)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        results.append(machine["main"](*(tvm.runtime.tensor(a) for a in arrays)).numpy())
+    return merged, *results
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 7, WIDE // 32])
+def test_a_chain_becomes_one_call(rng, rows, threads):
+    target = resolve("cpu", threads).to_tvm()
+    steps = [scale(2.0), scale(0.5), scale(3.0), total(), scale(4.0)]
+    x = rng.standard_normal((rows, 32)).astype(np.float32)
+    merged, before, after = run(chain(steps, (rows, 32)), target, x)
+    assert calls_of(merged, "main") == ["region"]
+    assert len(calls_of(merged, BY_KERNEL)) == len(steps)
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_allclose(after, 12 * x.sum(axis=1), rtol=1e-4, atol=1e-4)
+
+
+def test_values_read_later_and_in_other_shapes_are_kept(target, rng):
+    steps = [
+        scale(2.0),  # 1
+        scale(3.0),  # 2
+        joined(1, 2),  # 3: both are alive
+        reshaped(WIDE),  # 4
+        scale(0.5),  # 5
+        reshaped(WIDE // 64, 64),  # 6
+        joined(3, 6),  # 7
+        joined(1, 7),  # 8: the first again
+    ]
+    x = rng.standard_normal((WIDE // 64, 64)).astype(np.float32)
+    merged, before, after = run(chain(steps, x.shape), target, x)
+    assert calls_of(merged, "main") == ["region"]
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_allclose(after, 2 * x + 8 * x + 4 * x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(1 << 6, False), (1 << 13, True)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_are_woken_where_the_whole_run_pays_for_it(target, rng, rows, shared, count):
+    x = rng.standard_normal((rows, 64)).astype(np.float32)
+    merged, before, after = run(chain([scale(2.0)] * count, x.shape), target, x)
+    np.testing.assert_array_equal(after, before)
+    (called,) = calls_of(merged, "main")
+    # A kernel alone stays as it is where its threads pay.
+    assert called.startswith("region") == (count > 1 or not shared)
+    text = str(merged[called].script())
+    assert ("parallel" in text) == shared
+
+
+def test_a_large_kernel_ends_a_run(target):
+    def product(builder, values):
+        k = te.reduce_axis((0, 512))
+
+        def kernel(x):
+            return te.compute((512, 512), lambda i, j: te.sum(x[i, k] * x[k, j], axis=k))
+
+        return builder.emit_te(kernel, values[-1])
+
+    module = chain([scale(2.0), scale(0.5), product, scale(2.0), scale(0.5)], (512, 512))
+    merged = merge_kernels(cpu.schedule(module, target), target)
+    assert len(calls_of(merged, "main")) == 3
+    assert sorted(n.rstrip("12") for n in calls_of(merged, "main"))[1:] == ["region", "region"]
+
+
+def test_symbolic_shapes_stay(target):
+    rows = tvm.tirx.Var("rows", "int64")
+    x = relax.Var("x", relax.TensorType((rows, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_te(lambda a: te.compute(a.shape, lambda *i: a(*i) * a(*i)), x)
+            z = builder.emit_te(lambda a: te.compute(a.shape, lambda *i: a(*i) + a(*i)), y)
+            result = builder.emit_output(z)
+        builder.emit_func_output(result)
+    module = builder.get()  # extents that are no numbers: not scheduled either
+    assert merge_kernels(module, target) is module
+
+
+def test_slots_of_a_workspace_are_used_again_but_not_while_they_live():
+    def value(name, first, last, size):
+        buffer = tvm.tirx.decl_buffer((size,), "float32", name, layout=None)
+        return _Value(name, buffer, first, last)
+
+    values = [value("a", 0, 1, 100), value("b", 1, 2, 100), value("c", 2, 3, 90)]
+    offsets, size = _place(values, 4)
+    assert offsets["a"] == offsets["c"] != offsets["b"]
+    assert size == 2 * 112  # slots begin at multiples of a cache line
+    assert _place([], 4) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    "mcpu", ["x86-64-v3", "x86-64-v4", "cortex-a76"], ids=["avx2", "avx512", "neon"]
+)
+def test_regions_compile_for_other_processors(mcpu):
+    triple = "aarch64-linux-gnu" if mcpu.startswith("cortex") else "x86_64-linux-gnu"
+    fields = {"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 4}
+    other = make_target(fields)
+    module = cpu.schedule(chain([scale(2.0), total(), scale(3.0)], (WIDE // 32, 32)), other)
+    merged = merge_kernels(module, other)
+    assert calls_of(merged, "main") == ["region"]
+    build_executable(merged, other)
+
+
+def test_sums_of_many_convolutions_stay_in_registers():
+    """LLVM stops looking for what may stay there in a function of many loops, unless told."""
+    target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
+    model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
+    x = tensor(np.zeros((1, 64, 28, 28), np.float32))
+    module = lowering.lower(trace(model, x), target, "tuned")
+    module = build.schedule(module, target, "tuned")
+    (name,) = calls_of(module, "main")
+    function = prim_funcs(module)[name].with_attr("global_symbol", "main")
+    library = tvm.tirx.build(function, target=for_llvm(target))
+    blocks = re.split(r"\n\S+:", generated_source(library, "ll"))
+    sums = [block for block in blocks if "@llvm.fmuladd.v16f32(" in block and " call " in block]
+    assert len(sums) >= 4
+    assert not any("store <16 x float>" in block for block in sums)
+
+
+def test_a_profile_shows_single_kernels(rng):
+    model = make_mlp(64, 64, 64)
+    x = tensor(rng.standard_normal((8, 64)).astype(np.float32))
+    compiled = needle_tvm.compile(model, x)
+    rows = [row for row in profile.profile(compiled.program, runs=2).rows() if not row.builtin]
+    assert sum(row.calls for row in rows) == 2
+    assert not any(row.name.startswith("region") for row in rows)
+
+
+def test_results_share_no_memory(rng):
+    def fn(x):
+        y = ops.exp(x)
+        return y, ops.reshape(y, (6, 4)), ops.reshape(y, (24,)), ops.reshape(x, (3, 8))
+
+    x = rng.standard_normal((4, 6)).astype(np.float32)
+    compiled = needle_tvm.compile(fn, tensor(x))
+    expected = [np.exp(x), np.exp(x).reshape(6, 4), np.exp(x).reshape(24), x.reshape(3, 8)]
+    first = compiled.program.run([x])
+    for number, array in enumerate(first):
+        np.testing.assert_allclose(array, expected[number], rtol=1e-6)
+        array[...] = -1
+    for found, wanted in zip(compiled.program.run([x]), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_reshapes_inside_and_of_results_are_views(target):
+    model = nn.Linear(8, 4)
+    model.eval()
+    module = lowering.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
+    assert len(calls_of(module, "main")) == 1  # the product; rows come and go as views
+    assert "R.reshape" in str(module["main"].script())
+
+
+def test_a_reshaped_argument_that_is_returned_is_copied(target):
+    def copied(x):
+        return te.compute((4, 2), lambda i, j: x[(i * 2 + j) // 4, (i * 2 + j) % 4])
+
+    module = chain([lambda builder, values: builder.emit_te(copied, values[0])], (2, 4))
+    assert calls_of(view_reshapes(module, target), "main") == ["copied"]
+
+
+def test_other_weights_and_threads_of_a_merged_model(tmp_path, rng):
+    model = make_mlp(32, 32, 32)
+    x = rng.standard_normal((4, 32)).astype(np.float32)
+    path = needle_tvm.compile(model, tensor(x)).export(tmp_path / "mlp")
+    program = runtime.load(path)
+    before = program.run([x])[0].copy()
+    program.set_params({n: 2 * v.numpy() for n, v in model.state_dict().items()})
+    assert not np.array_equal(before, program.run([x])[0])

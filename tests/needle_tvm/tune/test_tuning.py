@@ -1,0 +1,370 @@
+"""A search finds what is faster, keeps only what is right, spends what it may and loses nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+
+import needle_tvm
+from needle.trace import trace
+from needle_tvm import __main__ as program
+from needle_tvm._tvm.names import tvm
+from needle_tvm.errors import StageError, TuningError
+from needle_tvm.frontend import lowering
+from needle_tvm.kernels import cpu
+from needle_tvm.kernels.dense import cpu as products
+from needle_tvm.target.spec import resolve
+from needle_tvm.tune import session, whole
+from needle_tvm.tune.options import Options
+from needle_tvm.tune.records import rows, sqlite
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
+from needle_tvm.tune.records.store import Store
+from needle_tvm.tune.status import Status
+from tests import ROOT
+from tests.needle_tvm.conftest import make_mlp, tensor
+from tests.waiting import PATIENCE, until
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return resolve("cpu", 2)
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def lowered(spec, *sizes, batch=4):
+    x = tensor(np.zeros((batch, sizes[0]), np.float32))
+    return lowering.lower(trace(make_mlp(*sizes), x), spec.to_tvm(), "tuned")
+
+
+@pytest.fixture(scope="module")
+def task(spec):
+    """(name, unscheduled module) of a small layer."""
+    ((name, (plain, calls)),) = session.find_tasks(lowered(spec, 32, 48)).items()
+    assert calls == 1
+    return name, plain
+
+
+def tune(spec, *sizes, progress=None, **options):
+    return session.tune(lowered(spec, *sizes), spec, Options(**options), progress)
+
+
+def trials_in_store():
+    with Store() as store:
+        return list(store.all(Trial).values())
+
+
+def test_a_search_end_to_end(rng):
+    """It spends its budget, all of it on record; the result is right, and cached."""
+    model = make_mlp(32, 48, 16)
+    x = tensor(rng.standard_normal((4, 32)).astype(np.float32))
+    said = []
+    executable = needle_tvm.compile(model, x, trials=6, progress=said.append)
+    np.testing.assert_allclose(executable(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-5)
+    notes = executable.manifest["tuning"]
+    assert sum(note["trials"] for note in notes) == 6
+    assert {note["chosen"] for note in notes} <= {"rule", "search"}
+    assert all(note["gate"]["reference"] == "float64" for note in notes)
+    assert all(note["reason"] and note["candidates"][0]["source"] == "rule" for note in notes)
+    if any(note["chosen"] == "search" for note in notes):
+        assert executable.manifest["whole_model"]["kept"] == "tuned"
+    statuses = [each for each in said if isinstance(each, Status)]
+    assert any("6 of 6 trials" in str(status) for status in statuses)
+    assert statuses[-1].trials == 6 and "comparing" in str(statuses[-1])
+    assert len(trials_in_store()) == 6
+    assert needle_tvm.compile(model, x, trials=6).from_cache
+    # What it found is on record: building anew needs no more trials.
+    again = needle_tvm.compile(model, x, trials=6, recompile=True)
+    assert not again.from_cache
+    assert len(trials_in_store()) == 6
+    told = again.manifest["tuning"]
+    assert [note["trials"] for note in told] == [note["trials"] for note in notes]
+    assert [note["rejected"] for note in told] == [note["rejected"] for note in notes]
+
+
+def test_every_trial_has_a_verdict_and_the_right_ones_are_usable(spec):
+    tune(spec, 32, 48, trials=5)
+    with Store() as store:
+        records = store.all(Record)
+        assert len(records) == 5
+        for name, record in records.items():
+            state = store.state(name)
+            assert state in (GATED, REJECTED)
+            assert (state == GATED) == (record.seconds is not None)
+
+
+def test_a_larger_budget_spends_the_difference(spec):
+    tune(spec, 32, 48, trials=3)
+    tune(spec, 32, 48, trials=5)
+    assert len(trials_in_store()) == 5
+    assert len({trial.session for trial in trials_in_store()}) == 1
+
+
+def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
+    """The 32 -> 48 layer of the second model is the first model's: its records are used."""
+    _, (first,) = tune(spec, 32, 48, trials=4)
+    with Store() as store:
+        found = {n: r.seconds for n, r in store.all(Record).items() if r.seconds is not None}
+    _, notes = tune(spec, 32, 48, 80, trials=1)
+    shared = next(note for note in notes if note["task"] == first["task"])
+    assert shared["trials"] <= 1
+    with Store() as store:
+        assert store.row(Record, shared["record"]).seconds <= min(found.values())
+        assert shared["record"] in found or shared["trials"] == 1
+        sessions = {trial.session for trial in store.all(Trial).values()}
+        assert [store.spent(each)[0] for each in sorted(sessions)] in ([4, 1], [1, 4])
+
+
+def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
+    """Records from a file enter as measured: a search judges the fastest, and takes what passes."""
+    tune(spec, 32, 48, trials=4)
+    assert program.main(["records", "export", str(tmp_path / "file")]) == 0
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert program.main(["records", "import", str(tmp_path / "file")]) == 0
+    with Store() as store:
+        imported = store.all(Record)
+        usable = sum(record.seconds is not None for record in imported.values())
+        assert usable and {store.state(name) for name in imported} == {MEASURED}
+    _, (note,) = tune(spec, 32, 48, trials=1)
+    assert note["trials"] == 1, "judging is not paid from the budget"
+    with Store() as store:
+        traces = {record.trace for record in imported.values()}
+        gated = [r for n, r in store.all(Record).items() if store.state(n) == GATED]
+        assert sum(record.trace in traces for record in gated) == min(usable, 4)
+        before = len(store.all(Record))
+    tune(spec, 32, 48, trials=1)
+    with Store() as store:
+        assert len(store.all(Record)) == before, "each is judged once"
+
+
+def test_a_candidate_is_not_measured_twice(spec):
+    """Another seed draws from the same space: what is on record already is not spent on again."""
+    tune(spec, 32, 48, trials=8)
+    tune(spec, 32, 48, trials=8, seed=1)
+    with Store() as store:
+        traces = [(r.workload, r.trace) for r in store.all(Record).values()]
+    assert len(traces) == len(set(traces))
+
+
+@pytest.mark.slow
+def test_two_searches_at_once_spend_one_budget(spec):
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(tune, spec, 32, 48, trials=24) for _ in range(2)]
+        for each in both:
+            each.result()
+    batch = 16  # each may be in the middle of one when the budget is spent
+    assert 24 <= len(trials_in_store()) <= 24 + batch
+
+
+def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
+    """And the damage is told to whoever runs the search."""
+    tune(spec, 32, 48, trials=3)
+    with Store() as store:
+        file = store.path / sqlite.FILE
+    file.write_bytes(file.read_bytes()[: 1 << 14])  # the log is gone: closing has merged it
+    said = []
+    tune(spec, 32, 48, trials=3, progress=said.append)
+    assert any("is damaged" in str(line) for line in said)
+    with Store() as store:
+        trials = store.all(Trial)
+        (name,) = {trial.session for trial in trials.values()}
+        assert store.spent(name)[0] == 3
+        assert sum(store.row(Record, trial.record) is not None for trial in trials.values()) == 3
+
+
+def test_a_place_where_no_store_can_be_made_is_named(spec, monkeypatch):
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", "/proc/needle")
+    with pytest.raises(TuningError, match=r"/proc/needle.*cannot be opened"):
+        tune(spec, 32, 48, trials=1)
+
+
+def test_a_time_budget_ends_the_search(spec):
+    start = time.monotonic()
+    _, notes = tune(spec, 32, 48, minutes=0.1)
+    assert sum(note["trials"] for note in notes) >= 1
+    assert time.monotonic() - start < 6 + 60, "it ends soon after its six seconds"
+    with Store() as store:
+        (name,) = {trial.session for trial in store.all(Trial).values()}
+        trials, seconds = store.spent(name)
+    assert trials >= 1 and seconds < 6 + 20  # the last candidate in hand is finished
+    said = []
+    tune(spec, 32, 48, minutes=seconds / 60, progress=said.append)
+    assert any("spent already" in str(line) for line in said)
+    assert len(trials_in_store()) == trials
+
+
+def test_what_is_right_and_faster_is_put_in(spec, monkeypatch):
+    """The session takes the search's word: what it chose replaces the rule, nothing else does."""
+    module = lowered(spec, 32, 48)
+    ((name, (plain, _)),) = session.find_tasks(module).items()
+    rule = cpu.schedule_function(plain["main"], spec.to_tvm())
+    candidate = tvm.ir.save_json(tvm.IRModule({"main": rule}))
+    for chosen in ("search", "rule"):
+        answer = {name: {"task": name, "chosen": chosen, "candidate": candidate}}
+        monkeypatch.setattr(session, "search", lambda *a, x=answer, **k: {**x})
+        module, notes = session.tune(lowered(spec, 32, 48), spec, Options(1))
+        assert [note["chosen"] for note in notes] == [chosen]
+        assert ("tirx.is_scheduled" in module[name].attrs) == (chosen == "search")
+        assert "candidate" not in notes[0]
+
+
+@pytest.mark.parametrize("kept", ["tuned", "rules"])
+def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
+    """The search's word is held against the model as a whole, whose artifacts run as they are."""
+    model = make_mlp(32, 48)
+    compared = []
+
+    def found(tasks, rules, *args, **options):
+        ((name, rule),) = rules.items()
+        candidate = tvm.ir.save_json(rule)
+        return {name: {"task": name, "chosen": "search", "candidate": candidate, "reason": ""}}
+
+    def compare(*args):
+        compared.append(real(*args))
+        assert compared[0]["rules_seconds"] > 0 and compared[0]["tuned_seconds"] > 0
+        return {**compared[0], "kept": kept}
+
+    real = whole.compare
+    monkeypatch.setattr(session, "search", found)
+    monkeypatch.setattr(whole, "compare", compare)
+    x = tensor(np.ones((4, 32), np.float32))
+    executable = needle_tvm.compile(model, x, trials=1, recompile=True)
+    np.testing.assert_allclose(executable(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-5)
+    assert len(compared) == 1 and compared[0]["kept"] in ("tuned", "rules")
+    (note,) = executable.manifest["tuning"]
+    assert note["chosen"] == ("search" if kept == "tuned" else "rule")
+    assert ("slower" in note["reason"]) == (kept == "rules")
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command line; of a process that ended meanwhile (a zombie too) there is none."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
+    """Its process is killed after some trials: the session starts another that spends the rest."""
+    killed = []
+
+    def kill(said):
+        if isinstance(said, Status) and said.trials >= 2 and not killed:
+            (tuner,) = [
+                child
+                for child in psutil.Process().children()
+                if any("needle_tvm.process.child" in part for part in command_of(child))
+            ]
+            killed.append(tuner.pid)
+            tuner.kill()
+
+    _, notes = tune(spec, 32, 48, trials=6, progress=kill)
+    assert killed
+    assert notes[0]["chosen"] in ("rule", "search")
+    assert 6 <= len(trials_in_store()) <= 7  # one may have been written and not yet told of
+
+
+def test_a_search_that_cannot_work_says_why(spec, tmp_path, monkeypatch):
+    place = tmp_path / "occupied"
+    (place / "records").mkdir(parents=True)
+    (place / "records" / "notes.txt").write_text("mine")
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(place))
+    with pytest.raises(TuningError, match="records"):
+        tune(spec, 32, 48, trials=1)
+    assert (place / "records" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("trials", [-1, 1.5, True, "3"])
+def test_bad_trials_are_refused(trials):
+    with pytest.raises(StageError, match="trials="):
+        needle_tvm.compile(make_mlp(4, 4), tensor(np.zeros((1, 4), np.float32)), trials=trials)
+
+
+def test_trials_belong_to_the_tuned_stage():
+    x = tensor(np.zeros((1, 4), np.float32))
+    with pytest.raises(StageError, match="only stage 'tuned'"):
+        needle_tvm.compile(make_mlp(4, 4), x, stage="fused", trials=3)
+    with pytest.raises(StageError, match="'bogus': must be one of"):
+        needle_tvm.compile(make_mlp(4, 4), x, stage="bogus")
+
+
+EVALUATION = ROOT / "apps" / "tvm_eval.py"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("moment", ["starting", "measuring"])
+def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how, moment):
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    environment = {
+        **os.environ,
+        "NEEDLE_CACHE_DIR": str(tmp_path / "cache"),
+        "TMPDIR": str(scratch),
+    }
+    options = ["-m", "mlp", "--stages", "tuned", "--trials", "1000", "--out", str(tmp_path / "out")]
+    evaluation = subprocess.Popen(
+        [sys.executable, str(EVALUATION), *options],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    children: list[psutil.Process] = []
+
+    def there():
+        if moment == "starting":  # the search's process and the templates of its workers
+            return len(children) >= 3
+        return any((tmp_path / "cache").rglob("*.sqlite*")) and _recorded(tmp_path / "cache")
+
+    try:
+        deadline = time.monotonic() + 180
+        while not there() and time.monotonic() < deadline:
+            assert evaluation.poll() is None
+            time.sleep(0.1)
+            children = psutil.Process(evaluation.pid).children(recursive=True)
+        assert there()
+        evaluation.send_signal(how)
+        code = evaluation.wait(timeout=PATIENCE)
+    finally:
+        evaluation.kill()
+    assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE)
+    assert not alive, f"orphans: {alive}"
+    assert until(lambda: not list(scratch.iterdir())), "temporary files"
+    assert not list((tmp_path / "cache").rglob(".*")), "a half-written artifact"
+    assert not list((tmp_path / "cache").rglob("*.so"))
+    assert not (tmp_path / "out").exists()
+
+
+def _recorded(cache):
+    with Store(cache / "records") as store:
+        return len(store.all(Trial)) > 0
+
+
+def test_every_variant_of_the_rule_fits(task, spec):
+    variants = list(cpu.variants(task[1]["main"], spec.to_tvm()))
+    assert len(variants) == len(products.DENSE_VARIANTS)
+    for sch in variants:
+        assert "tiles_update" in sch.mod.script()
+
+
+@pytest.mark.slow
+def test_sessions_are_told_apart_by_what_they_tune(spec):
+    """Seed, thread count and tasks each have a budget of their own."""
+    tune(spec, 32, 48, trials=2)
+    tune(spec, 32, 48, trials=2, seed=3)
+    tune(spec, 32, 64, trials=2)
+    by_session = {}
+    for trial in trials_in_store():
+        by_session[trial.session] = by_session.get(trial.session, 0) + 1
+    assert sorted(by_session.values()) == [2, 2, 2]
+    assert rows.canonical([1]) == "[1]"

@@ -1,0 +1,131 @@
+"""Whatever candidates do, the search goes on: they are rejected by name, and none is chosen."""
+
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+from needle.trace import trace
+from needle_tvm._tvm.names import tvm
+from needle_tvm.frontend import lowering
+from needle_tvm.kernels import cpu
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.target.spec import resolve
+from needle_tvm.tune import bench, search, session, space
+from needle_tvm.tune.options import Options
+from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Verdict
+from needle_tvm.tune.records.store import Store
+from needle_tvm.tune.status import Status
+from tests.needle_tvm.conftest import make_mlp, tensor
+from tests.needle_tvm.tune.faulty_measure import LAST, PLANTED
+from tests.needle_tvm.tune.remote.remote_machines import Machines
+
+KINDS = Counter(kind for _, _, kind in PLANTED.values())
+RUN_SECONDS = 5.0
+
+
+def task():
+    """(TVM's target description, {name: its task}) of a small layer."""
+    spec = resolve("cpu", 2)
+    x = tensor(np.zeros((4, 32), np.float32))
+    module = lowering.lower(trace(make_mlp(32, 48), x), spec.to_tvm(), "tuned")
+    ((name, (plain, calls)),) = session.find_tasks(module).items()
+    rule = tvm.IRModule({"main": cpu.schedule_function(plain["main"], spec.to_tvm())})
+    texts = {
+        "plain": tvm.ir.save_json(plain),
+        "written": tvm.ir.save_json(plain),
+        "rule": tvm.ir.save_json(rule),
+        "calls": calls,
+    }
+    return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}, {name: texts}
+
+
+def setup_of(folder, trials):
+    """A search's setup: see search.search."""
+    target, tasks = task()
+    return {
+        "target": target,
+        "device": ["cpu", 0],
+        "threads": 2,
+        "tasks": tasks,
+        "trials": trials,
+        "seconds": None,
+        "seed": 0,
+        "store": str(folder / "records"),
+        "environment": {**thread_environment(2), LAST: str(trials)},
+        "tracker": None,
+        "key": None,
+    }
+
+
+@pytest.mark.parametrize("each", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
+    trials = 2 * len(PLANTED) * each
+    for name, value in (
+        ("_SERVICE", "tests.needle_tvm.tune.faulty_measure:serve"),
+        ("_SECONDS", {"llvm": bench.Seconds(60.0, RUN_SECONDS, RUN_SECONDS)}),
+        ("_memory", lambda: 800 << 20),
+    ):
+        monkeypatch.setattr(bench, name, value)
+    setup = setup_of(tmp_path, trials)
+    before = set(psutil.Process().children(recursive=True))
+    *_, last = search.search(setup, iter(()))
+    (result,) = last["results"].values()
+    assert result["trials"] == trials, "the whole budget was spent"
+    expected = Counter({kind: each * count for kind, count in KINDS.items()})
+    assert Counter(result["rejected"]) == expected
+    with Store(tmp_path / "records") as store:
+        records = store.all(Record)
+        states = Counter(store.state(name) for name in records)
+        assert states == {REJECTED: trials // 2, GATED: trials // 2}
+        verdicts = [v for v in store.all(Verdict).values() if v.state == REJECTED]
+        assert Counter(v.detail.split(":")[0] for v in verdicts) == expected
+        assert all(records[verdict.record].seconds is None for verdict in verdicts)
+    time.sleep(0.1)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_kernel_that_tvm_cannot_search_keeps_its_rule(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("no rule for this block\nand a long story")
+
+    monkeypatch.setattr(space, "context", refuse)
+    *_, last = search.search(setup_of(tmp_path, trials=4), iter(()))
+    (result,) = last["results"].values()
+    assert result["ended"].startswith("RuntimeError: no rule for this block")
+    assert result["chosen"] == "rule" and result["trials"] == 0
+
+
+@pytest.fixture
+def machines():
+    with Machines() as started:
+        yield started
+
+
+def test_tuning_on_two_servers_outlives_one_of_them(machines, tmp_path):
+    """One is killed midway: the budget is spent, every record is gated, the result is right."""
+    tracker = machines.tracker()
+    first, _ = machines.servers(tracker, 2)
+    killed = []
+
+    def kill(said):
+        if isinstance(said, Status) and said.trials >= 4 and not killed:
+            killed.append(said.trials)
+            first.process.kill()
+
+    target, tasks = task()
+    plain = {name: (tvm.ir.load_json(each["plain"]), 1) for name, each in tasks.items()}
+    rules = {name: tvm.ir.load_json(each["rule"]) for name, each in tasks.items()}
+    options = Options(12, tracker=tracker.address, key="local")
+    (note,) = session.search(
+        plain, rules, target, options, store=tmp_path / "records", progress=kill
+    ).values()
+    assert killed
+    assert note["trials"] == 12
+    assert note["best_seconds"] is not None and note["candidate"] is not None
+    with Store(tmp_path / "records") as store:
+        verdicts = store.all(Verdict).values()
+        assert not [v.detail for v in verdicts if v.state == REJECTED], "no candidate's fault"
+        assert [store.state(name) for name in store.all(Record)] == [GATED] * 12
