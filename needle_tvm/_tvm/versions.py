@@ -25,6 +25,7 @@ _PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # that write the
 _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
 
 
+@functools.cache
 def installed(distribution: str) -> str | None:
     """Version of an installed distribution, None where it is not installed or does not tell.
 
