@@ -71,8 +71,7 @@ class TargetSpec:
         return "" if gpu.runs(arch, here) else f"this machine has {here.name} ({here.arch})"
 
     def key(self) -> dict[str, Any]:
-        """Return the parts of this target that decide which code is generated (for the cache key).
-        """
+        """Return the parts of this target that decide which code is generated, for a cache key."""
         fields = self.fields
         if fields.get("mcpu") == HOST:
             fields["host"] = host.identity()
