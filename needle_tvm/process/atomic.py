@@ -3,8 +3,8 @@
 A folder is filled under a temporary name beside its target. Every file and the folder itself are
 synced, and then it takes its place in one step: a reader sees the old contents or the new ones,
 also after a crash or a power cut. A killed process cannot clean up; another one does it
-(`scratch.reaped`), unless it is killed as well. What is then left is recognised by its name and by
-a lock that nobody holds, and the next process to write there removes it. A lock ends with its
+(`scratch.reaped`), unless it is killed as well. The next process to write there then removes the
+leftovers, which it recognises by their name and by a lock that nobody holds. A lock ends with its
 process, even if the process id is reused. Without locks, as on most network file systems, nothing
 of another process is removed. Standard library only.
 """

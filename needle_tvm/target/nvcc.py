@@ -50,8 +50,7 @@ def resources(text: str) -> list[Resources]:
 
 
 def find() -> str | None:
-    """Return the path of nvcc, or None: on the PATH, in $CUDA_HOME, or where the toolkit installs
-    it."""
+    """Return the path of nvcc on the PATH, in $CUDA_HOME or in /usr/local/cuda, else None."""
     places = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     here = [str(Path(place, "bin", "nvcc")) for place in places if place]
     return next((path for path in map(shutil.which, ("nvcc", *here)) if path), None)

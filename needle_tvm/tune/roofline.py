@@ -30,9 +30,7 @@ _BLOCKS, _BLOCK_SECONDS = 12, 0.012  # per probe, in alternation
 
 @dataclass(frozen=True)
 class Probe:
-    """A kernel of known work: its module, the shapes of its float32 arrays, and the work of one
-    call.
-    """
+    """A kernel of known work: module, shapes of its float32 arrays, and the work of one call."""
 
     module: IRModule
     shapes: list[tuple[int, ...]]

@@ -91,9 +91,7 @@ def _check(spec: TargetSpec, options: Options) -> None:
 
 
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
-    """Return the functions worth tuning, each alone in a module as "main", with calls per
-    inference.
-    """
+    """Return the functions worth tuning, each as "main" of a module, with calls per inference."""
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
     for variable, function in module.functions_items():

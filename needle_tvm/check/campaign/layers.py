@@ -240,8 +240,7 @@ def cells(d: Drawer) -> None:
 
 
 def loss(d: Drawer) -> None:
-    """Add a loss over the last axis: cross entropy with classes, or against values of the same
-    shape."""
+    """Add a loss over the last axis: cross entropy, or against values of the same shape."""
     x, rng = d.floating(2), d.rng
     if x.shape[-1] == 0:
         return

@@ -161,8 +161,7 @@ def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _matmul(d: Drawer, cls: type[Op]) -> bool:
-    """Add a matmul of any ranks from 1 on, with leading axes that broadcast, or of a value with
-    itself."""
+    """Add a matmul of ranks from 1 on, with broadcasting leading axes, or of a value by itself."""
     a, rng = _any(d, 1), d.rng
     terms = a.shape[-1]
     if len(a.shape) >= 2 and rng.random() < 0.2:

@@ -102,8 +102,7 @@ def _specs(program: Program) -> dict[int, Spec] | None:
 
 
 def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
-    """Return one step on leaves, with all its results returned, and gradients if the program has
-    some."""
+    """Return one step on leaves with all its results, and gradients if the program has some."""
     others = set(range(len(program.steps))) - {index}
     outputs = _made(program)[index]
     one = dataclasses.replace(program, outputs=outputs, gradient=())

@@ -53,9 +53,9 @@ class Expected:
     """The expected values of one output in one case.
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
-    `tolerance * scale` from its value; NaNs and infinities must be the same. Where an
-    `alternatives` array has another value, that value is correct too: rounding decides there which
-    of two right answers comes out.
+    `tolerance * scale` from its value; NaNs and infinities must be the same. A value of an
+    `alternatives` array at the same place is correct too: rounding decides there which of two right
+    answers comes out.
     """
 
     values: Array
@@ -246,8 +246,10 @@ def compare(expected: Expected, found: Array) -> tuple[float, Array]:
 
 
 def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Array]:
-    """Return (mask of elements that agree with `values`, the gap; 0 between equal infinities and
-    NaNs)."""
+    """Return (mask of elements equal to `values` within tolerance, gaps).
+
+    The gap between equal infinities or NaNs is 0.
+    """
     if not is_float(found.dtype.name):
         if found.dtype == np.bool_:  # any byte but 0 reads as True
             found, values = found.view(np.uint8), values.view(np.uint8)

@@ -1,7 +1,7 @@
 """Write a gate: the expected results are the unscheduled function's, evaluated in float64.
 
 `measure.steps.prepare` calls `write`. The function in its own dtypes is compared with those results
-first. Where a large input overflows on the way, or an approximation of `tanh` is too coarse, the
+first. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
 function itself is at fault, not a candidate; such a case is changed, left out, or given the
 tolerance that the function itself needs.
 """
@@ -167,7 +167,7 @@ def _expected(
 ) -> list[Expected] | None:
     """Return the expected values of each output, or None if the function itself is too far off.
 
-    Where rounding decides which of two numbers comes out (`may_jump`), the function's own result is
+    If rounding decides which of two numbers comes out (`may_jump`), the function's own result is
     accepted too, and so is the result for slightly perturbed inputs. In the cases at the limits of
     arithmetic, poor conditioning may cause the same, and there it counts as too far off.
 
@@ -218,8 +218,7 @@ def _largest_gap(found: Array, value: Array) -> float:
 
 
 def _apart(found: Array, value: Array, allowed: float) -> Array:
-    """Return a mask of elements that differ by more than `allowed`, or not in the same NaN or
-    infinity."""
+    """Return a mask of elements that differ by more than `allowed`, or in their NaN or infinity."""
     with np.errstate(invalid="ignore"):
         near = np.abs(found - value) <= allowed
     return np.asarray(~(near | (found == value) | (np.isnan(found) & np.isnan(value))))
@@ -242,8 +241,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
 
 
 def _loaded(module: IRModule, target: Target, path: Path) -> Any:
-    """Return the function "main" by way of a library: TVM's in-memory compilation takes much
-    longer."""
+    """Return the function "main" by way of a library: in-memory compilation is much slower."""
     library.write(module, target, path)
     function = library.load(path)["main"]
     path.unlink()

@@ -43,7 +43,7 @@ class Arrays:
         self.tensors = gate.arguments(self._inputs, views)
 
     def fetch(self) -> bool:
-        """Copy everything back, including inputs that may have changed; return whether a guard
+        """Copy everything back, including inputs that may have changed; say whether a guard
         changed."""
         for here, there in zip(self._here, self._inputs, strict=True):
             there.copyto(here)

@@ -1,4 +1,4 @@
-"""What a forked child does with its request, and the format of its answer.
+"""The code that a forked child runs for its request, and the format of its answer.
 
 `template` forks the children and reads their answers. An answer is three lines: kind and detail,
 the value (both JSON), and a checksum of the two. The checksum tells a whole answer from one that

@@ -81,8 +81,10 @@ class RecordDatabase(ms.database.PyDatabase):
     def _commit(
         self, record: Any, about: Callable[[str], tuple[list[Verdict], list[Trial]]]
     ) -> str:
-        """Store a record with the verdicts and trials that `about` returns for its name; return the
-        name."""
+        """Store a record with the verdicts and trials that `about` makes for its name.
+
+        Returns the record's name.
+        """
         if record.target is not None and tvm_names.target_fields(record.target) != self._target:
             raise RecordsError(
                 f"{self.store.path}: a record for {record.target} was committed to a database for "
@@ -172,8 +174,7 @@ class RecordDatabase(ms.database.PyDatabase):
     def query_tuning_record(
         self, mod: IRModule, target: Target, workload_name: str | None = None
     ) -> Any:
-        """Return the fastest usable record of `mod`, or None if there is none or the target
-        differs."""
+        """Return `mod`'s fastest usable record; None if there is none or the target differs."""
         if tvm_names.target_fields(target) != self._target:
             return None
         found = self.best(mod, 1, schedules=True)
@@ -217,8 +218,7 @@ class RecordDatabase(ms.database.PyDatabase):
         return found
 
     def _rows(self, mod: IRModule) -> tuple[Workload, Module]:
-        """Return the rows of a workload: of the equal one in the store if there is one, else of
-        `mod`."""
+        """Return the rows of `mod`'s workload, or those of the equal one in the store."""
         # They are written with every record, because `prune` may have removed them meanwhile.
         equal = self.names(mod)
         mod = self._modules[equal[0]] if equal else mod

@@ -175,8 +175,7 @@ class RemoteRunner(Runner):
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index, outcome) of each request of `measure.steps.measure`, as they end, exactly
-        once."""
+        """Yield (index, outcome) of each request of `measure.steps.measure`, as they end."""
         allowed = limits or self._limits
         extra = {**self._request, "seconds": allowed.seconds}
         clients = self._client_limits(allowed)

@@ -175,8 +175,7 @@ class TrackerClient:
         return found
 
     def request(self, key: str, seconds: float) -> tuple[str, int, str]:
-        """Return (host, port, match key) of the next free server; TimeoutError if none comes in
-        time."""
+        """Return (host, port, match key) of the next free server; TimeoutError if none comes."""
         answer = self.ask(REQUEST, key, "", 1, seconds=seconds)
         if not isinstance(answer, Sequence) or len(answer) != 2 or answer[0] != SUCCESS:
             raise self._error(f"sent what is not of its protocol ({answer!r})")

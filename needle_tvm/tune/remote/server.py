@@ -75,8 +75,10 @@ class Server:
             self._leave_tracker()
 
     def _next_client(self) -> tuple[socket.socket, float]:
-        """Return the next client with the right word, and its time limit in seconds (infinite:
-        none)."""
+        """Return the next client with the right word, and its time limit in seconds.
+
+        The limit is infinite if the client asks for none.
+        """
         offered, asked, trouble = 0.0, time.monotonic(), ""
         while True:
             try:
