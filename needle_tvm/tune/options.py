@@ -42,7 +42,7 @@ class Options:
         return None if self.minutes is None else 60.0 * self.minutes
 
     def check(self, stage: str) -> None:
-        """Raise StageError unless `stage` exists and the options fit it and one another."""
+        """Raise UsageError unless `stage` exists and the options fit it and one another."""
         if stage not in STAGES:
             raise StageError(f"stage {stage!r}: must be one of {', '.join(STAGES)}")
         if not _is_integer(self.trials) or self.trials < 0:

@@ -34,7 +34,7 @@ def ordinary(
     """Return standard normal values for the inputs; integers are uniform within their range.
 
     `ranges` maps integer inputs by name to (lowest, first beyond); others are 0 or 1. With `tf32`,
-    every float32 input is rounded to a tf32 number.
+    every float32 input is truncated to a tf32 number.
     """
     rng = np.random.default_rng(seed)
     arrays = []
