@@ -272,7 +272,7 @@ class Search:
         except NeedleTVMError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:
-            # TVM cannot search this function; the other tasks go on.
+            # TVM cannot search this function; the other sources go on.
             task.notes["ended"] = f"{type(error).__name__}: {error_line(error)}"
             return []
 
