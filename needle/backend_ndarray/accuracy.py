@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Largest distance from the exact value in units in the last place of the result, for (float32,
-# float64). Every CPU device and instruction set keeps to it (tests/needle/backend_ndarray/test_nd_accuracy.py).
+# float64). Every CPU device and instruction set keeps to it: see test_nd_accuracy.py.
 # Movement, comparison and + - * / sqrt, square, reciprocal, floor, ceil, abs, sign are exact:
 # correctly rounded, and the same bits on every device.
 ULPS: dict[str, tuple[int, int]] = {

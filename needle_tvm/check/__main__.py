@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary
 
 _KINDS = ("ops", "gradient", "torch")
-_PROGRAMS = 10_000  # of each kind, where no seeds are given
-_SAID_SECONDS = 2.0  # between two states of the progress
+_PROGRAMS = 10_000  # of each kind, if no seeds are given
+_SAID_SECONDS = 2.0  # between two reports of progress
 
 
 def make_parser() -> cli.Parser:
@@ -72,13 +72,13 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
     return cli.guarded("needle_tvm.check", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the campaign and prints what it came to, of an interrupted one, too."""
+    """Run the campaign and print its results, also if it is interrupted."""
     kinds = list(dict.fromkeys(options.kind or _KINDS))
     console = cli.console(stderr=True)
     if "torch" in kinds and importlib.util.find_spec("torch") is None:
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _teller(console: Any, bar: cli.Progress) -> Callable[[int, int, dict[str, Any]], None]:
-    """Prints every failure, and the state of the whole now and then."""
+    """Return a function that prints every failure, and the overall progress now and then."""
     said = 0.0
 
     def say(done: int, total: int, result: dict[str, Any]) -> None:

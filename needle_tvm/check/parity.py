@@ -1,4 +1,7 @@
-"""The ladder: each compiled stage against the eager model computed in float64."""
+"""The parity ladder: each compiled stage against the eager model computed in float64.
+
+`apps/evaluation.py` and the tests call `ladder`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from needle_tvm.target.precision import FLOAT32
 
 @dataclass(frozen=True)
 class Parity:
-    """How far one stage's outputs lie from the float64 ones.
+    """The distance of one stage's outputs from the float64 ones.
 
-    `max_relative` is relative to the largest magnitude of the output it occurs in; `ok` says
-    whether it is at most `tolerance` and NaNs and infinities stand in the same places. `diverges`
-    names the first op whose own result is out of tolerance, None when `ok`.
+    `max_relative` is relative to the largest magnitude of the output in which it occurs. `ok` says
+    whether it is at most `tolerance`, with NaNs and infinities in the same places. `diverges` names
+    the first op whose own result is out of tolerance, or None if `ok`.
     """
 
     stage: str
@@ -38,11 +41,11 @@ class Parity:
 def ladder(
     model: Any, inputs: Sequence[Any], executables: Mapping[str, Executable | None]
 ) -> list[Parity]:
-    """Parity of each stage, in the order given. A stage that is None is the eager model itself.
+    """Return the parity of each stage, in the order given. A stage of None is the eager model.
 
-    The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s
-    bound for its dtype and the number of terms it sums, and at products by what rounding their
-    operands to the executable's precision may change.
+    The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s bound
+    for its dtype and the number of terms it sums, and at matmuls and convolutions by the change
+    that rounding their operands to the executable's precision may cause.
     """
     graph = trace(model, *inputs)
     arrays = [to_numpy(leaf.value) for leaf in graph.inputs]

@@ -1,1 +1,3 @@
-"""What a process may use, starts, and leaves on disk. Imports neither TVM nor needle."""
+"""Processes: their limits, their children, and the files they write. Imports neither TVM nor
+needle.
+"""

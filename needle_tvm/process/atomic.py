@@ -1,12 +1,12 @@
-"""Folders and files that are written whole or not at all, on disk and not only in memory.
+"""Folders and files that are written whole or not at all, and synced to disk.
 
-A folder is filled under a temporary name beside its place, every file and the folder itself are
-synced, and then it takes its place in one step: who looks there sees what was before or what is
-new, also after a crash or a power cut. A process that is killed cannot clean up: another one does
-(`scratch.reaped`), unless it is killed as well. What is left then is known by its name and by the
-lock that nobody holds, and the next one to write there removes it: a lock ends with its process,
-whatever becomes of the process's number. Where there are no locks, as on most network file systems,
-nothing of another process is removed. Standard library only.
+A folder is filled under a temporary name beside its target. Every file and the folder itself are
+synced, and then it takes its place in one step: a reader sees the old contents or the new ones,
+also after a crash or a power cut. A killed process cannot clean up; another one does it
+(`scratch.reaped`), unless it is killed as well. The next process to write there then removes the
+leftovers, which it recognises by their name and by a lock that nobody holds. A lock ends with its
+process, even if the process id is reused. Without locks, as on most network file systems, nothing
+of another process is removed. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pathlib import Path
 from needle_tvm.process.scratch import reaped
 
 _MARK = ".needle-"  # in the names of temporary siblings
-_NAME_LENGTH = 32  # how much of the folder's own name they carry: names have a limit
+_NAME_LENGTH = 32  # characters of the target's name that they carry: names have a limit
 _TEMPORARY = re.compile(rf"\..*{re.escape(_MARK)}[0-9a-f]{{16}}", re.DOTALL)
 _OLD = "old"  # in a temporary sibling: what is about to be replaced
-_TRIES = 100  # how often a temporary sibling is made that others remove at once
+_TRIES = 100  # attempts to make a temporary sibling that others remove at once
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 
 @contextlib.contextmanager
 def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
-    """A new folder to fill that becomes `target` when the block ends without an exception.
+    """Yield a new folder to fill; it becomes `target` if the block ends without an exception.
 
-    Whatever folder is at `target` is replaced. A `private` one, and the files in it, are for their
-    owner alone, whatever the umask. Raises OSError when something cannot be written; `target` is
-    then as it was and the temporary folder is gone.
+    Any folder at `target` is replaced. If `private`, the folder and its files are accessible to
+    their owner alone, whatever the umask. Raises OSError if something cannot be written; `target`
+    is then unchanged and the temporary folder is gone.
     """
     _make_parents(target.parent)
     with sibling(target, private=private) as temporary:
@@ -56,9 +56,9 @@ def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def sibling(target: Path, *, private: bool = False) -> Iterator[Path]:
-    """A new folder beside `target`; what has its name when the block ends is removed.
+    """Yield a new folder beside `target`; whatever has its name when the block ends is removed.
 
-    So are those that killed processes have left for this target.
+    Siblings that killed processes have left for this target are removed too.
     """
     remove_abandoned(target.parent, target)
     path, lock = _locked(target, lambda path: _new_folder(path, private))
@@ -71,7 +71,7 @@ def sibling(target: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. Raises OSError; what was at `path` is then still there."""
+    """Write a file, whole or not at all. On OSError, what was at `path` is still there."""
     remove_abandoned(path.parent, path)
     temporary, lock = _locked(path, _new_file)
     try:
@@ -85,10 +85,10 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def remove_abandoned(folder: Path, target: Path | None = None, *, replaced: bool = False) -> None:
-    """Remove what processes that are gone have left in `folder`: for one target, or for all.
+    """Remove what dead processes have left in `folder`, for one target or for all.
 
-    `replaced` says that the target is there, so that what one of them was about to replace, and
-    may be the only one of its kind, is no longer needed.
+    `replaced` says that the target exists, so that an old version that one of them was about to
+    replace, which may be the only copy, is no longer needed.
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
@@ -98,7 +98,7 @@ def remove_abandoned(folder: Path, target: Path | None = None, *, replaced: bool
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file's bytes, or a folder's list of names."""
+    """Sync a file's bytes, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,17 +118,17 @@ def _prefix(target: Path) -> str:
 
 
 def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """A new temporary sibling of `target`, and the descriptor that holds its lock."""
+    """Make a temporary sibling of `target`; return it and the descriptor that holds its lock."""
     for left in reversed(range(_TRIES)):
         path = target.parent / (_prefix(target) + secrets.token_hex(8))
         try:
             descriptor = make(path)
         except FileNotFoundError:
-            # Taken for abandoned before it was opened, or a file system that makes nothing (/proc).
+            # Removed as abandoned before it was opened, or nothing can be made there (/proc).
             if not left or not path.parent.is_dir():
                 raise
             continue
-        with contextlib.suppress(OSError):  # no locks on this file system: none is removed either
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists():
             return path, descriptor
@@ -148,7 +148,7 @@ def _new_file(path: Path) -> int:
 
 
 def _put(new: Path, target: Path) -> None:
-    """Give `new` the name `target`; what is there gets the name `new` in the same step."""
+    """Give `new` the name `target`; an existing target gets the name `new` in the same step."""
     if not target.exists():
         new.rename(target)
     elif not _exchange(new, target):
@@ -156,7 +156,7 @@ def _put(new: Path, target: Path) -> None:
 
 
 def _put_in_two_steps(new: Path, target: Path) -> None:
-    """As `_put`, where names cannot be swapped: for a moment there is nothing at `target`."""
+    """Like `_put`, where names cannot be swapped: for a moment nothing is at `target`."""
     aside, lock = _locked(target, lambda path: _new_folder(path, private=True))
     try:
         target.rename(aside / _OLD)
@@ -171,7 +171,7 @@ def _put_in_two_steps(new: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot."""
+    """Swap two names in one step; return False if the system or the file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -186,7 +186,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _remove_if_unlocked(path: Path, replaced: bool) -> None:
     with contextlib.suppress(OSError):
-        # Nothing is waited for, should it be a pipe.
+        # Do not wait, should it be a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,11 @@
 """Child processes that serve requests and cannot outlive their parent. Standard library only.
 
-A child runs a *service*, named `package.module:function`: a generator function that is called with
-the setup and an iterator over the parent's messages, and that yields answers, all of them JSON
-objects. Messages travel over pipes of their own, so whatever a library prints to stdout cannot
-spoil them; stdout and stderr are kept and shown when the child fails. The child has its own
-session: a Ctrl-C at the terminal reaches only the parent, which ends the whole process group.
+Searches, timings, imports and checks run in them. A child runs a *service*, named
+`package.module:function`: a generator function that is called with the setup and an iterator over
+the parent's messages, and that yields answers, all of them JSON objects. Messages use pipes of
+their own, so output that a library prints to stdout cannot corrupt them; stdout and stderr are kept
+and shown when the child fails. The child has its own session: a Ctrl-C at the terminal reaches only
+the parent, which ends the whole process group.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import IO, Any
 from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.processes import die_with_parent
 
-_STDERR_LINES = 20  # how much of a failed child's stderr its error carries
+_STDERR_LINES = 20  # lines of a failed child's stderr that its error carries
 _EXIT_SECONDS = 2.0  # how long a child that was told to end may take before it is killed
 
 
@@ -49,8 +50,8 @@ class ChildError(NeedleTVMError, RuntimeError):
 class Child:
     """The parent's side of one child process. A context manager; `close` ends the process.
 
-    `timeout` (seconds) is how long any single answer may take, the first one, which includes the
-    start, too. Raises ChildError from every method once the child has failed.
+    `timeout` (seconds) is the limit for any single answer, including the first, which includes the
+    start. Every method raises ChildError once the child has failed.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Child:
         self._commands = commands_in
         self._answers = answers_out
         self._lines = Lines()
-        os.set_blocking(commands_in, False)  # a child that stops reading must not hold us up
+        os.set_blocking(commands_in, False)  # a child that stops reading must not block us
         try:
             self.send(service=service, setup=dict(setup))
         except BaseException as error:
@@ -104,7 +105,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process (and process group) number of the child."""
+        """The process id (and process group id) of the child."""
         return self._process.pid
 
     def ask(self, **message: Any) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class Child:
         return self.receive(str(message.get("command", "message")))
 
     def send(self, **message: Any) -> None:
-        """Send a message. Answers that come meanwhile are kept for `receive`."""
+        """Send a message. Answers that arrive meanwhile are kept for `receive`."""
         self._deadline = time.monotonic() + self._timeout
         line = memoryview(json.dumps(message).encode() + b"\n")
         while line:
@@ -130,9 +131,9 @@ class Child:
                     raise self._failure(self._ending()) from None
 
     def receive(self, step: str, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for the next answer; `step` names what it answers in an error.
+        """Wait for the next answer; `step` names the awaited step in an error.
 
-        `timeout` (seconds from now) stands in for the child's own.
+        `timeout` (seconds from now) replaces the child's own.
         """
         if timeout is not None:
             self._deadline = time.monotonic() + timeout
@@ -149,7 +150,7 @@ class Child:
         return answer
 
     def close(self, *error: object) -> None:
-        """End the process: by itself when all went well, by force otherwise."""
+        """End the process: let it end by itself if all went well, else kill it."""
         if self._commands < 0:
             return
         os.close(self._commands)  # the child ends when it reads the end of its messages
@@ -157,7 +158,7 @@ class Child:
         self._commands = -1
         if error[:1] in ((None,), ()):
             _wait_unreaped(self._process.pid, _EXIT_SECONDS)
-        # The leader is not reaped yet, so its number still names this group and no other.
+        # The leader is not reaped yet, so its id still names this group and no other.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -174,7 +175,7 @@ class Child:
         return ChildError(f"{self.name}: {what}", tail, self.name)
 
     def _ending(self) -> str:
-        """How a child whose pipes are closed came to its end."""
+        """Say how a child whose pipes are closed ended."""
         try:
             code = self._process.wait(timeout=_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -185,12 +186,12 @@ class Child:
 
 
 def _python_path() -> str:
-    """The child finds the same modules as the parent, wherever the parent found them."""
+    """Return a PYTHONPATH with which the child finds the same modules as the parent."""
     return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
 
 
 def _wait_unreaped(pid: int, seconds: float) -> None:
-    """Wait until the child has ended, leaving it a zombie so that its number stays taken."""
+    """Wait until the child has ended, leaving it a zombie so that its id stays taken."""
     deadline = time.monotonic() + seconds
     flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
     with suppress(ChildProcessError):
@@ -199,7 +200,7 @@ def _wait_unreaped(pid: int, seconds: float) -> None:
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function named `package.module:function` or `path/file.py:function`.
+    """Load the function named `package.module:function` or `path/file.py:function`.
 
     Raises ValueError naming what is malformed or missing.
     """
@@ -221,10 +222,10 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """A Python file as a module, executed once in a process, found without touching sys.path."""
+    """Load a Python file as a module, once per process, without touching sys.path."""
     path = path.resolve()
-    # A name of its own: a file called json.py must not stand in for the real module. It is entered
-    # in sys.modules because inspect and dataclasses look classes up there.
+    # It gets a unique name, because a file called json.py must not replace the real module. It is
+    # entered in sys.modules because inspect and dataclasses look classes up there.
     name = f"_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -244,8 +245,8 @@ def load_module(path: Path) -> ModuleType:
 class Messages:
     """The child's side of its pipes: an iterator over the parent's messages.
 
-    A service that waits for other things as well watches `commands` itself, calls `read` when
-    there is something in it, and may write lines of JSON to `answers`.
+    A service that also waits for other events watches `commands` itself, calls `read` when data is
+    available, and may write lines of JSON to `answers`.
     """
 
     def __init__(self, commands: int, answers: int) -> None:
@@ -263,27 +264,27 @@ class Messages:
         return message
 
     def read(self) -> list[dict[str, Any]] | None:
-        """The messages that one read completes, maybe none; None at their end."""
+        """Return the messages that one read completes, possibly none; None at their end."""
         if not self._lines.fill(self.commands):
             return None
         return [json.loads(line) for line in iter(self._lines.next, None)]
 
 
 class Lines:
-    """Lines put together from what arrives in a pipe."""
+    """Splits the bytes that arrive in a pipe into lines."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # bytes known to hold no end of a line
+        self._searched = 0  # bytes known to contain no line end
 
     def fill(self, descriptor: int) -> bool:
-        """Read once, waiting if need be; False at the end."""
+        """Read once, waiting if necessary; return False at the end."""
         chunk = os.read(descriptor, 1 << 20)
         self._buffer += chunk
         return bool(chunk)
 
     def next(self) -> bytes | None:
-        """The next whole line without its end."""
+        """Return the next whole line without its line end, or None if there is none yet."""
         end = self._buffer.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._buffer)
@@ -296,7 +297,7 @@ class Lines:
 
 def _main(commands: int, answers: int, parent: int) -> None:
     die_with_parent(parent)
-    for descriptor in (commands, answers):  # processes the service starts must not hold them
+    for descriptor in (commands, answers):  # processes that the service starts must not hold them
         os.set_inheritable(descriptor, False)
     messages = Messages(commands, answers)
     with os.fdopen(answers, "w", buffering=1) as outgoing:
@@ -306,7 +307,7 @@ def _main(commands: int, answers: int, parent: int) -> None:
                 return
             for answer in load_function(first["service"])(first["setup"], messages):
                 outgoing.write(json.dumps(answer) + "\n")
-        except Exception as error:  # handed to the parent by name, whatever it is
+        except Exception as error:  # passed to the parent by name, whatever it is
             traceback.print_exc()
             sys.stderr.flush()
             lines = str(error).splitlines() or [""]

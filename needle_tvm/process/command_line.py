@@ -1,4 +1,4 @@
-"""What all command lines share: one-line errors, exit codes, progress on stderr."""
+"""Helpers shared by all command lines: one-line errors, exit codes, progress on stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 Progress = Callable[[int, int, "str | Status"], None]
 
-_LINE_SECONDS = 2.0  # between lines of a search's progress where nothing has become faster
+_LINE_SECONDS = 2.0  # between lines of a search's progress if nothing has become faster
 
 
 _LARGEST = 2**63 - 1
@@ -36,8 +36,8 @@ _MOST_REPEATS = 1_000_000  # the times of all are kept
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line.
 
-    `rest` is the list that positional arguments behind options go to: argparse, which has given
-    that list what stood before them, takes them for unknown.
+    `rest` is the name of the list argument that also receives positional arguments after options.
+    argparse gives that list only those before the options, and rejects the later ones as unknown.
     """
 
     rest: str | None = None
@@ -55,17 +55,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """A whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     return _whole(text, 0)
 
 
 def repeats(text: str) -> int:
-    """A whole number of 1 to a million: how often something is timed."""
+    """Parse a whole number from 1 to a million: how often something is timed."""
     return _whole(text, 1, _MOST_REPEATS)
 
 
@@ -82,12 +82,12 @@ def _whole(text: str, least: int, most: int = _LARGEST) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """Parse a number of seconds above 0."""
     return _time(text, "seconds")
 
 
 def minutes(text: str) -> float:
-    """A number of minutes above 0."""
+    """Parse a number of minutes above 0."""
     return _time(text, "minutes")
 
 
@@ -102,8 +102,10 @@ def _time(text: str, unit: str) -> float:
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
-    """Raises UsageError, before any work is done, when the file `path`, or with `folder` a file in
-    the folder `path`, could not be written later."""
+    """Raise UsageError, before any work is done, if the file `path` could not be written later.
+
+    With `folder`, `path` is the folder of the file.
+    """
     try:
         there = next(each for each in (path, *path.absolute().parents) if each.exists())
         if (folder or there != path) and not there.is_dir():
@@ -112,7 +114,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
             raise UsageError(f"{path}: is a folder, not a file")
         if not os.access(there, os.W_OK):
             raise UsageError(f"{path}: {there} is not writable")
-        # What may be written need not be possible: there is /proc, and a disk without room.
+        # Permission does not suffice: there are /proc and full disks.
         with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
             pass
     except OSError as error:
@@ -120,10 +122,10 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
 
 
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
-    """Runs a program; its exit code, with every error as one line on stderr.
+    """Run a program and return its exit code; every error becomes one line on stderr.
 
-    A traceback is printed with `debug` or NEEDLE_DEBUG set. Ctrl-C and SIGTERM unwind, so that
-    child processes and temporary files go too.
+    With `debug` or NEEDLE_DEBUG set, a traceback is printed. Ctrl-C and SIGTERM unwind the stack,
+    so that child processes and temporary files are removed too.
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -149,7 +151,7 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
 
 
 def _errors_of_needle() -> tuple[type[Exception], ...]:
-    """A model that cannot be traced; where needle was not imported, nothing of it was raised."""
+    """Return needle's TraceError if needle was imported; otherwise it cannot have been raised."""
     errors = sys.modules.get("needle.errors")
     return (errors.TraceError,) if errors else ()
 
@@ -164,10 +166,10 @@ def _terminate(number: int, frame: Any) -> NoReturn:
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """A console on which text stands as it is: no brackets taken for markup, no :words: for emoji.
+    """Make a console that prints text as it is: brackets are not markup, :words: not emoji.
 
-    Names of models, files and kernels are others' words. It is 120 columns wide where it is no
-    terminal, which has a width of its own.
+    Names of models, files and kernels come from others. The console is 120 columns wide unless it
+    is a terminal, which has a width of its own.
     """
     from rich.console import Console
 
@@ -179,11 +181,11 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Progress]:
-    """A bar on a terminal's stderr, one line for each new step elsewhere, nothing when quiet.
+    """Show a bar on a terminal's stderr, one line per new step elsewhere, nothing if quiet.
 
-    What it gives is called with (done, total, text). A search's `Status` as the text fills the bar
-    with its budget and adds a table of its tasks; elsewhere it is a line every two seconds at most,
-    or when a task has become faster.
+    Yields a function to call with (done, total, text). If the text is a search's `Status`, the bar
+    shows its budget, with a table of its tasks below. Outside a terminal, a status is a line at
+    most every two seconds, or when a task has become faster.
     """
     screen = console(stderr=True, quiet=quiet)
     if quiet:
@@ -201,7 +203,7 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _display(console: Console) -> Iterator[Progress]:
-    """The bar, and under it the table of a search as long as one runs."""
+    """Show the bar, and below it the table of a search while one runs."""
     from rich.console import Group
     from rich.live import Live
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -220,7 +222,7 @@ def _display(console: Console) -> Iterator[Progress]:
         status = last[0]
         if isinstance(status, str):
             return bars
-        # Heading, rule, caption and bar take five lines; what is higher than a terminal flickers.
+        # Heading, rule, caption and bar take five lines; more than a terminal's height flickers.
         return Group(bars, status.table(console.height - 6, console.width))
 
     def show(done: int, total: int, text: str | Status) -> None:
@@ -228,7 +230,7 @@ def _display(console: Console) -> Iterator[Progress]:
             shown = printable(text)
             bars.update(task, completed=done, total=max(total, 1), description=shown)
         else:
-            # Never quite complete: the clock of a bar stops when it is.
+            # Never quite complete, because a bar's clock stops when it is.
             done_so_far = min(text.spent or 0, 0.999)
             bars.update(task, total=1, completed=done_so_far, description=printable(text.headline))
         last[0] = text
@@ -243,7 +245,7 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said = ""
-        self._pending = ""  # the last state of a search that was not worth a line of its own
+        self._pending = ""  # the last state of a search that did not get a line of its own
         self._best: dict[str, float | None] = {}
         self._next = 0.0
 
@@ -260,7 +262,7 @@ class _Lines:
         self._best = best
 
     def flush(self) -> None:
-        """Say what a search last reported, so that its end is not left out."""
+        """Print what a search last reported, so that its end is not left out."""
         if self._pending:
             self._say(self._pending)
             self._pending, self._next = "", time.monotonic() + _LINE_SECONDS

@@ -1,4 +1,4 @@
-"""Paths as users hand them over. Standard library only."""
+"""Paths given by users. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from needle_tvm.errors import NeedleTVMError, UsageError
 
 
 def as_path(path: object, what: str, refuse: type[NeedleTVMError]) -> Path:
-    """`path`, the argument `what`, as a Path.
+    """Return `path`, the argument named `what`, as a Path.
 
-    Raises UsageError unless it is a str or a PathLike of one, `refuse` where no file can have the
-    name: a NUL in it, or half of a surrogate pair.
+    Raises UsageError unless it is a str or a PathLike of one, and `refuse` if no file can have the
+    name: it contains a NUL or half of a surrogate pair.
     """
     if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
         raise UsageError(f"{what}={path!r}: must be a str or a Path")

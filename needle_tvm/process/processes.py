@@ -1,6 +1,7 @@
-"""What keeps processes from outliving their use: death signals, adopted orphans, process trees.
+"""Keep processes from outliving their use: death signals, adopted orphans, process trees.
 
-Linux only where it says so: macOS and Windows have nothing like these calls. Standard library only.
+`child`, tuning's workers and its servers use it. Functions marked Linux only have no counterpart on
+macOS and Windows. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Process:
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send a signal when the parent's thread ends, however that comes about.
+    """Have the kernel send a signal when the parent's thread ends, for whatever reason.
 
     Linux only; elsewhere it does nothing.
     """
@@ -45,14 +46,14 @@ def adopt_orphans() -> None:
 
 
 def process_table() -> dict[int, Process]:
-    """All processes by their number, as /proc shows them. Linux only."""
+    """Return all processes by id, as /proc shows them. Linux only."""
     page = os.sysconf("SC_PAGE_SIZE")
     table = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with suppress(OSError):  # it has ended meanwhile
-            # The name, in brackets, may hold brackets and spaces of its own.
+            # The name is in brackets and may itself contain brackets and spaces.
             fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2]
             state, parent, *others = fields.split()
             pid = int(name)
@@ -61,12 +62,12 @@ def process_table() -> dict[int, Process]:
 
 
 def newest_process() -> int:
-    """Number of the process or thread that was started last, anywhere. Linux only."""
+    """Return the id of the process or thread started last on this machine. Linux only."""
     return int(Path("/proc/loadavg").read_text().split()[-1])
 
 
 def descendants(pid: int, table: dict[int, Process]) -> Iterator[Process]:
-    """The processes below one, in no particular order."""
+    """Yield the descendants of a process, in no particular order."""
     below: dict[int, list[Process]] = {}
     for process in table.values():
         below.setdefault(process.parent, []).append(process)
@@ -78,7 +79,7 @@ def descendants(pid: int, table: dict[int, Process]) -> Iterator[Process]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes of memory a process holds; 0 when it has ended. Linux only."""
+    """Return the resident memory of a process in bytes; 0 if it has ended. Linux only."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -86,9 +87,9 @@ def resident_bytes(pid: int) -> int:
 
 
 def kill_children(spared: Collection[int] = ()) -> bool:
-    """Kill this process's children but those `spared`, and reap what has ended of them.
+    """Kill this process's children except those `spared`, and reap those that have ended.
 
-    Returns whether any of them is left: their own children become this process's (see
+    Returns whether any of them is left. Their own children become this process's (see
     `adopt_orphans`) once they have ended, so call it until it returns False. Linux only.
     """
     if not spared and not _has_children():

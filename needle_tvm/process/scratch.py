@@ -1,4 +1,4 @@
-"""Temporary folders that go with the process that made them, even when it is killed.
+"""Temporary folders that are removed when their process ends, even if it is killed.
 
 Standard library and a POSIX shell only.
 """
@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Waits for the end of its input, which comes when the only process that could write there ends.
-# Children of that process may take a moment longer to end, and write meanwhile: hence twice.
+# Waits for the end of its input, which comes when the only process that could write to it ends.
+# That process's children may end a moment later and write meanwhile, so it removes twice.
 _REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A new folder in the system's place for temporary files, removed at the end.
+    """Make a new folder in the system's temporary directory, removed at the end.
 
-    Also where this process is killed (see `reaped`): `tempfile.TemporaryDirectory` leaves its
-    folder behind then. Raises OSError where no folder can be made.
+    It is removed even if this process is killed (see `reaped`), where `tempfile.TemporaryDirectory`
+    leaves its folder behind. Raises OSError if the folder cannot be made.
     """
     folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
-    with reaped(folder):  # first, so that no moment is without it
+    with reaped(folder):  # first, so that the folder is never without it
         folder.mkdir(mode=0o700)
         try:
             yield folder
@@ -38,10 +38,10 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def reaped(path: Path) -> Iterator[None]:
-    """Have `path` removed, with all that is in it, where this process ends within the block.
+    """Have `path` removed, with its contents, if this process ends within the block.
 
-    A tiny process in a session of its own does so within about 2 s. A process forked from this one
-    without an exec keeps the path alive for as long as it lives.
+    A tiny process in a session of its own removes it within about 2 s. A process forked from this
+    one without an exec keeps the path alive for as long as it runs.
     """
     reaper = subprocess.Popen(
         ["sh", "-c", _REAPER, "reaper", str(path)],
@@ -54,7 +54,7 @@ def reaped(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Killed before its input ends: otherwise it would remove what the block has put there.
+        # Killed before its input ends: otherwise it would remove what the block has written.
         with suppress(ProcessLookupError):
             os.killpg(reaper.pid, signal.SIGKILL)
         if reaper.stdin is not None:

@@ -1,6 +1,6 @@
-"""How many CPU cores this process may use, and telling TVM's thread pool so.
+"""The number of CPU cores this process may use, and setting TVM's thread pool to it.
 
-Standard library only: importable where neither needle nor TVM is installed.
+Standard library only: importable without needle and TVM.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ TVM_VARIABLE = "TVM_NUM_THREADS"
 BIND_VARIABLE = "TVM_BIND_THREADS"
 SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 
-MOST_THREADS = 4096  # more are taken for a mistake: a system has not room for any number
+MOST_THREADS = 4096  # larger numbers are mistakes: a system runs out of room for threads
 
-# How often an idle worker looks for work, giving its core up in between, before it sleeps. TVM's
-# own 300,000 take about 0.2 s, in which it is in the way of others, and the process cannot end.
+# How often an idle worker looks for work, yielding its core in between, before it sleeps. TVM's own
+# 300,000 take about 0.2 s, during which it obstructs others, and the process cannot end.
 _SPINS = 30_000
 
-# What each common numeric library reads when it is loaded.
+# The variables that common numeric libraries read when they are loaded.
 THREAD_VARIABLES = (
     NEEDLE_VARIABLE,
     TVM_VARIABLE,
@@ -34,14 +34,14 @@ THREAD_VARIABLES = (
 
 
 def check_threads(threads: object, what: str = "threads") -> int:
-    """`threads`; UsageError, which names it as `what`, unless it is an integer of 1..4096."""
+    """Return `threads`. Raises UsageError, naming it `what`, unless it is an integer in 1..4096."""
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"{what}={threads!r}: must be an integer from 1 to {MOST_THREADS}")
     return threads
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment variables that hold every common numeric library to `threads` threads.
+    """Return environment variables that limit common numeric libraries to `threads` threads.
 
     Raises UsageError as `check_threads` does.
     """
@@ -50,12 +50,12 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def available_cores(root: str | os.PathLike[str] = "/") -> int:
-    """Cores this process may use: its CPU affinity, cut by its cgroup's CPU quota rounded up.
+    """Return the cores this process may use: its affinity, limited by its cgroup's CPU quota.
 
-    `NEEDLE_NUM_THREADS`, when set, is the answer instead. `root` is where /proc and /sys are
-    looked for (tests hand in a tree of their own).
+    The quota is rounded up. `NEEDLE_NUM_THREADS`, if set, is returned instead. `root` is the folder
+    that contains /proc and /sys (tests pass a tree of their own).
 
-    Raises UsageError when `NEEDLE_NUM_THREADS` is no integer from 1 to 4096.
+    Raises UsageError if `NEEDLE_NUM_THREADS` is not an integer from 1 to 4096.
     """
     asked = _positive_from_environment(NEEDLE_VARIABLE)
     if asked is not None:
@@ -68,20 +68,20 @@ def available_cores(root: str | os.PathLike[str] = "/") -> int:
 
 
 def configure_tvm_threads(n: int | None = None) -> int:
-    """Set `TVM_NUM_THREADS` for this process and its children; returns the number set.
+    """Set `TVM_NUM_THREADS` for this process and its children; return the number set.
 
-    Without it TVM runs on half of the machine's hardware threads, whatever this process may use.
-    TVM reads the variable once, when its pool starts (at the first parallel call): later calls
-    change nothing in this process. Without `n` the number is `NEEDLE_NUM_THREADS`, else a
+    Without it TVM uses half of the machine's hardware threads, whatever this process may use. TVM
+    reads the variable once, when its pool starts (at the first parallel call): later calls change
+    nothing in this process. Without `n` the number is `NEEDLE_NUM_THREADS`, else a
     `TVM_NUM_THREADS` that is already set, else `available_cores()`.
 
     TVM also pins its workers to the machine's first `n` processors and the calling thread to the
-    same ones, without looking at the affinity the process was given. Where the process does not
-    have the whole machine, that would take it out of its own processors and put several TVM
-    processes on the same ones, so `TVM_BIND_THREADS=0` is set unless the user has chosen. So is a
-    `TVM_THREAD_POOL_SPIN_COUNT` that has idle workers sleep after a tenth of the time.
+    same ones, ignoring the affinity of the process. In a process that does not have the whole
+    machine, that would move it off its own processors and put several TVM processes on the same
+    ones, so `TVM_BIND_THREADS=0` is set unless the user has set it. `TVM_THREAD_POOL_SPIN_COUNT` is
+    likewise set, so that idle workers sleep after a tenth of the time.
 
-    Raises UsageError when `n` or a variable is no integer from 1 to 4096.
+    Raises UsageError if `n` or a variable is not an integer from 1 to 4096.
     """
     threads = (
         (None if n is None else check_threads(n))
@@ -97,10 +97,11 @@ def configure_tvm_threads(n: int | None = None) -> int:
 
 
 def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
-    """CPUs' worth of time this process's cgroups grant it, the least of all levels; None: no limit.
+    """Return the number of CPUs this process's cgroups grant it; None if there is no limit.
 
-    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`). A path that is not mounted here, as
-    in a container that sees only its own part of the tree, falls back to the mounted root.
+    It is the least over all levels of the hierarchy. Reads cgroup v2 (`cpu.max`) and v1
+    (`cpu.cfs_quota_us`). A path that is not mounted here, as in a container that sees only its own
+    part of the tree, falls back to the mounted root.
     """
     base = Path(root)
     quotas = []
@@ -116,7 +117,7 @@ def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
 
 
 def _cgroups(base: Path) -> Iterator[tuple[Path, str]]:
-    """(mount point, path below it) of each hierarchy that can limit the CPU."""
+    """Yield (mount point, path below it) of each hierarchy that can limit the CPU."""
     try:
         lines = (base / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,17 +1,18 @@
 """Side-by-side timing: every contestant in a process of its own, in alternating blocks.
 
-Two numeric runtimes in one process slow each other down by orders of magnitude, because their
-thread pools spin against each other. So a contest starts one child process per contestant, takes
-each one's outputs first (nothing is timed before the caller has seen that the answers agree),
-warms each up, and then times short blocks in turn, with idle time between so that the last
-block's threads have gone to sleep. Whatever disturbs the machine for a while then disturbs
-neighbouring blocks of all contestants alike, and the per-round ratio stays meaningful.
+Benchmarks, `apps` and `tune.whole` time with it. Two numeric runtimes in one process slow each
+other down by orders of magnitude, because their thread pools spin against each other. So a contest
+starts one child process per contestant and takes each one's outputs first (nothing is timed before
+the caller has seen that the answers agree). It warms each one up, and then times short blocks in
+turn, with idle time between them so that the last block's threads sleep. A temporary disturbance of
+the machine then affects neighbouring blocks of all contestants alike, and the ratio of each round
+stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
 returns the results as a list of NumPy arrays.
 
-Standard library and NumPy only: importable where neither needle nor TVM is installed.
+Standard library and NumPy only: importable without needle and TVM.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from needle_tvm.process.threads import thread_environment
 Outputs = list[np.ndarray]
 Progress = Callable[[int, int, str], None]
 
-_WAKE_SECONDS = 0.01  # untimed calls that open each block: threads awake, caches filled
+_WAKE_SECONDS = 0.01  # untimed calls that open each block: wake threads, fill caches
 
 
 # A contestant failed, died or did not answer in time: see `ChildError`.
@@ -46,8 +47,8 @@ TimingError = ChildError
 class Contestant:
     """One thing to time.
 
-    `kwargs` (JSON values) are handed to the factory. `threads` holds the usual numeric libraries to
-    that many threads by their environment variables; `env` is set on top of it.
+    `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
+    to that many threads through their environment variables; `env` is set on top of it.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Raises ValueError for an empty sample."""
+        """Compute the spread of a sample. Raises ValueError if it is empty."""
         if not values:
             raise ValueError("a spread needs at least one value")
         if len(values) == 1:
@@ -78,7 +79,7 @@ class Spread:
 
 @dataclass
 class Result:
-    """What one contestant did: `seconds[i]` is the mean time of a call in round i."""
+    """One contestant's results: `seconds[i]` is the mean time of a call in round i."""
 
     name: str
     outputs: Outputs
@@ -92,11 +93,11 @@ class Result:
 
     @property
     def median(self) -> float:
-        """Seconds per call."""
+        """Median seconds per call."""
         return self.spread.median
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; times in seconds per call."""
+        """Return JSON values; times in seconds per call."""
         spread = self.spread
         return {
             "name": self.name,
@@ -109,9 +110,9 @@ class Result:
 
 
 def ratio(ours: Result, peer: Result) -> Spread:
-    """Median and quartiles of the per-round ratio peer's time / our time (above 1: ours faster).
+    """Return the spread of the per-round ratio peer's time / our time (above 1: ours is faster).
 
-    Raises ValueError when the two were not timed over the same rounds.
+    Raises ValueError if the two were not timed over the same rounds.
     """
     if len(ours.seconds) != len(peer.seconds):
         raise ValueError(
@@ -134,15 +135,15 @@ def contest(
     progress: Progress | None = None,
     timeout: float = 300.0,
 ) -> list[Result]:
-    """Time the contestants against each other; results in the order given.
+    """Time the contestants against each other; return their results in the order given.
 
     Each of the `rounds` gives every contestant one block of about `block_seconds`, of at least
-    `min_calls` calls, or of one call where a single one takes longer than the block; the order
-    moves on by one each round. `check` gets all outputs by name before anything is timed and may
-    raise. `progress(done, total, text)` is called at each step. `timeout` (seconds) is how long any
-    single step of a child may take: start, warm-up or block.
+    `min_calls` calls, or of one call if a single one takes longer than the block; the order rotates
+    by one each round. `check` receives all outputs by name before anything is timed and may raise.
+    `progress(done, total, text)` is called at each step. `timeout` (seconds) is the limit for any
+    single step of a child: start, warm-up or block.
 
-    No child outlives the call, whatever ends it.
+    No child outlives the call, however it ends.
 
     Raises TimingError naming the contestant that failed, ValueError for bad arguments.
     """
@@ -187,7 +188,7 @@ def contest(
 def collect_outputs(
     contestants: Sequence[Contestant], *, timeout: float = 300.0
 ) -> dict[str, Outputs]:
-    """Each contestant's outputs by name, computed in a process of its own; times nothing.
+    """Return each contestant's outputs by name, computed in a process of its own; times nothing.
 
     Raises TimingError naming the contestant that failed.
     """
@@ -232,7 +233,7 @@ class _Contender:
         )
 
     def outputs(self) -> Outputs:
-        """Waits until the factory has run and its first results are there."""
+        """Wait until the factory has run, and return its first results."""
         count = self.child.receive("start")["outputs"]
         with np.load(self._outputs_path, allow_pickle=False) as arrays:
             return [arrays[f"output_{index}"] for index in range(count)]
@@ -245,11 +246,11 @@ class _Contender:
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """The child's side, as a service of `needle_tvm.process.child`: one answer per message."""
+    """Serve the child's side (a service of `needle_tvm.process.child`): one answer per message."""
     call, outputs = load_function(setup["factory"])(**setup["kwargs"])
     call()
     arrays = [np.asarray(array) for array in outputs()]
-    # An archive holds no bfloat16.
+    # An .npz file cannot hold bfloat16.
     arrays = [a.astype(np.float32) if a.dtype.name == "bfloat16" else a for a in arrays]
     for array in arrays:
         if array.dtype.kind not in "biufc":
@@ -274,7 +275,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _warm_up(call: Callable[[], object], seconds: float) -> float:
-    """Call for about `seconds`, at least once; returns the last batch's seconds per call."""
+    """Call for about `seconds`, at least once; return the last batch's seconds per call."""
     start, calls = time.perf_counter(), 1
     while True:
         taken = _run(call, calls)
@@ -285,7 +286,7 @@ def _warm_up(call: Callable[[], object], seconds: float) -> float:
 
 
 def _run(call: Callable[[], object], calls: int) -> float:
-    """Seconds that `calls` calls take together, with the garbage collector held off."""
+    """Return the total seconds of `calls` calls, with the garbage collector off."""
     collecting = gc.isenabled()
     gc.disable()
     try:

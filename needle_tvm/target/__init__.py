@@ -1,1 +1,1 @@
-"""What code is compiled for: processors and GPUs, and the tools that belong to them."""
+"""Targets of compilation: CPUs and GPUs, their precisions, and the tools that belong to them."""

@@ -1,6 +1,7 @@
 """This machine's NVIDIA GPUs, as the CUDA driver describes them. Imports neither TVM nor needle.
 
-Names and numbers of attributes are those of cuda.h (`CUdevice_attribute`), an ABI that only grows.
+`spec` and the runtime look GPUs up here. Names and numbers of attributes are those of cuda.h
+(`CUdevice_attribute`), an ABI that only grows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `shared_bytes` is what a block may use without asking, `shared_bytes_optin` with."""
+    """One GPU. A block may use `shared_bytes` by default, `shared_bytes_optin` if it opts in."""
 
     index: int
     name: str
@@ -48,24 +49,24 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """Its architecture as nvcc names it, such as "sm_90"."""
+        """The architecture as nvcc names it, such as "sm_90"."""
         return f"sm_{self.major}{self.minor}"
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Every GPU this process may use, in the driver's order; empty where there is none."""
+    """Return every GPU this process may use, in the driver's order."""
     return _found()[0]
 
 
 def why_none() -> str:
-    """Why `gpus` is empty, for an error; empty where it is not."""
+    """Return why `gpus` is empty, for an error message; "" if it is not."""
     return _found()[1]
 
 
 def runs(arch: str, gpu: Gpu) -> bool:
-    """Whether machine code for `arch` runs on the GPU: same major version, minor not above its own.
+    """Whether the GPU runs machine code for `arch`: same major version, minor at most the GPU's.
 
-    Code for an "a" architecture (sm_90a) runs on exactly that one. CUDA C++ Programming Guide,
+    Code for an "a" architecture (sm_90a) runs only on exactly that one. CUDA C++ Programming Guide,
     "Binary compatibility".
     """
     digits = arch.removeprefix("sm_")

@@ -1,4 +1,7 @@
-"""What this machine's processor is and can do, read from the operating system alone."""
+"""This machine's CPU: its model and features, read from the operating system alone.
+
+Artifacts check their required features with it; benchmarks describe the machine with it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import platform
 from pathlib import Path
 from typing import Any
 
-# LLVM's feature names beside /proc/cpuinfo's, for what LLVM uses without being asked. A feature not
-# listed here is not checked when an artifact is loaded: Linux does not tell of avxneconvert and
-# avxvnniint8, which no processor has without avxifma, nor of avx10.2, which none has without APX.
+# LLVM's feature names mapped to those of /proc/cpuinfo, for features that LLVM uses by default. A
+# feature not listed here is not checked when an artifact is loaded: Linux does not report
+# avxneconvert and avxvnniint8, which no processor has without avxifma, nor avx10.2, which none has
+# without APX.
 CPUINFO_NAMES = {
     "sse3": "pni",
     "ssse3": "ssse3",
@@ -65,13 +69,13 @@ CPUINFO_NAMES = {
 
 
 def checkable(features: list[str]) -> list[str]:
-    """Those of LLVM's feature names whose presence `missing_features` can look up."""
+    """Return those of LLVM's feature names whose presence `missing_features` can look up."""
     return sorted(name for name in features if name in CPUINFO_NAMES)
 
 
 @functools.cache
 def cpuinfo() -> tuple[str, frozenset[str]]:
-    """Model name and flags of this machine's first processor; ("", empty) where unknown."""
+    """Return model name and flags of this machine's first processor; ("", empty) if unknown."""
     model, flags = "", frozenset[str]()
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -87,9 +91,9 @@ def cpuinfo() -> tuple[str, frozenset[str]]:
 
 
 def missing_features(required: list[str]) -> list[str]:
-    """Those of LLVM's feature names in `required` that this machine's processor lacks.
+    """Return those of LLVM's feature names in `required` that this machine's processor lacks.
 
-    Where the operating system does not tell its flags (not Linux), nothing is reported missing.
+    If the operating system does not report flags (not Linux), nothing is reported missing.
     """
     _, flags = cpuinfo()
     if not flags:
@@ -98,21 +102,24 @@ def missing_features(required: list[str]) -> list[str]:
 
 
 def openblas_environment() -> dict[str, str]:
-    """What NumPy is started with as its experts would: OpenBLAS takes processors newer than itself
-    for much older ones, and is told of AVX-512. Empty without AVX-512, where it would crash."""
+    """Return the environment with which NumPy runs at its best here.
+
+    OpenBLAS takes processors newer than itself for much older ones, so it is told of AVX-512. Empty
+    without AVX-512, where it would crash.
+    """
     return {"OPENBLAS_CORETYPE": "SKYLAKEX"} if "avx512f" in cpuinfo()[1] else {}
 
 
 @functools.cache
 def identity() -> str:
-    """Short digest of processor model and flags: code compiled for the host belongs to it."""
+    """Return a short digest of processor model and flags, which code for the host depends on."""
     model, flags = cpuinfo()
     text = "\0".join([platform.machine(), model, *sorted(flags)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """The machine as JSON values, to stand beside figures; `threads` is how many were used."""
+    """Return the machine as JSON values, to accompany figures; `threads` is how many were used."""
     return {
         "processor": cpuinfo()[0] or "unknown",
         "cores": os.cpu_count(),
@@ -123,5 +130,5 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601, to the second."""
+    """Return the time in UTC, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,4 +1,7 @@
-"""CUDA source to machine code, by the toolkit's nvcc. Imports neither TVM nor needle."""
+"""Compile CUDA source to machine code with the toolkit's nvcc. Imports neither TVM nor needle.
+
+`lower` compiles kernels with it, and `tune.library` candidates.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pathlib import Path
 from needle_tvm.errors import CudaCompilerError, TargetError
 from needle_tvm.process.scratch import scratch_folder
 
-_SECONDS = 600  # a module of a large model has a hundred kernels in one source
+_SECONDS = 600  # a large model's module has a hundred kernels in one source
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says a kernel takes: registers of a thread, shared bytes, spilled bytes."""
+    """A kernel's resources by ptxas: registers per thread, shared bytes, spilled bytes."""
 
     kernel: str
     registers: int
@@ -28,7 +31,7 @@ class Resources:
 
 
 def resources(text: str) -> list[Resources]:
-    """The kernels in the output of `ptxas -v`."""
+    """Return the kernels' resources from the output of `ptxas -v`."""
     found = []
     for part in re.split(r"Compiling entry function '", text)[1:]:
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
@@ -47,14 +50,14 @@ def resources(text: str) -> list[Resources]:
 
 
 def find() -> str | None:
-    """The nvcc on the PATH, or of $CUDA_HOME, or where the toolkit installs itself; None."""
+    """Return the path of nvcc on the PATH, in $CUDA_HOME or in /usr/local/cuda, else None."""
     places = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     here = [str(Path(place, "bin", "nvcc")) for place in places if place]
     return next((path for path in map(shutil.which, ("nvcc", *here)) if path), None)
 
 
 def require() -> str:
-    """nvcc's path. Raises TargetError where there is none."""
+    """Return nvcc's path. Raises TargetError if there is none."""
     path = find()
     if path is None:
         raise TargetError(
@@ -66,7 +69,7 @@ def require() -> str:
 
 @functools.cache
 def version() -> str:
-    """nvcc's version, such as "13.0.88"; "none" where there is no nvcc."""
+    """Return nvcc's version, such as "13.0.88", or "none" without nvcc."""
     path = find()
     if path is None:
         return "none"
@@ -78,15 +81,16 @@ def version() -> str:
 
 
 def compile_cubin(source: str, arch: str) -> tuple[bytes, list[Resources]]:
-    """Machine code of a CUDA source for one architecture, and what its kernels take.
+    """Compile CUDA source for one architecture; return machine code and the kernels' resources.
 
-    Raises TargetError without nvcc, CudaCompilerError with its first errors where it fails.
+    Raises TargetError without nvcc, and CudaCompilerError with nvcc's first errors if it fails.
     """
     nvcc = require()
     with scratch_folder("needle-nvcc-") as folder:
         text, code = folder / "kernels.cu", folder / "kernels.cubin"
         text.write_text(source)
-        # No --use_fast_math: it rounds divisions and roots otherwise, and takes subnormals for 0.
+        # No --use_fast_math: it changes the rounding of divisions and roots, and flushes
+        # subnormals.
         command = [nvcc, "-std=c++17", "-O3", "-w", "-Xptxas", "-v", "-cubin", f"-arch={arch}"]
         try:
             done = subprocess.run(

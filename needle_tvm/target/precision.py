@@ -1,5 +1,6 @@
-"""What products take their operands in: float32, or rounded to a narrower type before they are
-multiplied. Imports neither needle nor TVM.
+"""The precision of matmuls' and convolutions' operands: float32, or rounded to a narrower dtype.
+
+`compiler.request` checks it. Imports neither needle nor TVM.
 
 | precision | significant bits | range of magnitudes | on |
 |---|---|---|---|
@@ -8,8 +9,8 @@ multiplied. Imports neither needle nor TVM.
 | float16 | 11 | 6e-5 (6e-8 with fewer bits) to 65504 | every target |
 | bfloat16 | 8 | as float32's | CPUs, GPUs from sm_80 on |
 
-Sums are float32 whatever the operands are, and so is all that is no product. A product of two
-rounded operands is exact in float32, but for its smallest values.
+Sums are float32 whatever the operands are, and so is everything outside matmuls and convolutions.
+The product of two rounded operands is exact in float32, except for its smallest values.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multip
 
 
 def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
-    """The precision that `dtype` asks for; None is float32.
+    """Return the precision that `dtype` asks for; None means float32.
 
-    Raises UsageError where there is none of that name, TargetError where the target has no
-    instructions for it, StageError where the stage changes nothing of what is computed.
+    Raises UsageError if there is none of that name, TargetError if the target has no instructions
+    for it, and StageError if the stage changes nothing of what is computed.
     """
     precision = FLOAT32 if dtype is None else dtype
     if precision not in PRECISIONS:

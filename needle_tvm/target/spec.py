@@ -1,4 +1,7 @@
-"""Targets: what a model is compiled for. Resolving one does not import TVM."""
+"""Resolve a target, which a model is compiled for. Imports TVM only for TVM's own Target.
+
+`compiler.request` resolves the `target` argument of `compile` with it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ HOST = "host"  # mcpu of a target that means this very machine
 KINDS = ("cpu", "cuda")
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
 _TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
-# What code for any processor of an architecture relies on: LLVM ends the process without the first,
-# and passes numbers in other registers than the C++ compiler's code without the others.
+# Features that code for any processor of an architecture relies on. Without the first, LLVM ends
+# the process; without the others, it passes numbers in other registers than compiled C++ does.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
 
-# What can be compiled for where no device can be asked: CUDA 13 knows nothing older. What a block
-# has of these without asking is the same for all: CUDA C++ Programming Guide, table "Technical
+# The architectures to compile for without asking a device: CUDA 13 supports none older. The default
+# limits of a block are the same for all of them: CUDA C++ Programming Guide, table "Technical
 # specifications per compute capability".
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 _SHARED, _THREADS, _REGISTERS, _WARP = 48 << 10, 1024, 65536, 32
@@ -34,7 +37,7 @@ _SHARED, _THREADS, _REGISTERS, _WARP = 48 << 10, 1024, 65536, 32
 class TargetSpec:
     """A resolved target: `device` ("cpu" or "cuda"), and TVM's description as canonical JSON.
 
-    `index` is the GPU it was asked of, which the code does not depend on.
+    `index` is the GPU that was asked for; generated code does not depend on it.
     """
 
     device: str
@@ -48,14 +51,14 @@ class TargetSpec:
 
     @property
     def threads(self) -> int:
-        """CPU threads the compiled code is scheduled for: 1 of what runs on a GPU."""
+        """The CPU threads that the compiled code is scheduled for; 1 for a GPU."""
         return int(self.fields.get("num-cores", 1))
 
     @property
     def missing(self) -> str:
-        """Why code for this target cannot be measured here; "" where it can be tried.
+        """Why code for this target cannot be measured here; "" if it can be tried.
 
-        A processor is not looked at: what it lacks, candidates tell.
+        A CPU is not checked: candidates fail if it lacks something.
         """
         if self.device != "cuda":
             return ""
@@ -68,7 +71,7 @@ class TargetSpec:
         return "" if gpu.runs(arch, here) else f"this machine has {here.name} ({here.arch})"
 
     def key(self) -> dict[str, Any]:
-        """What of this target decides which code is generated, for the cache key."""
+        """Return the parts of this target that decide which code is generated, for a cache key."""
         fields = self.fields
         if fields.get("mcpu") == HOST:
             fields["host"] = host.identity()
@@ -77,8 +80,11 @@ class TargetSpec:
         return fields
 
     def resolved(self) -> dict[str, Any]:
-        """TVM's description, the host processor looked up. Raises TargetError where LLVM does not
-        know the processor or a feature, or has no code for them. Imports TVM."""
+        """Return TVM's description with the host processor looked up. Imports TVM.
+
+        Raises TargetError if LLVM does not know the processor or a feature, or has no code for
+        them.
+        """
         from needle_tvm._tvm import names as tvm_names
 
         fields = self.fields
@@ -90,7 +96,7 @@ class TargetSpec:
         return fields
 
     def to_tvm(self) -> Target:
-        """TVM's Target; the host processor is looked up here. Imports TVM."""
+        """Return TVM's Target, with the host processor looked up. Imports TVM."""
         from needle_tvm._tvm import names as tvm_names
 
         fields = self.resolved()
@@ -101,17 +107,17 @@ class TargetSpec:
 
 
 def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
-    """A TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
+    """Return a TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
 
-    "cuda" is this machine's first GPU, "cuda:1" its second; "cuda:sm_90" is any GPU of that
-    architecture, whether there is one here or not. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (features to add or take away, as in "+avx2", of
-    `host.CPUINFO_NAMES`), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how
-    many threads code for a CPU is scheduled for, which "num-cores" says as well: by default as many
-    cores as this process may use.
+    "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
+    architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
+    "mcpu" (LLVM's name of a processor), "mattr" (features of `host.CPUINFO_NAMES` to add or remove,
+    as in "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how many
+    threads code for a CPU is scheduled for, the same as "num-cores"; the default is the number of
+    cores this process may use.
 
-    Raises TargetError on an unknown target, on "cuda" where there is no such GPU, on a number of
-    threads that is not within 1..4096, and where `threads` and "num-cores" differ.
+    Raises TargetError for an unknown target, for "cuda" without such a GPU, for a number of threads
+    outside 1..4096, and if `threads` and "num-cores" differ.
     """
     try:
         cores = available_cores() if threads is None else check_threads(threads)
@@ -158,7 +164,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
     if not isinstance(features, (list, tuple)):
         raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
     for each in features:
-        # Others cannot be looked for where the code is loaded, and some LLVM has no code for.
+        # Other features cannot be checked when the code is loaded, and LLVM has no code for some.
         if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.CPUINFO_NAMES:
             raise TargetError(
                 f"target field mattr: {each!r} must be + or - and one of "
@@ -197,7 +203,7 @@ def _spec(fields: dict[str, Any]) -> TargetSpec:
 
 
 def _present(target: str, index: int) -> TargetSpec:
-    """The GPU of that index, described by what its driver says."""
+    """Return the spec of this machine's GPU of that index, by its driver's description."""
     found = gpu.gpus()
     if not found:
         raise TargetError(f"target {target!r}: {gpu.why_none()}")
@@ -230,6 +236,6 @@ def _architecture(target: str, arch: str) -> TargetSpec:
 
 
 def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
-    # The host's part launches kernels and does no arithmetic: code for any processor of its kind.
+    # The host code launches kernels and does no arithmetic: any processor of its kind will do.
     fields = {"kind": "cuda", "arch": arch, "host": {"kind": "llvm"}, **limits}
     return TargetSpec("cuda", json.dumps(fields, sort_keys=True), index)

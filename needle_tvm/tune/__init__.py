@@ -1,1 +1,1 @@
-"""Searching for faster schedules, and refusing those that are wrong."""
+"""The search for faster schedules, with a gate that refuses wrong results."""

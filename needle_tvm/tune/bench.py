@@ -1,4 +1,7 @@
-"""What measures a search's candidates: builds here, runs here or on servers elsewhere."""
+"""Build and measure a search's candidates, on this machine or on servers elsewhere.
+
+`search.search` opens one `Bench` for its whole run.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +20,35 @@ from needle_tvm.tune import roofline
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import rows
 
-WRONG = "wrong"  # the kind of a candidate that ran and gave something else
-UNFIT = "unfit"  # of one whose code takes more of a GPU's registers than there are
+WRONG = "wrong"  # kind of a candidate that ran and gave wrong results
+UNFIT = "unfit"  # kind of a candidate whose kernels spill too many of a GPU's registers
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Limits of one request: to prepare a gate, to build a candidate, to run it."""
+    """Time limits of one request: preparing a gate, building a candidate, running it."""
 
     prepare: float
     build: float
     run: float
 
 
-# By what generates the code. nvcc takes seconds, and so may a process's first look at a GPU.
+# Keyed by code generator. nvcc takes seconds, and so may a process's first use of a GPU.
 _SECONDS = {"llvm": Seconds(300.0, 10.0, 15.0), "cuda": Seconds(300.0, 90.0, 30.0)}
 _SERVICE = "needle_tvm.tune.measure.services:serve"
-# How a candidate is timed: as meta_schedule does by default.
+# How a candidate is timed: meta_schedule's defaults.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 _REMOTE_COMPARISONS = 5
 
 
 class Bench:
-    """Processes that build, judge and time; a context manager that ends them.
+    """A pool of processes that build, judge and time candidates; a context manager that ends them.
 
-    `target` is TVM's description of what candidates are compiled for, `device` where they run here
-    (`measure.measure`), `threads` how many are built at once and how many the code of those for a
-    processor has; `environment` is that of the processes. With `tracker` and `key`, candidates run
-    on the servers there. Modules are TVM's JSON text; a gate is the folder that `prepare` filled.
+    `target` is TVM's description of what candidates are compiled for and `device` is where they run
+    on this machine (`measure.steps.measure`). `threads` is how many candidates are built at once,
+    and how many threads the code for a CPU uses. `environment` is set in the processes. With
+    `tracker` and `key`, candidates run on the servers registered there. Modules are TVM's JSON
+    text; a gate is the folder that `prepare` filled.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Bench:
     ) -> None:
         self.target, self.is_remote = target, tracker is not None
         self._device, self._threads, self._seconds = device, threads, _SECONDS[target["kind"]]
-        self._libraries = 0  # so many were named
+        self._libraries = 0  # number of libraries named so far
         with ExitStack() as stack:
             self.folder = stack.enter_context(scratch_folder("needle-tune-"))
             build = Limits(self._seconds.build, _memory())
@@ -94,19 +98,21 @@ class Bench:
         self._stack.__exit__(kind, error, where)
 
     def limits(self) -> roofline.Limits | None:
-        """This machine's processor's; None where others measure, or a GPU does, or where they could
-        not be found."""
+        """Return the limits of this machine's processor.
+
+        Returns None if candidates run on other machines or on a GPU, or if the probe failed.
+        """
         if self.is_remote or self._device[0] != "cpu":
             return None
         outcome = self._local.call({"do": "probe", "target": self.target})
         return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
-        """Write the gates of unscheduled functions: number, gate and outcome of each, as they end.
+        """Write the gates of unscheduled functions; yield (number, gate, outcome) as each one ends.
 
-        The outcome's value is what `measure.prepare` answers.
+        The outcome's value is what `measure.steps.prepare` returns.
         """
-        # Expected results are computed here, whatever the candidates are for.
+        # The reference results are computed on this machine's CPU, whatever the candidates' target.
         target = {"kind": "llvm", "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
@@ -120,11 +126,11 @@ class Bench:
     def measure(
         self, modules: Sequence[str], gates: Sequence[Path], spills: int | None = None
     ) -> Iterator[tuple[int, Path, Outcome]]:
-        """Build and run modules: number, library and outcome of each, as they end.
+        """Build and run modules; yield (number, library, outcome) as each one ends.
 
-        The outcome's value is what `measure.measure` answers, of kind WRONG where the gate did not
-        let it pass, UNFIT where a thread of a GPU spills more bytes than `spills`. Everything is
-        built before anything runs: a compiler at work would disturb the clock.
+        The outcome's value is what `measure.steps.measure` returns. Its kind is WRONG if the gate
+        rejected the results, and UNFIT if a GPU thread spills more bytes than `spills`. Everything
+        is built before anything runs, because a running compiler would disturb the timing.
         """
         paths = [self.folder / f"{self._libraries + i}.so" for i in range(len(modules))]
         self._libraries += len(modules)
@@ -150,7 +156,7 @@ class Bench:
             yield built[number], paths[built[number]], _judged(outcome, WRONG)
 
     def speedup(self, rule: Path, candidate: Path, gate: Path) -> float:
-        """Time of one library / time of another; 0 where they cannot be compared."""
+        """Return the rule's time over the candidate's time, or 0 if they cannot be compared."""
         if not self.is_remote:
             request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
             outcome = self._local.call({**request, "gate": str(gate), "device": self._device})
@@ -172,17 +178,17 @@ class Bench:
 
 
 def seconds(outcome: Outcome) -> float | None:
-    """What a candidate took per call; None where it did not work."""
+    """Return a candidate's mean seconds per call, or None if it failed."""
     return rows.mean_seconds(outcome.value["run_secs"]) if outcome.kind == OK else None
 
 
 def _judged(outcome: Outcome, kind: str) -> Outcome:
-    """What a service answered, of this kind where it answered with that."""
+    """Return the outcome with its kind set to `kind` if the service's answer has that key."""
     if outcome.kind != OK or kind not in outcome.value:
         return outcome
     return Outcome(kind, outcome.value, outcome.value[kind], outcome.seconds)
 
 
 def _memory() -> int:
-    """Bytes that one candidate may take."""
+    """Return the bytes of memory that one candidate may use."""
     return int(psutil.virtual_memory().total) // 2

@@ -1,9 +1,9 @@
-"""Which task the next trials go to. Pure arithmetic; imports no TVM.
+"""Decide which task gets the next trials. Pure arithmetic; imports no TVM.
 
-The idea is that of the gradient scheduler of L. Zheng et al., "Ansor: generating high-performance
-tensor programs for deep learning" (OSDI 2020), section 6: spend where the whole model's time falls
-fastest. What a task can still gain is bounded by its roofline, and how much of that a batch gains
-is learned from the batches before.
+`search.Search` keeps a `Share` per task and asks `pick` before each batch. The idea is the gradient
+scheduler of L. Zheng et al., "Ansor: generating high-performance tensor programs for deep learning"
+(OSDI 2020), section 6: spend where the whole model's time falls fastest. A task's roofline bounds
+what it can still gain, and its past batches tell how much of that one batch gains.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PRIOR = 0.2  # of the gap to the floor, what a task's first batch is expected to close
-_LEAST = 0.01  # no task is given up for ever
-# Trials measured before the cost model learns from them; proposing a batch takes as long as
-# measuring a few of its candidates, so that small ones are dear.
+_PRIOR = 0.2  # fraction of the gap to the floor that a task's first batch is expected to close
+_LEAST = 0.01  # lower bound of that fraction: no task is given up for good
+# Trials measured before the cost model learns from them. Proposing a batch takes as long as
+# measuring a few of its candidates, so small batches are expensive.
 _SMALLEST, _LARGEST = 8, 16
 
 
@@ -23,8 +23,9 @@ _SMALLEST, _LARGEST = 8, 16
 class Share:
     """One task's claim on the budget.
 
-    `calls` is how often one inference runs it, `floor` (seconds) what the machine allows, `best`
-    (seconds) the fastest right candidate so far, the rule's included, None where there is none.
+    `calls` is how often one inference runs it, `floor` (seconds) is the machine's lower bound, and
+    `best` (seconds) is the fastest correct candidate so far, including the rule, or None if there
+    is none.
     """
 
     calls: int
@@ -41,7 +42,7 @@ class Share:
         return self.calls * max(self.best - self.floor, 0.0) * self.closing
 
     def learn(self, best: float | None) -> None:
-        """Take in one batch: `best` is the fastest after it."""
+        """Update the claim after one batch; `best` is the fastest time after it."""
         closed = 0.0
         if best is not None and self.best is not None:
             gap = self.best - self.floor
@@ -52,13 +53,13 @@ class Share:
 
 
 def pick(shares: Iterable[tuple[str, Share]]) -> str | None:
-    """The task whose next batch is expected to save most; None when all are exhausted."""
+    """Return the task whose next batch is expected to save most, or None if all are exhausted."""
     open_ones = [(share.gain, name) for name, share in shares if not share.exhausted]
     return max(open_ones)[1] if open_ones else None
 
 
 def batch_size(trials: int | None, tasks: int) -> int:
-    """Candidates per batch for a budget of `trials` (None: no limit) over so many tasks."""
+    """Return the candidates per batch for `trials` (None: no limit) spread over `tasks` tasks."""
     if trials is None:
         return _LARGEST
     return min(trials, max(_SMALLEST, min(_LARGEST, 2 * trials // tasks)))

@@ -1,4 +1,7 @@
-"""One function as a shared library, built and linked in a fraction of a second."""
+"""Compile one function into a shared library, in a fraction of a second, and load it.
+
+The workers call it: `measure.steps` for candidates, `gate.reference` for reference results.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from needle_tvm.target import nvcc
 
 
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
-    """Compile a module into the library `path`, as artifacts are compiled.
+    """Compile a module into the library `path`, in the way artifacts are compiled.
 
-    Returns what each of a GPU's kernels takes. Raises what TVM raises for a module it cannot
-    compile, CudaCompilerError for kernels that nvcc cannot, and TuningError when it cannot be
-    linked.
+    Returns the resources that each GPU kernel uses; for a CPU the list is empty. Raises whatever
+    TVM raises for a module it cannot compile, CudaCompilerError if nvcc cannot compile a kernel,
+    and TuningError if linking fails.
     """
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
@@ -28,7 +31,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
 
 
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
-    # Beside the library: the folder is the caller's, who removes it also when this is killed.
+    # The object file lies beside the library: the caller removes the folder even if this is killed.
     code = path.with_suffix(".o")
     write_object(built, str(code))
     _link(code, path)
@@ -55,21 +58,21 @@ _WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
 
 
 def load(path: Path) -> Any:
-    """TVM's module of a library that `write` wrote. Raises TuningError where there is none."""
+    """Load a library written by `write` as TVM's module. Raises TuningError if there is none."""
     if not path.exists():
         raise TuningError(f"{path}: there is no such library")
     return tvm.runtime.load_module(str(path))
 
 
 def _link(code: Path, linked: Path) -> None:
-    """A shared library of one object file.
+    """Link one object file into a shared library.
 
     TVM's own export takes four times as long: it calls the compiler for a second, empty file.
     """
     compiler = cxx_compiler()
     if compiler is None:
         raise TuningError("no C++ compiler was found to link with: install one, or set CXX")
-    # Of the compiler's own libraries the code needs none but the mathematical functions.
+    # The code needs none of the compiler's own libraries except libm.
     command = [compiler, "-shared", "-nostdlib", "-o", str(linked), str(code), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,8 @@
-"""What a search may spend, and where its candidates are measured. Imports no TVM."""
+"""The options of a search: its budget, its seed, and where candidates are measured.
+
+`compiler.request` makes an `Options` of the arguments of `compile`, and `session` searches by it.
+Imports no TVM.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from needle_tvm.tune.remote.protocol import parse_address
 class Options:
     """The budget of one model's search, in trials, in minutes, or both: the first spent ends it.
 
-    Without either nothing is searched. `seed` decides which candidates are drawn. With `tracker`
-    ("HOST:PORT") and `key`, candidates are measured by the servers registered there under that key
-    instead of on this machine. The budget is the model's: what an interrupted search has spent
+    With neither, nothing is searched. `seed` decides which candidates are drawn. With `tracker`
+    ("HOST:PORT") and `key`, candidates are measured by the servers registered there under that key,
+    not on this machine. The budget belongs to the model: what an interrupted search has spent
     counts (see `session`).
     """
 
@@ -34,11 +38,11 @@ class Options:
 
     @property
     def seconds(self) -> float | None:
-        """The time budget in seconds."""
+        """The time budget in seconds, or None if there is none."""
         return None if self.minutes is None else 60.0 * self.minutes
 
     def check(self, stage: str) -> None:
-        """Raise UsageError unless `stage` is one and these options fit it and one another."""
+        """Raise UsageError unless `stage` exists and the options fit it and one another."""
         if stage not in STAGES:
             raise StageError(f"stage {stage!r}: must be one of {', '.join(STAGES)}")
         if not _is_integer(self.trials) or self.trials < 0:
@@ -65,7 +69,7 @@ class Options:
             raise StageError(f"tracker={self.tracker!r}: nothing is measured without a budget")
 
     def cache_key(self) -> dict[str, Any]:
-        """What of them decides which code is generated."""
+        """Return the options that decide which code is generated."""
         return {"trials": self.trials, "minutes": self.minutes, "seed": self.seed, "key": self.key}
 
 

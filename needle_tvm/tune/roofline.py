@@ -1,8 +1,10 @@
-"""This machine's limits, measured, and the shortest time they leave a function of known work.
+"""Measure this machine's limits, and bound the time of a function of known work from below.
 
-S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
-multicore architectures" (CACM 2009). Arithmetic: multiply-adds in registers. Traffic: STREAM's
-triad (J. McCalpin), a = b + s c.
+`probe` runs in a worker process at the start of a search, which computes each task's `floor`.
+Benchmarks and kernel_lab use it too. The model is that of S. Williams, A. Waterman, D. Patterson,
+"Roofline: an insightful visual performance model for multicore architectures" (CACM 2009).
+Arithmetic is measured by multiply-adds in registers, traffic by STREAM's triad (J. McCalpin), a = b
++ s c.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from needle_tvm.errors import TuningError
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, PrimFunc
 
-WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: of a second-level cache, a third, memory
+WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: an L2 cache, an L3 cache, memory
 
-_STEPS = 1 << 16  # of each accumulator's chain: the work of a task is far above a thread's start
-_LEAST_BYTES = 1 << 22  # moved by a call of the triad, for the same reason
-_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # of each probe, in turn
+_STEPS = 1 << 16  # of each accumulator's chain: the work far exceeds the cost of starting a thread
+_LEAST_BYTES = 1 << 22  # least bytes that one call of the triad moves, for the same reason
+_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # per probe, in alternation
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A kernel of known work: its module, the float32 arrays it takes, and what one call does."""
+    """A kernel of known work: module, shapes of its float32 arrays, and the work of one call."""
 
     module: IRModule
     shapes: list[tuple[int, ...]]
@@ -38,10 +40,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a machine can do with `threads` threads.
+    """The peak rates of a machine with `threads` threads.
 
-    `gigaflops` is float32 GFLOP/s (a multiply-add is two); `gigabytes` the triad's GB/s by its
-    working set in bytes.
+    `gigaflops` is float32 GFLOP/s (a multiply-add counts as two). `gigabytes` maps a working set in
+    bytes to the triad's GB/s.
     """
 
     threads: int
@@ -59,18 +61,18 @@ class Limits:
             )
 
     def bandwidth(self, working_set: float) -> float:
-        """GB/s of the triad whose working set (bytes) is nearest to this one, by their ratio."""
+        """Return the triad's GB/s for the measured working set nearest to this one by ratio."""
         size = math.log(max(working_set, 1))
         return self.gigabytes[min(self.gigabytes, key=lambda known: abs(math.log(known) - size))]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, for `from_json`."""
+        """Return JSON values for `from_json`."""
         rates = [[size, rate] for size, rate in sorted(self.gigabytes.items())]
         return {"threads": self.threads, "gigaflops": self.gigaflops, "gigabytes": rates}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Limits:
-        """Raises ValueError where this is not what `to_json` gives."""
+        """Build the limits from `to_json`'s values. Raises ValueError for anything else."""
         try:
             rates = {int(size): float(rate) for size, rate in value["gigabytes"]}
             return cls(int(value["threads"]), float(value["gigaflops"]), rates)
@@ -79,22 +81,22 @@ class Limits:
 
 
 def floor(limits: Limits, flops: float, bytes: float) -> float:
-    """Seconds below which a function of this work cannot run: arithmetic or traffic, the longer.
+    """Return the fewest seconds a function of this work can take, by arithmetic or by traffic.
 
-    As good as its two figures: see `work` for what they count.
+    It is only as good as its two figures: see `work` for what they count.
     """
     return max(flops / limits.gigaflops, bytes / limits.bandwidth(bytes)) / 1e9
 
 
 def work(function: PrimFunc) -> tuple[int, int]:
-    """(operations, bytes) of an unscheduled PrimFunc.
+    """Return (operations, bytes) of an unscheduled PrimFunc.
 
     Operations are TVM's estimate: every arithmetic operation of every loop iteration as written. It
-    counts multiplications with padding's zeros and the comparisons that tell padding apart, which a
-    schedule may skip, so such a function can come out faster than its `floor`. Bytes are compulsory
-    traffic: every parameter once, whether read or written; temporaries are none.
+    counts multiplications by padding's zeros and the comparisons that detect padding, which a
+    schedule may skip, so such a function can run faster than its `floor`. Bytes are compulsory
+    traffic: every parameter once, whether read or written; temporaries do not count.
 
-    Raises TuningError where an extent is not a number, or TVM cannot estimate the body.
+    Raises TuningError if an extent is not a number, or if TVM cannot estimate the body.
     """
     from needle_tvm.tir.functions import estimate_flops, parameter_bytes
 
@@ -102,11 +104,11 @@ def work(function: PrimFunc) -> tuple[int, int]:
 
 
 def peak(cores: int, registers: int, lanes: int) -> Probe:
-    """Chains of multiply-adds: half of the vector registers on each core, no memory.
+    """Build a probe of arithmetic: chains of multiply-adds on every core, without memory traffic.
 
-    `lanes` is how many float32 a register holds. The running product a = a x + a is one fused
-    multiply-add that depends on the last one; half of the registers as independent chains hide its
-    latency. With x = 0 it stays at one.
+    `lanes` is the number of float32 in a register. The running product a = a x + a is one fused
+    multiply-add that depends on the previous one; half of the vector registers as independent
+    chains hide its latency. With x = 0 it stays at one.
     """
     from needle_tvm._tvm.names import Schedule, te, tirx
 
@@ -116,7 +118,7 @@ def peak(cores: int, registers: int, lanes: int) -> Probe:
     product = te.comm_reducer(
         lambda a, b: a * b + a, lambda dtype: tirx.const(1.0, dtype), name="product"
     )
-    # The value must look as if it changed from step to step, or there would be nothing to repeat.
+    # The value must seem to change at every step, or the compiler would drop the repetition.
     out = te.compute(
         (cores, chains, lanes), lambda t, c, i: product(x[i], axis=step), name="chains"
     )
@@ -138,10 +140,10 @@ def peak(cores: int, registers: int, lanes: int) -> Probe:
 
 
 def triad(cores: int, lanes: int, working_set: int) -> Probe:
-    """a = b + s c over three arrays of `working_set` bytes together, each core its own part.
+    """Build a probe of a = b + s c over three arrays of `working_set` bytes in all, split by core.
 
-    A call passes over small arrays many times, with another s each time, so that it is their
-    bandwidth that is measured and not the start of the threads.
+    A call passes over small arrays many times, with a different s each time, so that it measures
+    their bandwidth and not the cost of starting the threads.
     """
     from needle_tvm._tvm.names import Schedule, te, tirx
 
@@ -172,13 +174,13 @@ def triad(cores: int, lanes: int, working_set: int) -> Probe:
 def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the limits in about a second; a service function.
 
-    The request holds `threads`, or a `target` with as many `num-cores`: the probes are compiled
-    for it, else for this machine. Returns `Limits.to_json`'s values. It takes the fastest of
-    several blocks of each kernel, in turn: a limit is no average, and whatever else runs for a
-    moment slows one block, not all. Run it in a process of its own: TVM reads the number of its
-    threads once.
+    The request holds `threads`, or a `target` with that many `num-cores`. The probes are compiled
+    for the target if given, else for this machine. Returns the values of `Limits.to_json`. Each
+    kernel is timed in several blocks, in alternation, and the fastest counts: a limit is not an
+    average, and whatever else runs for a moment slows only one block. Run it in a process of its
+    own, because TVM reads the number of its threads once.
 
-    Raises TuningError where this process's pool has another number of threads.
+    Raises TuningError if this process's pool has a different number of threads.
     """
     description = request.get("target")
     threads = request.get("threads") if description is None else description.get("num-cores")
@@ -221,10 +223,10 @@ def _compiled(probe: Probe, target: Any) -> Callable[[], object]:
 
 
 def _fastest(calls: list[Callable[[], object]]) -> list[float]:
-    """Seconds per call of each one's fastest block."""
+    """Return the seconds per call of each function's fastest block."""
     fastest = []
     for call in calls:
-        call()  # the pool starts, and pages are touched
+        call()  # starts the thread pool and touches the pages
         fastest.append(_block(call, 1))
     for _ in range(_BLOCKS):
         for index, call in enumerate(calls):

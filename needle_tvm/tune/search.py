@@ -1,8 +1,8 @@
-"""The search: a service of `process.child`, so that it ends with its parent and cannot take it
-along.
+"""The search for one model's schedules; runs as a service of `process.child`.
 
-It proposes candidates, has them built and measured by `workers`, and keeps every trial in the
-record store the moment it is over. Modules travel as TVM's JSON text.
+As a process of its own it ends with its parent, and its crash cannot end the parent.
+`session.search` starts it. It proposes candidates, has `bench` build and measure them, and writes
+every trial to the record store as soon as it is over. Modules are passed as TVM's JSON text.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from needle_tvm.words import counted, error_line
 
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _TOLD = 5  # per task, whose times are noted beside the rule's
-_WORTH_IT = 1.02  # a candidate must be this much faster than our rule to take its place
-_LEARNED = 64  # stored records per task that the cost model is taught when a search begins
-_FRUITLESS = 2  # batches with nothing new in them, after which a task is exhausted
+_WORTH_IT = 1.02  # a candidate must be this much faster than our rule to replace it
+_LEARNED = 64  # stored records per task from which the cost model learns when a search begins
+_FRUITLESS = 2  # batches in a row with nothing new, after which an endless source is dropped
 _SEEDS = 8  # records of near shapes that a task starts from
-_SPILLS = 128  # bytes of a GPU's thread: more than a few sums, which would go through memory
-_ADMITTED = 4  # records per task that nobody has judged yet, judged when a search begins
+_SPILLS = 128  # bytes per GPU thread: more means that more than a few sums go through memory
+_ADMITTED = 4  # unjudged records per task that are judged when a search begins
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Search within a budget; yields {"status": ...} and {"said": line} all along,
-    {"results": ...} at the end.
+    """Search within a budget; yield progress throughout and the results at the end.
+
+    Yields {"status": ...} and {"said": line} throughout, {"results": ...} last.
 
     setup: `target` (TVM's description), `device` and `threads` (see `Bench`), `tasks` ({name:
     {"plain": JSON, "written": JSON, "rule": JSON, "calls": n}}), `trials` and `seconds` (None: no
-    limit), `seed`, `store` (folder), `environment` of the processes that measure, `tracker` and
-    `key` (None: measured here). Of a task, "plain" is what is scheduled and "written", which may be
-    the same, what says which results are right. A result says per task what
-    was tried and what came of it; `candidate` is the JSON of the fastest right one, None where
-    there is none, and `chosen` is "search" where it is worth taking the rule's place.
+    limit), `seed`, `store` (folder), `environment` of the measuring processes, `tracker` and `key`
+    (None: measure on this machine). A task's "plain" is the function to schedule, and "written",
+    which may be the same, is the function that defines correct results. A result says per task what
+    was tried and how it went; `candidate` is the JSON of the fastest correct one, or None, and
+    `chosen` is "search" if it is worth replacing the rule.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
     places = [setup[name] for name in ("device", "threads", "environment", "tracker", "key")]
@@ -86,31 +87,31 @@ class Search:
         self._phase = "preparing"
 
     def _session(self) -> str:
-        """Names what this search's budget is for: tasks, key, seed, and where it is measured."""
+        """Return the name of this search's budget: a hash of tasks, key, seed and place."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
         )
-        place = self.setup["key"]  # what other machines measure is not this one's
+        place = self.setup["key"]  # times of other machines are not this machine's
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
         return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
 
     def _near(self, database: RecordDatabase, module: IRModule, limit: int) -> list[Any]:
-        """Records of near shapes, looked for once per task: TVM asks for each batch."""
+        """Return records of near shapes, looked up once per task: TVM asks for every batch."""
         key = structural_hash(module)
         if key not in self._seeds:
             self._seeds[key] = near.seeds(database, module, _SEEDS)
         return self._seeds[key][:limit]
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """All of it; what `search` yields."""
+        """Run all phases; yields what `search` yields."""
         yield from self._prepare()
         yield from self._admit()
         yield from self._spend()
         yield from self._choose()
         yield {"results": {name: self._result(task) for name, task in self.tasks.items()}}
 
-    # Preparing: what each task's results are compared with, and what our own rule takes.
+    # Prepare: the reference results of each task, and the time of our own rule.
 
     def _prepare(self) -> Iterator[dict[str, Any]]:
         limits = self.bench.limits()
@@ -130,7 +131,7 @@ class Search:
             task = tasks[number]
             if outcome.kind == OK:
                 task.gate, task.notes["gate"] = gate, outcome.value
-            else:  # nothing can be judged, so nothing is searched: the rule stays
+            else:  # candidates cannot be judged, so nothing is searched: the rule stays
                 task.share.exhausted = True
                 task.notes["gate"] = {"failed": f"{outcome.kind}: {outcome.detail}"}
             yield self._status(task)
@@ -150,9 +151,9 @@ class Search:
             yield self._status(task)
 
     def _admit(self) -> Iterator[dict[str, Any]]:
-        """Judge what is on record as measured alone, as what was imported is: a few of each task.
+        """Judge a few of each task's records that were only measured, such as imported ones.
 
-        What passes enters as a record of its own, with the time that it takes here.
+        Those that pass are stored as records of their own, with the time they take on this machine.
         """
         for task in self.tasks.values():
             if task.gate is None:
@@ -180,16 +181,16 @@ class Search:
             task.share.best = task.best_seconds
 
     def _reject(self, name: str, outcome: Outcome) -> None:
-        if outcome.kind != LOST:  # of which nobody knows how good it is
+        if outcome.kind != LOST:  # a lost candidate may still be correct
             self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
 
     def _replayed(self, task: Task, record: Any) -> tuple[Any, IRModule] | None:
-        """A record's trace on its task, and the module it stands for; None where it is none."""
+        """Replay a record's trace on its task: (trace, module), or None if it cannot be applied."""
         schedule = Schedule(task.plain)
         try:
             record.trace.apply_to_schedule(schedule, remove_postproc=False)
             return schedule.trace, self.rules.realised(schedule.mod, self.target)
-        except (RuntimeError, ValueError, TypeError):  # what TVM raises of a schedule
+        except (RuntimeError, ValueError, TypeError):  # what TVM raises for a schedule
             return None
 
     def _tuning_record(self, task: Task, trace: Any, arguments: Any, outcome: Outcome) -> Any:
@@ -201,7 +202,7 @@ class Search:
             arguments,
         )
 
-    # Spending the budget.
+    # Spend the budget.
 
     def _spend(self) -> Iterator[dict[str, Any]]:
         size = budget.batch_size(self.setup["trials"], max(1, len(self.tasks)))
@@ -215,7 +216,7 @@ class Search:
                 return
             yield self._status(self.tasks[name])
             yield from self._batch(self.tasks[name], size)
-            # Another process may be spending from the same budget.
+            # Another process may spend from the same budget.
             self.spent_trials, self.spent_seconds = self.store.spent(self.session)
 
     def _over(self) -> bool:
@@ -235,7 +236,7 @@ class Search:
         return f"{text}, of {' or '.join(limits)}; a larger one goes on from there"
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
-        """Have one batch of a task's candidates proposed, measured, kept and learned from."""
+        """Propose one batch of a task's candidates, then measure, store and learn from them."""
         if task.turns is None:
             task.turns = self._turns(task, size)
         turn = task.turns.popleft()
@@ -271,18 +272,18 @@ class Search:
         except NeedleTVMError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:
-            # What TVM raises of a function that it cannot search: the others go on.
+            # TVM cannot search this function; the other sources go on.
             task.notes["ended"] = f"{type(error).__name__}: {error_line(error)}"
             return []
 
     def _measured(self, task: Task, turn: Turn, proposed: list[Any]) -> Iterator[dict[str, Any]]:
-        assert task.gate is not None and task.turns is not None  # or it would not have been picked
+        assert task.gate is not None and task.turns is not None  # else it was not picked
         known = self.database.known(task.plain)
         traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
-            if trace in known:  # measured before, by whichever session: nothing is spent on it
+            if trace in known:  # measured before, in any session: costs nothing
                 results[number] = runner_result(known[trace][1])
             elif trace not in traces[:number]:
                 fresh.append(number)
@@ -310,11 +311,11 @@ class Search:
         task.share.learn(task.best_seconds)
 
     def _compiled(self, module: IRModule) -> str:
-        """The text of the module that a candidate's stands for."""
+        """Return the JSON text of the module that a candidate's module stands for."""
         return str(tvm.ir.save_json(self.rules.realised(module, self.target)))
 
     def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
-        """Write one trial down, durably; what the search is told of it."""
+        """Store one trial durably and return the result for its source."""
         now = time.monotonic()
         spent, self._mark = now - self._mark, now
         taken = seconds(outcome)
@@ -334,7 +335,7 @@ class Search:
         task.saw(taken)
         return runner_result(taken)
 
-    # Choosing.
+    # Choose.
 
     def _choose(self) -> Iterator[dict[str, Any]]:
         self._phase = "comparing with the rules"
@@ -351,7 +352,7 @@ class Search:
                 continue
             text = tvm.ir.save_json(replayed[1])
             if task.is_promising(_mean(record.run_secs)):
-                # Judged again: this is what goes into an artifact, not what was measured then.
+                # Judged again: this library, not the one measured then, goes into the artifact.
                 ((_, path, outcome),) = self.bench.measure([text], [gate])
                 if outcome.kind != OK:
                     self._reject(name, outcome)
@@ -366,7 +367,7 @@ class Search:
             task.notes.update(candidate=text, record=name)
             return
 
-    # What all phases share.
+    # Shared by all phases.
 
     def _status(self, current: Task) -> dict[str, Any]:
         budget_seconds = self.setup["seconds"]
@@ -399,7 +400,7 @@ class Search:
         }
 
     def _candidates(self, task: Task) -> list[dict[str, Any]]:
-        """The rule and the fastest right candidates: who proposed each, and what it took alone."""
+        """Return the rule and the fastest correct candidates: source, record, and time alone."""
         found = [{"source": RULE, "record": None, "seconds": task.rule_seconds}]
         for name, record in self.database.best(task.plain, _TOLD):
             seconds = _mean(record.run_secs)

@@ -1,8 +1,9 @@
-"""One tuning session: find tasks, search within a budget, and put in what is right and faster.
+"""One tuning session: find tasks, search within a budget, and use what is correct and faster.
 
-The budget belongs to what is tuned: tasks, target, versions and seed name a session in the record
-store, every trial there says which session it was spent by, and a search that begins again goes on
-where the last one was ended, however that came about.
+`compiler.compiler` calls `tune`. The search itself runs in a child process (`search.search`), which
+is restarted if it dies. The budget belongs to what is tuned: tasks, target, versions and seed name
+a session in the record store, and every trial there names the session that spent it. So a search
+that starts again continues where the last one stopped, for whatever reason it stopped.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from needle_tvm.tune.task import RULE as RULE
 from needle_tvm.tune.task import SEARCH as SEARCH
 from needle_tvm.words import counted
 
-_ANSWER_SECONDS = 900.0  # of the search's process; its workers have limits of their own
-_LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth a search
+_ANSWER_SECONDS = 900.0  # until the search's process answers; its workers have limits of their own
+_LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth searching
 
 Progress = Callable[["str | Status"], None]
 
@@ -37,13 +38,13 @@ Progress = Callable[["str | Status"], None]
 def tune(
     module: IRModule, spec: TargetSpec, options: Options, progress: Progress | None = None
 ) -> tuple[IRModule, list[dict[str, Any]]]:
-    """The module with the best verified candidate in place of each function where one is faster.
+    """Replace each function of the module by the best verified candidate where that is faster.
 
-    Returns it with one note per task: trials, what was rejected and why, what the rule and the best
-    candidates take, what was chosen and why. Every candidate is built, judged and measured in
-    processes of their own that end with this call. `progress` is called with lines of text and with
-    `status.Status`. Raises TuningError when the search itself fails, TargetError where there is
-    nothing here to measure on.
+    Returns the module with one note per task: its trials, what was rejected and why, the times of
+    the rule and of the best candidates, what was chosen and why. Every candidate is built, judged
+    and measured in processes that end with this call. `progress` is called with lines of text and
+    with `status.Status`. Raises TuningError if the search itself fails, and TargetError if this
+    machine has nothing to measure on.
     """
     _check(spec, options)
     target = spec.to_tvm()
@@ -90,7 +91,7 @@ def _check(spec: TargetSpec, options: Options) -> None:
 
 
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
-    """Functions worth tuning, each alone in a module as "main", with its calls per inference."""
+    """Return the functions worth tuning, each as "main" of a module, with calls per inference."""
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
     for variable, function in module.functions_items():
@@ -117,11 +118,11 @@ def search(
     store: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What `search.search` finds for tasks and the rules they compete with, per task.
+    """Run `search.search` for tasks and the rules they compete with; return its results per task.
 
-    `target` is TVM's description with the processor's name in it, `written` what results are judged
-    by where that is not the tasks themselves, `device` where candidates are measured (kind and
-    index); `store` the record store's folder, by default the user's.
+    `target` is TVM's description, including the processor's name. `written` holds the functions
+    that results are judged by, where those are not the tasks themselves. `device` (kind and index)
+    is where candidates are measured. `store` is the record store's folder, by default the user's.
     """
     threads = int(target.get("num-cores") or available_cores())
     setup = {
@@ -170,7 +171,7 @@ def search(
                     reached = max(reached, status.trials)
                     say(status)
         except ChildError as error:
-            # TVM's own code runs in it and may die; but without one more trial, it would again.
+            # TVM's code may crash this process. If it made no further trial, it would crash again.
             if reached <= start:
                 raise TuningError(f"the search failed: {error}") from error
             say(f"tuned: {error}; going on after {counted(reached, 'trial')}")

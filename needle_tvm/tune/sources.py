@@ -1,7 +1,7 @@
-"""Who proposes a task's candidates: our rules' knobs one by one, and TVM's evolution.
+"""Sources of a task's candidates: our rules' knobs one by one, and TVM's evolutionary search.
 
-A source is asked for a batch at a time, and told what came of it. The sources of a task take turns:
-what our rules were made for is tried early, and a small budget is not spent on it alone.
+`search.Search` asks a source for one batch at a time and reports the results. A task's sources take
+turns: the knobs our rules were made for are tried early, but do not use up a small budget.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from needle_tvm.kernels.kinds import rules_of
 
 
 class Source(Protocol):
-    """`propose` gives meta_schedule's MeasureCandidates, none where there are no more; `learn` is
-    told the RunnerResult of each, None where it was not tried. An `endless` one never says that
-    there are no more: it may propose what is known already again and again."""
+    """A source of candidates, asked for one batch at a time.
+
+    `propose` returns meta_schedule's MeasureCandidates, or none if there are no more. `learn`
+    receives the RunnerResult of each, or None for one that was not tried. An `endless` source never
+    runs out: it may propose known candidates again and again.
+    """
 
     endless: bool
 
@@ -29,14 +32,14 @@ class Source(Protocol):
 
 @dataclass
 class Turn:
-    """A source among those of a task; `fruitless` counts its batches with nothing new in a row."""
+    """One of a task's sources; `fruitless` counts its latest batches in a row with nothing new."""
 
     source: Source
     fruitless: int = 0
 
 
 class Choices:
-    """What our rules make of a function with other knobs than their own, `size` at a time."""
+    """Schedules by our rules with knobs other than their default, `size` at a time."""
 
     endless = False
 
@@ -49,19 +52,19 @@ class Choices:
         self._size = size
 
     def propose(self) -> list[Any]:
-        """The next ones, in the order of the rules."""
+        """Return the next schedules, in the order of the rules."""
         return list(itertools.islice(self._left, self._size))
 
     def learn(self, proposed: Sequence[Any], results: Sequence[Any]) -> None:
-        """Nothing: the order stays."""
+        """Do nothing: the order is fixed."""
 
 
 class Evolution:
-    """TVM's evolutionary search over a context's space, sorted by a cost model.
+    """TVM's evolutionary search over a context's space, ranked by a cost model.
 
-    `begin` makes the context, and `known` candidates with their results that the model learns from
-    beforehand: both when they are first needed. `propose` raises what TVM raises of a function that
-    it cannot search.
+    `begin` makes the context. `known` returns candidates with their results, which the model learns
+    first. Both are called when they are first needed. `propose` raises whatever TVM raises for a
+    function that it cannot search.
     """
 
     endless = True
@@ -81,7 +84,7 @@ class Evolution:
     def _prepare(self) -> None:
         context = self._begin()
         context.pre_tuning(
-            max_trials=1 << 30,  # the budget is the search's to keep
+            max_trials=1 << 30,  # the search enforces the budget
             num_trials_per_iter=self._size,
             design_spaces=context.generate_design_space(),
             database=self._database,
@@ -94,13 +97,13 @@ class Evolution:
             self._model.update(context, list(candidates), list(results))
 
     def propose(self) -> list[Any]:
-        """The next generation's most promising ones."""
+        """Return the most promising candidates of the next generation."""
         if self._context is None:
             self._prepare()
         return list(self._context.generate_measure_candidates() or [])
 
     def learn(self, proposed: Sequence[Any], results: Sequence[Any]) -> None:
-        """Teach the model what ran, and let the evolution go on from it."""
+        """Teach the model the candidates that ran, and continue the evolution from them."""
         ran = [i for i, result in enumerate(results) if result is not None and result.run_secs]
         if ran:
             self._model.update(self._context, [proposed[i] for i in ran], [results[i] for i in ran])
@@ -109,7 +112,7 @@ class Evolution:
 
 
 def runner_result(taken: float | None) -> Any:
-    """TVM's RunnerResult of a candidate that took so long, or did not work."""
+    """Return TVM's RunnerResult of a candidate that took `taken` seconds, or that failed (None)."""
     if taken is None:
         return ms.runner.RunnerResult(None, "rejected")
     return ms.runner.RunnerResult([taken], None)

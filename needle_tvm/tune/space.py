@@ -1,4 +1,7 @@
-"""Where candidates come from: our own rules' knobs, and the space TVM generates."""
+"""The search space of a task, its TuneContext, and the cost model that ranks candidates.
+
+The space joins our own rules' variants with what TVM generates; `search` builds all three.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,32 @@ from needle_tvm._tvm.names import IRModule, Schedule, Target, ms
 from needle_tvm.kernels.kinds import rules_of
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
-_POPULATION = 64  # of the evolution, TVM's default being 512: a batch takes 8 to 16 of them
+_POPULATION = 64  # of the evolution, where TVM's default is 512: a batch takes 8 to 16 of them
 _GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
-_UNMEASURED = 16  # of them, at least so many that were never measured
-_WARM_UP = 32  # results the cost model wants before it is believed
+_UNMEASURED = 16  # least number of them that were never measured
+_WARM_UP = 32  # results that the cost model needs before its predictions are used
 
-_TENSOR_CORES = 70  # sm_70 has the first ones, of float16 alone as far as TVM's space goes
+_TENSOR_CORES = 70  # sm_70 has the first ones; in TVM's space they multiply float16 only
 
 
 def _on_processor(module: IRModule, target: Target) -> str:
-    # Those TVM takes for AVX-512 add VNNI's tensor intrinsics, of use to 8-bit integers alone.
+    # For AVX-512 TVM's own choice adds VNNI's tensor intrinsics, which serve 8-bit integers alone.
     return "llvm"
 
 
 def _on_gpu(module: IRModule, target: Target) -> str:
-    """TVM's generated tiles take tensor cores where two float16 are multiplied."""
+    """Return TVM's rules for tensor cores if the function multiplies two float16, else "cuda"."""
     arch = int(str(target.attrs["arch"]).removeprefix("sm_").rstrip("a"))
     halves = "float16" in multiplied_dtypes(module["main"])
     return "cuda-tensorcore" if halves and arch >= _TENSOR_CORES else "cuda"
 
 
-# By what generates the code: TVM's name for its rules, postprocessors and mutators.
+# Keyed by code generator: TVM's name for its rules, postprocessors and mutators.
 _RULES: dict[str, Callable[[IRModule, Target], str]] = {"llvm": _on_processor, "cuda": _on_gpu}
 
 
 def context(module: IRModule, target: Target, name: str, seed: int, threads: int) -> Any:
-    """A TuneContext for the task `module`, whose search is TVM's evolution over `design_space`."""
+    """Return a TuneContext for the task `module`: TVM's evolutionary search over `design_space`."""
     rules = _RULES[str(target.kind)](module, target)
     with tvm_names.tensor_intrinsics(cuda=rules == "cuda-tensorcore"):
         return ms.TuneContext(
@@ -55,20 +58,22 @@ def context(module: IRModule, target: Target, name: str, seed: int, threads: int
 
 
 def has_cost_model() -> bool:
-    """Whether candidates can be sorted by a cost model: what it learns with is installed."""
+    """Whether xgboost, which the cost model needs to rank candidates, is installed."""
     return find_spec("xgboost") is not None
 
 
 def cost_model(threads: int) -> Any:
-    """A fresh cost model: boosted trees over TVM's features of a program. Without xgboost, which a
-    GPU host may lack, any candidate is as good as another."""
+    """Return a fresh cost model: boosted trees over TVM's features of a program.
+
+    Without xgboost, which a GPU host may lack, the model is random.
+    """
     if not has_cost_model():
         return ms.cost_model.RandomModel()
     return ms.cost_model.XGBModel(num_warmup_samples=_WARM_UP, num_tuning_cores=threads)
 
 
 def design_space(target: Target, rules: str) -> Any:
-    """TVM's generated space, and every variant of our own rules that is a schedule."""
+    """Return TVM's generated space joined with every variant of our own rules."""
 
     def own(sch: Schedule) -> list[Schedule]:
         return list(rules_of(target).variants(sch.mod["main"], target))

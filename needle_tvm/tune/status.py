@@ -1,6 +1,7 @@
-"""What a search tells of itself while it runs: as one line, as a table, as JSON.
+"""The progress of a running search: as one line, as a table, as JSON.
 
-Standard library only; `Status.table` imports rich.
+`search` sends it from its process, `session` passes it to the caller's `progress`, and the command
+lines display it. Standard library only; `Status.table` imports rich.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ if TYPE_CHECKING:
 
 SEARCHING = "searching"  # the phase in which the budget is spent
 
-_NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: in a line, in a table
+_NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: most in a line, least in a table
 
 _T = TypeVar("_T")
 
 
 @dataclass
 class TaskStatus:
-    """How far the search of one kernel is; the search keeps it up to date.
+    """The progress of one kernel's search.
 
-    `calls` is how often one inference calls it. `trials` counts candidates, `rejected` those of
-    them that failed, by kind. `best` is the fastest verified one's seconds per call, `rule`
-    our schedule rule's, None where not measured yet. `flops` counts operations of a call, `floor`
-    is the roofline's seconds per call, 0 where unknown: see `roofline.work` for what they count.
+    `calls` is how often one inference calls it. `trials` counts candidates, and `rejected` counts
+    the failed ones by kind. `best` is the seconds per call of the fastest verified candidate and
+    `rule` those of our schedule rule, None if not measured yet. `flops` is the operations of a call
+    and `floor` the roofline's seconds per call, 0 if unknown: see `roofline.work` for what they
+    count.
     """
 
     name: str
@@ -43,38 +45,38 @@ class TaskStatus:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        # So that one read back from JSON equals the one that was sent.
+        # So that a status read back from JSON equals the one sent.
         self.rejected = Counter(dict(self.rejected))
 
     @property
     def seconds(self) -> float | None:
-        """Seconds per call of the fastest that is known, the rule's among them."""
+        """Seconds per call of the fastest known schedule, including the rule's."""
         return min((s for s in (self.best, self.rule) if s is not None), default=None)
 
     @property
     def gigaflops(self) -> float | None:
-        """GFLOP/s of the fastest that is known."""
+        """GFLOP/s of the fastest known schedule."""
         return self.flops / self.seconds / 1e9 if self.seconds else None
 
     @property
     def roofline(self) -> float | None:
-        """The floor over the fastest known time: 1 is what the machine's limits allow."""
+        """The floor over the fastest known time: 1 is the most the machine's limits allow."""
         return self.floor / self.seconds if self.seconds and self.floor > 0 else None
 
     @property
     def to_gain(self) -> float:
-        """Seconds of an inference between the fastest known and the floor; 0 where unknown."""
+        """Seconds per inference between the fastest known time and the floor; 0 if unknown."""
         return 0.0 if self.seconds is None else self.calls * max(self.seconds - self.floor, 0.0)
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far a search is.
+    """The progress of a search.
 
-    `trials` counts all candidates, the `resumed` ones that an earlier run spent among them;
+    `trials` counts all candidates, including the `resumed` ones that an earlier run spent.
     `seconds` is what this run has spent, and `budget_seconds` what it may spend. A budget is None
-    where there is none of its kind. `current` names the task being tuned,
-    `phase` what is being done. `str()` is one line.
+    if it has no limit of its kind. `current` names the task being tuned, and `phase` the current
+    step. `str()` is one line.
     """
 
     tasks: Sequence[TaskStatus]
@@ -96,9 +98,9 @@ class Status:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the first budget is spent; None where nothing tells.
+        """Estimated seconds until the first budget is spent, or None if there is no basis for one.
 
-        A trial is taken to last as long as this run's have so far.
+        A trial is assumed to take as long as this run's average so far.
         """
         estimates = []
         done = self.trials - self.resumed
@@ -112,7 +114,7 @@ class Status:
 
     @property
     def spent(self) -> float | None:
-        """The part of the budget that is spent, 0 to 1, of the one nearer to its end."""
+        """The fraction of the budget spent, 0 to 1, for whichever budget is nearer its end."""
         parts = []
         if self.budget_trials is not None:
             parts.append(self.trials / self.budget_trials if self.budget_trials > 0 else 1.0)
@@ -122,12 +124,12 @@ class Status:
 
     @property
     def total(self) -> float | None:
-        """Seconds of these kernels in one inference now; None before each has a time."""
+        """Seconds of all these kernels in one inference now; None until each has a time."""
         return _sum([(task.calls, task.seconds) for task in self.tasks])
 
     @property
     def total_at_start(self) -> float | None:
-        """The same with our rules; None before each rule has been measured."""
+        """The same total with our rules; None until every rule has been measured."""
         return _sum([(task.calls, task.rule) for task in self.tasks])
 
     def __str__(self) -> str:
@@ -145,11 +147,11 @@ class Status:
 
     @property
     def headline(self) -> str:
-        """What is being done: "tuned: preparing", "tuned: 37 of 256 trials, 0:12, 1:20 left"."""
+        """The current step: "tuned: preparing", "tuned: 37 of 256 trials, 0:12, 1:20 left"."""
         return f"tuned: {self.describe() if self.phase == SEARCHING else self.phase}"
 
     def describe(self) -> str:
-        """Trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
+        """Return trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
         text = counted(self.trials, "trial")
         if self.budget_trials is not None:
             text = f"{self.trials:,} of {counted(self.budget_trials, 'trial')}"
@@ -159,22 +161,23 @@ class Status:
         return text if self.left is None else f"{text}, {clock(self.left)} left"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, for `from_json`."""
+        """Return JSON values for `from_json`."""
         tasks = [{**vars(task), "rejected": dict(task.rejected)} for task in self.tasks]
         return {**vars(self), "tasks": tasks}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Status:
-        """Raises ValueError where this is not what `to_json` gives."""
+        """Build a status from `to_json`'s values. Raises ValueError for anything else."""
         if not isinstance(value, Mapping) or not isinstance(value.get("tasks"), Sequence):
             raise ValueError(f"status: {value!r} is no object with a list of tasks")
         return _made(cls, {**value, "tasks": [_made(TaskStatus, task) for task in value["tasks"]]})
 
     def table(self, rows: int | None = None, width: int = 100) -> Table:
-        """All tasks, those that took most of an inference first, the current one marked.
+        """Return a table of the tasks, the most expensive first and the current one marked.
 
-        At most `rows` of them, the current one always among them, in `width` characters (80 at
-        least): what names may take is what the figures leave.
+        Tasks are ordered by their rule's time in one inference. The table has at most `rows` rows,
+        always including the current task, and is `width` characters wide (at least 80). Names get
+        the width that the figures leave.
         """
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -243,7 +246,7 @@ def _sum(terms: Sequence[tuple[int, float | None]]) -> float | None:
 
 
 def _made(kind: type[_T], value: Any) -> _T:
-    """A dataclass from its fields; ValueError naming the kind where they are not its own."""
+    """Build a dataclass from its fields; raise ValueError, naming the class, if they do not fit."""
     try:
         return kind(**value)
     except TypeError as error:
@@ -251,7 +254,7 @@ def _made(kind: type[_T], value: Any) -> _T:
 
 
 def summary(notes: Sequence[Mapping[str, Any]]) -> str:
-    """What came of a search in a line, from what the manifest says of each task under `tuning`."""
+    """Return one line about a search's results, from the manifest's `tuning` notes."""
     taken = [note for note in notes if note["chosen"] == "search"]
     tried = sum(note["trials"] for note in notes)
     rejected = sum(sum(note["rejected"].values()) for note in notes)
@@ -262,16 +265,16 @@ def summary(notes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time as 0:12, 1:20 or 1:02:03."""
+    """Format seconds as 0:12, 1:20 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def shortened(name: str, width: int) -> str:
-    """A function's name in at most `width` characters: its beginning, ".." and its end.
+    """Shorten a function's name to at most `width` characters: its beginning, ".." and its end.
 
-    "fused_", which most begin with, says least and goes first.
+    "fused_", which begins most names and says least, is dropped first.
     """
     if len(name) <= width:
         return name
@@ -283,7 +286,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def _distinct(names: Sequence[str], width: int) -> list[str]:
-    """The names shortened; those that would then read alike are numbered."""
+    """Return the shortened names; those that would become equal are numbered."""
     short = [shortened(name, width) for name in names]
     count, seen = Counter(short), Counter[str]()
     for number, name in enumerate(short):
@@ -299,7 +302,7 @@ def _microseconds(seconds: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits and no exponent."""
+    """Format a number with three significant digits and no exponent."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -1,4 +1,4 @@
-"""What a search knows of one of its functions."""
+"""The state of one function during a search; `search.Search` keeps one `Task` per function."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from needle_tvm.tune import budget
 from needle_tvm.tune.sources import Turn
 from needle_tvm.tune.status import TaskStatus
 
-RULE, SEARCH = "rule", "search"  # who proposed what is chosen
+RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
-_NEAR = 1.03  # times the rule's time: measurements minutes apart differ by that much
+_NEAR = 1.03  # factor on the rule's time: measurements minutes apart differ by that much
 
 
 @dataclass
 class Task:
-    """One function to be tuned. `gate` is the folder with what its results are compared
-    with, None where there is nothing to compare with; `turns` who proposes its candidates, None
-    before the first batch."""
+    """One function to be tuned.
+
+    `gate` is the folder with the reference results, or None if there are none. `turns` are the
+    sources of its candidates, None before the first batch.
+    """
 
     name: str
     calls: int
@@ -39,19 +41,19 @@ class Task:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:
-        """Take in what a right candidate took; None for one that did not run."""
+        """Take in the time of a correct candidate; None for one that did not run."""
         if seconds is not None:
             best = self.best_seconds
             self.best_seconds = seconds if best is None else min(best, seconds)
 
     def is_promising(self, seconds: float | None) -> bool:
-        """Whether a candidate that took so long may be faster than the rule."""
+        """Whether a candidate that took this long may be faster than the rule."""
         if self.rule_seconds is None or seconds is None:
             return seconds is not None
         return seconds <= _NEAR * self.rule_seconds
 
     def reason(self, worth_it: float) -> str:
-        """Why what is noted as chosen was; `worth_it` is the speedup that a candidate needs."""
+        """Say why the noted choice was made; `worth_it` is the speedup a candidate needs."""
         speedup = self.notes.get("speedup")
         if speedup is not None:
             how = f"{speedup:.3f} times as fast as the rule in alternating blocks"
@@ -66,7 +68,7 @@ class Task:
 
     @property
     def status(self) -> TaskStatus:
-        """What is shown of it."""
+        """The task's progress, for display."""
         return TaskStatus(
             self.name,
             self.calls,

@@ -1,7 +1,8 @@
-"""Compare the whole model as our rules schedule it with what a search made of it: which is faster.
+"""Time the whole model as our rules schedule it against the tuned one, and say which to keep.
 
-Kernels are chosen one by one, each timed alone, with its operands where the last call left them. In
-a model they push each other out of caches, so the sum is timed before it is kept.
+The search chooses kernels one by one. Each is timed alone, with its operands where the last call
+left them. In a model, kernels evict each other's data from caches, so the compiler times the whole
+before it keeps a search's results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RULES, TUNED = "rules", "tuned"
 
 _ROUNDS = 9
 _BLOCK_SECONDS = 0.05
-_IDLE_SECONDS = 0.05  # threads of the other one's pool have gone to sleep by then
+_IDLE_SECONDS = 0.05  # by then the threads of the other process's pool sleep
 
 
 def compare(
@@ -35,11 +36,11 @@ def compare(
     spec: TargetSpec,
     target: Target,
 ) -> dict[str, Any]:
-    """What scheduled modules of one model take, by the names RULES and TUNED, and which to keep.
+    """Time the scheduled modules of one model, named RULES and TUNED, and say which to keep.
 
     Each runs in a process of its own, in alternating blocks. `ratio` is the time of RULES over that
-    of TUNED, median and quartiles; TUNED is kept where the median is at least 1. Raises TimingError
-    where one of them does not run.
+    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1.
+    Raises TimingError if one of them does not run.
     """
     with scratch_folder("needle-whole-") as folder:
         contestants = []
@@ -66,7 +67,7 @@ def compare(
 
 
 def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
-    """What the timed process runs: an artifact on random inputs, each inference to its end."""
+    """Load an artifact for the timed process: one inference on random inputs, run to completion."""
     program = runtime.load(path, device=device)
     tensors = program.convert(program.random_inputs())
 

@@ -1,1 +1,1 @@
-"""Programs drawn at random, each computed by others and compared at every stage."""
+"""Random programs, compiled at every stage and compared with references."""

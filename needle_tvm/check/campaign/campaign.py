@@ -1,8 +1,8 @@
-"""A campaign of random programs: which are run, what is kept of them, and what they came to.
+"""Run a campaign of random programs, keep their results, and summarise them.
 
-Results are lines of JSON, one a program, in a file that another run goes on with. A result belongs
-to the sources of needle it was found with (`versions.source_digest`): those of others are kept and
-not counted.
+`python -m needle_tvm.check` runs it. Results are lines of JSON, one per program, in a file that
+another run continues. A result belongs to the needle sources it was found with
+(`versions.source_digest`): results of other sources are kept and not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from needle_tvm.check.campaign.judge import GRADIENT, KINDS, OPS, TORCH
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
-MOST_REFUSED = 0.02  # of the programs of a kind
+MOST_REFUSED = 0.02  # fraction of the programs of a kind
 
 LIMITS = Limits(seconds=300.0, memory=6 << 30)
 _AT_ONCE = 50  # programs of one kind before those of the next
@@ -37,11 +37,12 @@ _SERVICES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Which programs are run, and on how many processes.
+    """The programs to run, and the processes and time to run them with.
 
-    `shard` is (i, n), from 1 to n: each seed is in one of n shards. `seconds` is for all, after
-    which no program is begun; `shrink_seconds` for each failure, 0 for none. `stop`: at the first
-    failure. `services` are the processes' functions by kind.
+    `shard` is (i, n), from 1 to n: each seed is in one of n shards. `seconds` is the limit of the
+    whole run, after which no program is started; `shrink_seconds` the limit for shrinking each
+    failure, 0 for none. `stop` ends the run at the first failure. `services` are the processes'
+    functions by kind.
     """
 
     kinds: Sequence[str]
@@ -55,7 +56,7 @@ class Plan:
     services: dict[str, str] = field(default_factory=lambda: dict(_SERVICES))
 
     def programs(self) -> list[tuple[str, int]]:
-        """(kind, seed) of all in this shard, the kinds in turn."""
+        """Return (kind, seed) of all programs in this shard, alternating between the kinds."""
         number, shards = self.shard
         seeds = [seed for seed in self.seeds if seed % shards == number % shards]
         return [
@@ -67,9 +68,9 @@ class Plan:
 
 
 class Results:
-    """The lines of a file, of which those of these sources count. `path` None keeps no file.
+    """The results in a file; those of these sources count. With `path` None there is no file.
 
-    Another run may have been killed as it wrote: what is no line of ours is passed over.
+    Another run may have been killed while writing: lines that are not results are skipped.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -90,11 +91,11 @@ class Results:
         return program in self._found
 
     def of(self, programs: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
-        """The results there are of these programs."""
+        """Return the existing results of these programs."""
         return [self._found[each] for each in programs if each in self._found]
 
     def add(self, result: dict[str, Any]) -> None:
-        """Keep a result, in the file too, which has it when this returns."""
+        """Store a result; it is in the file when this returns."""
         result = {**result, "digest": self.digest}
         self._found[result["kind"], result["seed"]] = result
         if self.path is not None:
@@ -114,8 +115,8 @@ class Results:
 def run(plan: Plan, results: Results, say: Callable[[int, int, dict[str, Any]], None]) -> None:
     """Run the programs of a plan that have no result yet.
 
-    `say` is called with (done, of how many, result) after each. Failures are made small and written
-    as scripts beside the results.
+    `say` is called with (done, total, result) after each. Failures are shrunk and written as
+    scripts beside the results.
     """
     programs = plan.programs()
     left = [each for each in programs if each not in results]
@@ -150,17 +151,17 @@ def _outcomes(
 
 
 def answer(outcome: Outcome) -> dict[str, Any]:
-    """What a process said of a program; of one that did not answer, how that came about."""
+    """Return what a process answered for a program, or how it failed to answer."""
     if outcome.kind == OK:
         return {**outcome.value, "seconds": round(outcome.seconds, 2)}
-    # An error that the judge does not catch is a fault of the judge's.
+    # An error that the judge does not catch is the judge's own fault.
     verdict = outcome.kind if outcome.kind in FAILURES else FOREIGN
     seconds = round(outcome.seconds, 2)
     return {"verdict": verdict, "where": "process", "what": outcome.detail, "seconds": seconds}
 
 
 class _Pools:
-    """Processes by service, started when first asked for."""
+    """Processes by service, started when first used."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -174,11 +175,11 @@ class _Pools:
             pool.close()
 
     def all(self, kind: str) -> Workers:
-        """The processes for a campaign's programs."""
+        """Return the processes for a campaign's programs."""
         return self._pool(kind, self._plan.processes)
 
     def alone(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to one request, while the others may be at work."""
+        """Answer one request, while the other processes may be busy."""
         return answer(self._pool(request["kind"], 0).call(request))
 
     def _pool(self, kind: str, processes: int) -> Workers:
@@ -190,12 +191,12 @@ class _Pools:
         return self._made[service, processes]
 
 
-# What is said in the end
+# The final summary.
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the programs of one kind came to."""
+    """The verdicts on the programs of one kind."""
 
     kind: str
     counts: Counter[str]
@@ -207,17 +208,17 @@ class Summary:
 
     @property
     def refused(self) -> float:
-        """The share that was refused."""
+        """The fraction of programs that were refused."""
         return self.counts[REFUSED] / max(1, self.programs)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing failed, and little was refused."""
+        """Whether nothing failed and few programs were refused."""
         return self.refused <= MOST_REFUSED and not any(self.counts[name] for name in FAILURES)
 
 
 def summaries(results: Iterable[dict[str, Any]]) -> list[Summary]:
-    """One for each kind there is."""
+    """Return one summary for each kind with results."""
     by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for result in results:
         by_kind[result["kind"]].append(result)
@@ -229,7 +230,7 @@ def summaries(results: Iterable[dict[str, Any]]) -> list[Summary]:
 
 
 def reasons(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Why programs were refused, and how many each; numbers and names are left out."""
+    """Return the reasons for refusals, without numbers and names, each with its count."""
     refused = (result["what"] for result in results if result["verdict"] == REFUSED)
     return Counter(map(failures.normalised, refused)).most_common()
 

@@ -1,6 +1,6 @@
-"""Programs drawn at random over the whole registry of ops.
+"""Draw random programs from the whole registry of ops; `judge.serve` draws one per seed.
 
-An op of which nothing is known here is applied to what its own samples are made of.
+An op without a recipe or known attributes is applied to inputs like those of its own samples.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
 from needle_tvm.check.campaign.recipes import BUILDERS
 
 _NAMES = sorted(REGISTRY)
-# Steps drawn, of which about two thirds are needed. The time of a program is LLVM's, which grows
-# with its size, so that small programs find more in an hour.
+# Steps drawn, of which about two thirds are needed. Most of a program's time is LLVM's, which grows
+# with its size, so small programs find more in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
 _KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 
 
 def draw(seed: int, gradient: bool = False) -> Program:
-    """The program of a seed, of 5 to 60 steps; with gradients taken inside, of 5 to 30."""
+    """Draw the program of a seed, of 5 to 60 steps, or of 5 to 30 if it takes gradients."""
     rng = random.Random(f"{seed} {gradient}")
     d = Drawer(rng, gradient)
     wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
-    if gradient:  # which make about twice as many ops again
+    if gradient:  # gradients make about twice as many ops again
         wanted = max(_LENGTHS[0], wanted // 2)
     for _ in range(rng.randint(1, 3)):
         d.leaf(d.shape(), kind=INPUT)
@@ -49,7 +49,7 @@ def draw(seed: int, gradient: bool = False) -> Program:
 
 
 def _propose(d: Drawer) -> None:
-    """One op, an indexing, a line with Python numbers, or a few layers; or nothing."""
+    """Try one op, an indexing, a line with Python numbers, or a few layers; may add nothing."""
     kind = d.rng.choices(["op", "getitem", "python", "layers"], [62, 12, 10, 16])[0]
     if kind == "op":
         _op(d, REGISTRY[d.rng.choice(_NAMES)])
@@ -75,7 +75,7 @@ def _op(d: Drawer, cls: type[Op]) -> None:
 
 
 def generic(d: Drawer, cls: type[Op]) -> bool:
-    """Operands that broadcast, attributes by their names."""
+    """Apply an op to operands that broadcast, with attributes drawn by their names."""
     assert cls.arity is not None
     low, high = _domain(cls)
     first = d.pick() or d.leaf(d.shape())
@@ -92,8 +92,10 @@ def generic(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
-    """Arguments of an op's class for a first operand of that shape; None where one is of a
-    name that is not known here."""
+    """Return the arguments of an op's class for a first operand of that shape.
+
+    Returns None if an attribute's name is unknown.
+    """
     found = []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         drawn = _ATTRIBUTES.get(field.name)
@@ -104,7 +106,7 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
-    """One of the op's own samples: its attributes, on leaves of its shapes."""
+    """Apply an op as one of its own samples does: the same attributes, leaves of its shapes."""
     sample = d.rng.choice(list(cls.samples))
     dtype = d.dtype()
     texts: list[str] = []
@@ -128,7 +130,7 @@ def _by_sample(d: Drawer, cls: type[Op]) -> None:
 
 
 def _python(d: Drawer) -> None:
-    """Operators as people write them."""
+    """Add a line of operators as users write them."""
     a = d.pick() or d.leaf(d.shape())
     scalar = d.rng.choice(_SCALARS)
     text = d.rng.choice(_LINES).replace("S", scalar)
@@ -147,7 +149,7 @@ _LINES = (
 
 
 def _domain(cls: type[Op]) -> tuple[float, float]:
-    """The range of an op's first operand, by its samples."""
+    """Return the range of an op's first operand, according to its samples."""
     for sample in cls.samples:
         if sample.inputs and isinstance(sample.inputs[0], Arg):
             return sample.inputs[0].low, sample.inputs[0].high
@@ -155,8 +157,7 @@ def _domain(cls: type[Op]) -> tuple[float, float]:
 
 
 def _with_gradient(program: Program) -> Program:
-    """Gradients for the leaves that one reaches, with the program returned as it is where none
-    does."""
+    """Add gradients for the leaves that a gradient reaches; if there are none, change nothing."""
     floats = [
         i
         for i, leaf in enumerate(program.leaves)

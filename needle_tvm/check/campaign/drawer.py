@@ -1,8 +1,9 @@
-"""A random program in the making: its values, its steps, and what a next step can be given.
+"""A random program under construction: its values, its steps, and operands for the next step.
 
-Values are computed on the way, so that what an op refuses, or what leaves the range of numbers, is
-drawn again: as in NNSmith (Liu et al., "NNSmith: Generating Diverse and Valid Test Cases for Deep
-Learning Compilers", ASPLOS 2023), whose solver an eager framework makes needless.
+`draw`, `layers` and `recipes` add steps to it. Values are computed along the way, so a step that an
+op refuses, or whose result leaves the range of numbers, is drawn again, as in NNSmith (Liu et al.,
+"NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023); an
+eager framework makes its solver unnecessary.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from needle_tvm.frontend.bounds import widened
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
 _MOST_ELEMENTS = 1 << 13
-# Of the few programs whose rows and sums are too long for what rules do with most.
+# For the few programs with rows and sums longer than those that most rules are chosen for.
 _LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
 _MOST_OF_LARGE = 1 << 18
 _MOST_RANK = 5
@@ -36,7 +37,7 @@ REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError,
 
 @dataclasses.dataclass
 class Made:
-    """A value so far: of leaf number `leaf`, or of the steps."""
+    """A value of the program, made by a leaf or, if `leaf` is None, by a step."""
 
     tensor: Any
     leaf: Leaf | None = None
@@ -51,7 +52,7 @@ class Made:
 
 
 class Unfit(Exception):
-    """A line that cannot be computed, or whose result leaves the range of numbers."""
+    """A line cannot be computed, or its result leaves the range of numbers."""
 
 
 class Drawer:
@@ -74,7 +75,7 @@ class Drawer:
         self._most = _MOST_OF_LARGE if is_large else _MOST_ELEMENTS
 
     def needed_program(self) -> Program:
-        """What was drawn, but for what no output needs."""
+        """Return the program drawn, without whatever no output needs."""
         rng = self.rng
         made = [value for _, _, results in self.steps for value in results]
         sinks = [value for value in made if id(value) not in self._used]
@@ -87,7 +88,7 @@ class Drawer:
         steps = [step for step in self.steps if any(id(value) in needed for value in step[2])]
         leaves = [v for v in self.values if v.leaf and (id(v) in needed or rng.random() < 0.02)]
         if not any(v.leaf and v.leaf.kind == INPUT for v in leaves):
-            leaves.insert(0, self.values[0])  # what a model is called with, if only to be ignored
+            leaves.insert(0, self.values[0])  # a model needs an input, if only to ignore it
         numbers = {id(v): i for i, v in enumerate(leaves)}
         for _, _, results in steps:
             for value in results:
@@ -111,7 +112,7 @@ class Drawer:
     # Leaves and steps
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
-        """Extents that fit into memory, with 1, primes and, in some programs, 0 among them."""
+        """Draw a shape that fits in memory; extents include 1, primes and, in some programs, 0."""
         rank = self.rng.choices(range(_MOST_RANK), [4, 20, 34, 26, 16])[0] if rank is None else rank
         shape: list[int] = []
         for _ in range(rank):
@@ -137,13 +138,13 @@ class Drawer:
         high: float = 2.0,
         kind: str | None = None,
     ) -> Made:
-        """A new input, parameter or constant."""
+        """Add a new input, parameter or constant."""
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
         dtype = dtype or self.dtype()
-        if not is_floating(dtype) and round(low) == round(high):  # a weight's
+        if not is_floating(dtype) and round(low) == round(high):  # a weight's range
             low, high = -2.0, 3.0
         special = self._special and self.rng.random() < 0.5
-        special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # no index
+        special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # not an index
         leaf = Leaf(kind, tuple(shape), dtype, self.rng.randrange(1000), low, high, special)
         array = eval(leaf.expression(), {"np": np})
         made = Made(ndl.Tensor(array, device=ndl.cpu_numpy(), requires_grad=False), leaf)
@@ -151,7 +152,7 @@ class Drawer:
         return made
 
     def add(self, text: str, *operands: Made, results: int = 1) -> list[Made] | None:
-        """A step, if it can be computed and its results stay within range; what it makes."""
+        """Add a step and return its results, or None if it fails or they are out of range."""
         code = text.format(*(f"v[{i}]" for i in range(len(operands))))
         tensors = [operand.tensor for operand in operands]
 
@@ -177,14 +178,14 @@ class Drawer:
         return made
 
     def one(self, text: str, *operands: Made) -> Made:
-        """A step of one result; `Unfit` where there is none."""
+        """Add a step with one result and return it. Raises Unfit if `add` refuses it."""
         made = self.add(text, *operands)
         if made is None:
             raise Unfit
         return made[0]
 
     def _fits(self, graph: Graph) -> bool:
-        """Whether nothing in it is too large: products of two large ones can be."""
+        """Whether no value in the graph is too large, as the matmul of two large ones may be."""
         specs = [spec for node in topological_order(graph.outputs) for spec in node.specs]
         return all(math.prod(spec.shape) <= 4 * self._most for spec in specs)
 
@@ -201,7 +202,7 @@ class Drawer:
         return bool(np.abs(values.astype(np.float64)).max(where=finite, initial=0.0) <= largest)
 
     def pick(self, accept: Callable[[Made], bool] = lambda value: True) -> Made | None:
-        """A value that is there already: rather one that nobody has read yet."""
+        """Return an existing value, preferably one that no step has read yet."""
         fitting = [value for value in self.values if accept(value)]
         fresh = [value for value in fitting if id(value) not in self._used]
         if fresh and self.rng.random() < 0.6:
@@ -209,7 +210,7 @@ class Drawer:
         return self.rng.choice(fitting) if fitting else None
 
     def floating(self, least_rank: int = 0) -> Made:
-        """A floating-point value of so many axes or more."""
+        """Return a floating-point value of at least this rank."""
         found = self.pick(lambda v: is_floating(v.dtype) and len(v.shape) >= least_rank)
         if found is None:
             rank = self.rng.randint(max(1, least_rank), 4)
@@ -217,7 +218,7 @@ class Drawer:
         return found
 
     def like(self, value: Made, dtype: str | None = None) -> Made:
-        """A value that broadcasts against another: one that is there, or a leaf."""
+        """Return a value that broadcasts against another: an existing one, or a leaf."""
         shape = value.shape
         if self.rng.random() < 0.6:
             found = self.pick(
@@ -235,7 +236,7 @@ class Drawer:
         return self.add(text, *operands, results=results) is not None
 
     def within(self, value: Made, low: float, high: float) -> Made | None:
-        """A value moved into [low, high), in two steps; itself where it lies there."""
+        """Return a value moved into [low, high) by a step, or itself if it already lies there."""
         array = widened(value.tensor.numpy())
         if array.size and low <= array.min() and array.max() < high:
             return value
@@ -248,7 +249,7 @@ class Drawer:
         return self.rng.randrange(-len(shape), len(shape)) if shape else 0
 
     def axes(self, shape: tuple[int, ...]) -> str:
-        """None, one axis, or several in any order, counted from either end."""
+        """Draw None, one axis, or several in any order, counted from either end."""
         if self.rng.random() < 0.2 or not shape:
             return "None"
         if self.rng.random() < 0.4:
@@ -257,7 +258,7 @@ class Drawer:
         return str(tuple(a - len(shape) if self.rng.random() < 0.4 else a for a in chosen))
 
     def slice(self, extent: int) -> str:
-        """One as Python writes it: any part, any step but 0."""
+        """Draw a slice in Python's notation: any part, any step except 0."""
         rng = self.rng
         ends = [
             "" if rng.random() < 0.4 else str(rng.randint(-extent - 1, extent + 1)) for _ in "ab"
@@ -266,7 +267,7 @@ class Drawer:
         return ":".join(ends) + step
 
     def key(self, shape: tuple[int, ...]) -> str:
-        """An index as NumPy takes it."""
+        """Draw an index in NumPy's notation."""
         rng, parts = self.rng, []
         for extent in shape[: rng.randint(1, len(shape))]:
             kind = rng.choices(["slice", "int", "list", "ellipsis", "all"], [40, 25, 10, 5, 20])[0]

@@ -1,4 +1,7 @@
-"""What is kept of a program that fails: a script that shows it by itself, made short."""
+"""Record a failing program: a short script that reproduces the failure by itself.
+
+`campaign.run` calls `write`.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,10 @@ _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 def write(
     folder: Path, result: Mapping[str, Any], judge: Judge, seconds: float, limit: float
 ) -> Path:
-    """The script of a failure, made small by asking `judge` for about so many seconds.
+    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds.
 
-    `result` may have its `program`; one whose process died has none. `limit` is how long a program
-    may take.
+    `result` may have its `program`; a result whose process died has none. `limit` is how long a
+    program may take.
     """
     kind, verdict = result["kind"], result["verdict"]
     text = _HEAD.format(**{**result, "what": one_line(str(result["what"]))})
@@ -74,7 +77,7 @@ def write(
 def _small(
     program: Program, result: Mapping[str, Any], judge: Judge, seconds: float
 ) -> tuple[Program, Sequence[Variant]]:
-    """The program made small, and where it is to be compiled to fail."""
+    """Return the shrunk program, and the variants at which it fails."""
     variants = [variant for variant in VARIANTS if place(*variant) == result["where"]]
     if not variants and result["where"] in ("eager", "trace"):
         return program, ()
@@ -83,12 +86,12 @@ def _small(
         request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
         return _alike(judge(request), result)
 
-    # One whose process died does not say where: first alone, at each.
+    # If the process died, the place is unknown: try the original program at each variant.
     tried = [variants] if variants else [[variant] for variant in VARIANTS]
     found = next((at for at in tried if fails(program, at)), None)
     if found is None:
         return program, VARIANTS
-    end = time.monotonic() + seconds  # from when the process has started
+    end = time.monotonic() + seconds  # counted from when the process has started
     return shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
 
 
@@ -100,13 +103,15 @@ def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
 
 
 def _kinds(what: str) -> list[str]:
-    """The errors, passes and rules that a message names; functions have other names in a smaller
-    program."""
+    """Return the errors, passes and rules that a message names.
+
+    Names of functions are left out, because they differ in a smaller program.
+    """
     return re.findall(r"\w+Error\b|(?:pass|rule) '\w+'", what)
 
 
 def normalised(what: str) -> str:
-    """What is said of a program without what is its own: numbers, names and what is quoted."""
+    """Return the text of a verdict without numbers, names and quotations."""
     what = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", one_line(what))
     what = re.sub(r"\b\w*\d\w*(\.\d+)?", "N", what)
     what = re.sub(r"[\[(](?:-?N,? ?)+[\])]|\(\)", "(N)", what)

@@ -1,7 +1,7 @@
-"""Arrays beside pages that nobody may touch.
+"""Arrays next to inaccessible pages, which the judges pass to compiled code.
 
 A kernel that reads past an array and drops what it read computes the right numbers, until the array
-ends where its process's memory does. Beside such a page the process dies at once.
+ends at the end of its process's memory. Next to such a page the process dies at once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from needle_tvm.runtime.memory import ALIGNMENT
 
 
 def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
-    """The same values in memory that ends at such a page, but for what alignment leaves between
-    them, or that begins behind one."""
+    """Copy an array into memory that ends at an inaccessible page, or begins behind one.
+
+    Alignment may leave a few bytes between the array's end and the page.
+    """
     page = mmap.PAGESIZE
     inside = max(1, -(-array.nbytes // page)) * page
     region = mmap.mmap(-1, page + inside + page)

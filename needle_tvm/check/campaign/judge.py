@@ -1,4 +1,4 @@
-"""One program at every stage, on one and two threads: the service of the campaign's processes."""
+"""Judge one program at every stage, on one and two threads: the campaign processes' service."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from needle_tvm.frontend.bounds import Evaluation
 OPS, GRADIENT, TORCH = "ops", "gradient", "torch"
 KINDS = (OPS, GRADIENT, TORCH)
 
-Variant = tuple[str, int]  # a stage, and threads
+Variant = tuple[str, int]  # stage and number of threads
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a program of needle's.
+    """Return the verdict on one of needle's own programs.
 
-    `request` has its `kind` and `seed`, or the program itself as `program`; `variants`, pairs of a
-    stage and threads, stand in for all there are. The answer has the `verdict`, in what `where` (a
-    stage and its threads, "eager" or "trace") and `what` it is, and the `program`, its `ops` by
-    name and the number of its `steps`.
+    `request` has its `kind` and `seed`, or the program itself as `program`. `variants`, pairs of a
+    stage and a number of threads, replaces the default VARIANTS. The answer has the `verdict`,
+    `where` it was reached (a stage and its threads, "eager" or "trace"), `what` is wrong, the
+    `program`, its `ops` by name and the number of its `steps`.
     """
     if "program" in request:
         program = Program.from_json(request["program"])
@@ -62,14 +62,14 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def op_names(expression: str) -> list[str]:
-    """What a step is counted as: the ops it names, or the expression where it names none."""
+    """Return the names a step is counted under: its ops, or the expression if it names none."""
     return re.findall(r"ops\.(\w+)", expression) or [expression]
 
 
 def judged(
     load: Callable[[], tuple[Any, Sequence[Any]]], variants: Sequence[Variant] = VARIANTS
 ) -> tuple[str, str, str]:
-    """Where, the verdict and what is said of a model and its inputs, which `load` makes anew.
+    """Return (where, verdict, text) for a model and its inputs, which `load` makes anew.
 
     Nothing that is compiled stays in the cache.
     """
@@ -98,7 +98,7 @@ def judged(
                     return where, WRONG, "an input was written to"
     except Failure as failure:
         return raised(failure.where, failure.error)
-    except Exception as error:  # whatever is raised is what is reported
+    except Exception as error:  # any exception is reported
         return raised(where, error)
     return "", RIGHT, ""
 
@@ -106,26 +106,28 @@ def judged(
 def rerun(
     load: Callable[[], tuple[Any, Sequence[Any]]], variants: Sequence[Variant] = VARIANTS
 ) -> int:
-    """What a failing program's script ends with: says what is wrong; 1 as long as something is."""
+    """End a failing program's script: print what is wrong; return 1 while anything is."""
     return told(*judged(load, variants))
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """The same of a request to `serve`."""
+    """Like `rerun`, for a request to `serve`."""
     answer = serve(request)
     return told(answer["where"], answer["verdict"], answer["what"])
 
 
 def told(where: str, verdict: str, what: str) -> int:
-    """Says what a verdict is; 1 where something is wrong."""
+    """Print a verdict; return 1 if something is wrong."""
     sys.stdout.write(f"{verdict}{f' at {where}: {what}' if what else ''}\n")
     return int(verdict not in (RIGHT, REFUSED))
 
 
 @contextmanager
 def own_cache() -> Iterator[None]:
-    """A cache of compiled models that ends with the program, and no warnings, of which random
-    programs have many, but for those that are failures."""
+    """Use a temporary cache of compiled models, and silence all warnings except failures.
+
+    Random programs cause many warnings. A ScheduleWarning is a failure, and is raised as an error.
+    """
     with TemporaryDirectory(prefix="needle-check-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", ScheduleWarning)
@@ -142,8 +144,11 @@ def own_cache() -> Iterator[None]:
 def _compiled(
     model: Any, tensors: list[Any], variants: Sequence[Variant]
 ) -> Iterator[tuple[str, int, list[list[Any]]]]:
-    """Stage, threads, and the results of four calls. All but the first find memory used; the second
-    is with views, the others are with inputs that end or begin beside a page of no access."""
+    """Yield stage, threads, and the results of four calls.
+
+    All calls but the first find used memory. The second passes strided views, the others inputs
+    that end or begin next to an inaccessible page.
+    """
     calls = [tensors, [_strided(tensor) for tensor in tensors]]
     calls += [[_fenced(tensor, at_end) for tensor in tensors] for at_end in (True, False)]
     for stage, threads in variants:
@@ -157,13 +162,13 @@ def _compiled(
 
 
 def _strided(tensor: Any) -> Any:
-    """The same values, not side by side in memory."""
+    """Return the same values, not adjacent in memory."""
     with ndl.no_grad():
         return ndl.ops.stack([tensor, tensor], -1)[..., 0]
 
 
 def _fenced(tensor: Any, at_end: bool) -> Any:
-    if tensor.dtype == "bfloat16":  # which NumPy's DLPack does not have
+    if tensor.dtype == "bfloat16":  # NumPy's DLPack does not support it
         return tensor
     return ndl.from_dlpack(fenced(tensor.numpy(), at_end))
 

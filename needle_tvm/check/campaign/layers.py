@@ -1,5 +1,8 @@
-"""Layers and lines as people write them, which a random program applies whole: what graph passes
-look for, and what they must not take for it."""
+"""Layers and lines as users write them, which a random program applies as a whole.
+
+They contain the patterns that graph passes look for, and similar ones that passes must not mistake
+for them. `draw` picks from `LAYERS`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _POINTWISE = (
 
 
 def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made:
-    """act(x @ w + b); on a bias of shape (features,) or (1, features), or none."""
+    """Add act(x @ w + b), with a bias of shape (features,) or (1, features), or none."""
     w = d.leaf([x.shape[-1], features], x.dtype, -0.7, 0.7, "parameter")
     x = d.one("{0} @ {1}", x, w)
     if d.rng.random() < 0.8:
@@ -33,7 +36,7 @@ def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made:
 
 
 def _rows(d: Drawer, rank: int | None = None) -> Made:
-    """A floating-point tensor of so many axes, none empty: one that is there, or an input."""
+    """Return a floating-point tensor of that rank without empty axes: an existing or a new one."""
     rank = rank or d.rng.choice([2, 2, 3])
     found = d.pick(lambda v: is_floating(v.dtype) and len(v.shape) == rank and 0 not in v.shape)
     if found is not None and d.rng.random() < 0.6:
@@ -42,7 +45,7 @@ def _rows(d: Drawer, rank: int | None = None) -> Made:
     return d.leaf([d.rng.choice(c) for c in choices[-rank:]], d.float_dtype(), kind="input")
 
 
-# Networks
+# Networks.
 
 
 def mlp(d: Drawer) -> None:
@@ -53,7 +56,10 @@ def mlp(d: Drawer) -> None:
 
 
 def attention(d: Drawer) -> None:
-    """softmax(q k^T / s + mask) v of one or several heads, on products of one tensor or not."""
+    """Add softmax(q k^T / s + mask) v with one or several heads.
+
+    Queries, keys and values are projections of one tensor, or of its three layer norms.
+    """
     rng = d.rng
     batch, heads, length, width = (
         rng.choice(c) for c in ([1, 2, 3], [1, 2, 4], [1, 3, 10, 17], [4, 8, 16])
@@ -84,7 +90,7 @@ def _normed(d: Drawer, x: Made) -> Made:
 
 
 def _rotated(d: Drawer, x: Made) -> Made:
-    """Rotary position embedding of the last axis (Su et al., "RoFormer", 2021)."""
+    """Add a rotary position embedding of the last axis (Su et al., "RoFormer", 2021)."""
     half = x.shape[-1] // 2
     sin, cos = (d.leaf(x.shape[-2:], x.dtype, -1, 1, "constant") for _ in "sc")
     turned = d.one(f"ops.concat([-{{0}}[..., {half}:], {{0}}[..., :{half}]], -1)", x)
@@ -92,8 +98,11 @@ def _rotated(d: Drawer, x: Made) -> Made:
 
 
 def convolutions(d: Drawer) -> None:
-    """Convolution, normalisation in evaluation or by statistics, activation; then a residual, a
-    gate for each channel, or a head. On (N, H, W, C), or on (N, C, H, W) as `needle.nn` has it."""
+    """Add convolutions with normalisation and activation.
+
+    Normalisation is batch norm in evaluation, or scale and shift. A residual, a channel gate or a
+    head may follow. The layout is (N, H, W, C), or (N, C, H, W) as in `needle.nn`.
+    """
     x, rng = image(d), d.rng
     turned = rng.random() < 0.5
     axis, rest = (1, "(2, 3)") if turned else (3, "(1, 2)")
@@ -137,7 +146,7 @@ def convolutions(d: Drawer) -> None:
 
 
 def wide_convolution(d: Drawer) -> None:
-    """3x3, of enough channels that Winograd's filtering pays."""
+    """Add a 3x3 convolution with enough channels for Winograd's filtering to pay off."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), "float32"])
     batch, h, w, channels = (
         rng.choice(c) for c in ([1, 1, 2], [4, 7, 8, 12], [4, 5, 8, 12], [32, 48, 48, 64])
@@ -151,14 +160,14 @@ def wide_convolution(d: Drawer) -> None:
 
 
 def upsampling(d: Drawer) -> None:
-    """A transposed convolution of a small image, and its bias."""
+    """Add a transposed convolution of a small image, and its bias."""
     rng, dtype = d.rng, d.float_dtype()
     sides, kernel = ([rng.choice([1, 1, 2, 3, 5]) for _ in "hw"] for _ in "sk")
     stride, padding = (
         [rng.choice([1, 2, 2, 3]) for _ in "hw"],
         [rng.randint(0, k // 2) for k in kernel],
     )
-    # Of sizes whose convolution has as many positions as the image: as many as there are strides.
+    # Sizes whose convolution has as many positions as the image: as many as there are strides.
     size = tuple(
         max(1, (n - 1) * s + k - 2 * p + rng.randrange(s))
         for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
@@ -173,7 +182,7 @@ def upsampling(d: Drawer) -> None:
 
 
 def products(d: Drawer) -> None:
-    """By weights of any rank, whose leading axes broadcast against those of the rows."""
+    """Add a matmul by weights of any rank, whose leading axes broadcast against the rows'."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
     lead, terms = (
         [rng.choice([1, 2, 3]) for _ in range(rng.randint(0, 2))],
@@ -184,7 +193,7 @@ def products(d: Drawer) -> None:
     batch = rng.choice([batch, batch[1:], [rng.choice([1, 2]), *batch], [1] * len(lead)])
     w = d.leaf([*batch, terms, rng.choice([1, 3, 16, 17])], dtype, -1, 1, "parameter")
     x = d.one("{0} @ {1}", x, w)
-    if rng.random() < 0.4:  # of more axes than the product, too
+    if rng.random() < 0.4:  # also of higher rank than the result
         shape = [1] * rng.randint(0, len(x.shape) + 1) + [rng.choice([1, x.shape[-1]])]
         scale = d.leaf(shape, dtype, 0.5, 1.5, "parameter")
         x = d.one(
@@ -195,7 +204,7 @@ def products(d: Drawer) -> None:
 
 
 def recurrence(d: Drawer) -> None:
-    """An LSTM's sequence on a projected input, and what is read of it."""
+    """Add an LSTM's sequence on a projected input, and a read of its result."""
     rng, dtype = d.rng, d.float_dtype()
     steps, batch, width, hidden = (
         rng.choice(c) for c in ([1, 4, 6], [1, 2, 4], [3, 8], [4, 7, 16])
@@ -210,7 +219,7 @@ def recurrence(d: Drawer) -> None:
 
 
 def cells(d: Drawer) -> None:
-    """A recurrence by hand: a product of each step and of the state before it, gated or not."""
+    """Add a hand-written recurrence: matmuls of each step and the previous state, maybe gated."""
     x, rng = _rows(d, 3), d.rng
     by_batch, hidden = rng.random() < 0.5, rng.choice([1, 3, 4, 16])
     steps, batch = (x.shape[1], x.shape[0]) if by_batch else x.shape[:2]
@@ -231,7 +240,7 @@ def cells(d: Drawer) -> None:
 
 
 def loss(d: Drawer) -> None:
-    """Of the last axis: cross entropy with classes, or with numbers of the same shape."""
+    """Add a loss over the last axis: cross entropy, or against values of the same shape."""
     x, rng = d.floating(2), d.rng
     if x.shape[-1] == 0:
         return
@@ -252,11 +261,11 @@ def loss(d: Drawer) -> None:
     d.one(text, x, y)
 
 
-# Views of one tensor, side by side
+# Views of one tensor, combined with each other.
 
 
 def _view(d: Drawer, x: Made) -> str:
-    """Units put in, axes cut in two, another order, a part, or the tensor itself."""
+    """Return a view: unit axes inserted, an axis split, permuted, sliced, or the tensor itself."""
     rng, shape = d.rng, x.shape
     kind = rng.choice(["units", "units", "units", "reshape", "permute", "slice", "same"])
     if kind == "units":
@@ -287,13 +296,13 @@ def _cut(d: Drawer, n: int) -> list[int]:
 
 
 def views(d: Drawer) -> None:
-    """Views of one tensor or two, combined among each other and with leaves."""
+    """Add views of one tensor or two, combined with each other and with leaves."""
     rng, first = d.rng, d.floating(1)
     x = first
     for _ in range(rng.randint(1, 3)):
         one = d.one(_view(d, x), x)
         other = d.one(_view(d, first), first) if rng.random() < 0.7 else d.like(one)
-        if rng.random() < 0.2:  # of more axes than the view
+        if rng.random() < 0.2:  # of higher rank than the view
             other = d.leaf([1] * len(one.shape) + [one.shape[-1] if one.shape else 1], one.dtype)
         pair = (one, other) if rng.random() < 0.5 else (other, one)
         made = d.add(rng.choice(_POINTWISE), *pair)
@@ -304,7 +313,7 @@ def views(d: Drawer) -> None:
 
 
 def pairs(d: Drawer) -> None:
-    """Something of every row with every other row, or with rows of another tensor."""
+    """Combine every row with every other row, or with the rows of another tensor."""
     x, rng = _rows(d), d.rng
     other = x if rng.random() < 0.6 else d.leaf(x.shape, x.dtype)
     *lead, n, terms = x.shape
@@ -320,7 +329,7 @@ def pairs(d: Drawer) -> None:
         d.one(f"ops.{last.replace('sum', 'summation')}({{0}}, {rng.choice([-1, -2])})", between)
 
 
-# Reductions whose result meets what was reduced
+# Reductions whose result is combined with the reduced tensor.
 
 
 def _axes(d: Drawer, x: Made) -> str:
@@ -328,10 +337,10 @@ def _axes(d: Drawer, x: Made) -> str:
 
 
 def standardised(d: Drawer) -> None:
-    """A norm by hand over any axes, scaled and shifted."""
+    """Add a hand-written norm over any axes, scaled and shifted."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     axes = _axes(d, x)
-    if rng.random() < 0.3:  # of the square root of the mean of squares
+    if rng.random() < 0.3:  # root mean square
         x = d.one(f"{{0}} * ops.rsqrt(ops.mean({{0}} * {{0}}, {axes}, True) + 1e-3)", x)
     else:
         centred = d.one(f"{{0}} - ops.mean({{0}}, {axes}, True)", x)
@@ -344,7 +353,7 @@ def standardised(d: Drawer) -> None:
 
 
 def weighed(d: Drawer) -> None:
-    """Softmax by hand over any axes, and a sum by its weights; of places that count, or of all."""
+    """Add a hand-written softmax over any axes, masked or not, and a sum weighted by it."""
     x, rng = _rows(d), d.rng
     axes = _axes(d, x)
     e = d.one(f"ops.exp({{0}} - ops.max({{0}}, {axes}, True))", x)
@@ -358,7 +367,7 @@ def weighed(d: Drawer) -> None:
 
 
 def similarity(d: Drawer) -> None:
-    """Products of rows of length 1 with each other."""
+    """Add matmuls of rows of length 1 with each other."""
     x = _rows(d)
     rows = d.one("{0} / ops.sqrt(({0} * {0}).sum(-1, True) + 1e-3)", x)
     products = d.one("{0} @ ops.transpose({0})", rows)
@@ -366,11 +375,11 @@ def similarity(d: Drawer) -> None:
         d.one("ops.softmax({0} * 5)", products)
 
 
-# Parts of a tensor, beside each other
+# Parts of a tensor, combined with each other.
 
 
 def shifted(d: Drawer) -> None:
-    """A tensor and its neighbours along an axis: differences, sums in a window, turned around."""
+    """Combine a tensor with its neighbours along an axis: differences, window sums, rotations."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     axis = rng.randrange(len(x.shape))
     n, before = x.shape[axis], ":, " * axis
@@ -386,7 +395,7 @@ def shifted(d: Drawer) -> None:
 
 
 def gated(d: Drawer) -> None:
-    """One part of the last axis times another."""
+    """Multiply one part of the last axis by another."""
     x, rng = _rows(d), d.rng
     x = _linear(d, x, rng.choice([2, 6, 8, 16, 34]))
     half = x.shape[-1] // 2
@@ -396,7 +405,7 @@ def gated(d: Drawer) -> None:
 
 
 def experts(d: Drawer) -> None:
-    """A few products of one input, weighed by what the input says."""
+    """Add a few linear layers of one input, weighted by a gate that reads the same input."""
     x, rng = _rows(d, 2), d.rng
     many, width = rng.choice([2, 3]), rng.choice([1, 4, 16])
     weights = d.one("ops.softmax({0})", _linear(d, x, many))
@@ -406,7 +415,7 @@ def experts(d: Drawer) -> None:
 
 
 def patches(d: Drawer) -> None:
-    """An image by blocks: pooled, repeated, or as rows of a product."""
+    """Split an image into blocks: pooled, repeated, or as rows of a matmul."""
     x, rng = image(d), d.rng
     batch, channels, h, w = x.shape
     i, j = (rng.choice([f for f in range(1, 5) if n % f == 0]) for n in (h, w))
@@ -428,7 +437,7 @@ def patches(d: Drawer) -> None:
 
 
 def looked_up(d: Drawer) -> None:
-    """Rows of a table with positions beside them, and the mean of those that count."""
+    """Look up rows of a table, add positions, and take the mean of the unmasked ones."""
     rng = d.rng
     many, width, shape = rng.choice([1, 5, 20]), rng.choice([1, 4, 8]), rng.choice([[3], [2, 4]])
     table = d.leaf([many, width], d.float_dtype(), kind="parameter")
@@ -440,7 +449,7 @@ def looked_up(d: Drawer) -> None:
 
 
 def step(d: Drawer) -> None:
-    """Of an optimiser: a moment, and a parameter moved by it."""
+    """Add an optimiser's step: a moment, and a parameter updated by it."""
     p = d.leaf(d.shape(), d.float_dtype(), kind="parameter")
     g, m = (d.like(p, p.dtype) for _ in "gm")
     moment = d.one("0.9 * {0} + 0.1 * {1}", m, g)

@@ -1,6 +1,6 @@
-"""Programs as data: leaves, steps and outputs, and the Python text that runs them.
+"""Programs as data: leaves, steps and outputs, and the Python source that runs them.
 
-The text is what is run, so what is shown of a failure is what failed.
+The source is what is executed, so a failure's script is exactly what failed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from needle.ops._keys import Range
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array the program begins with, drawn by `seed`: numbers uniformly from [low, high), with
-    `special` ones among them; booleans evenly."""
+    """An array the program starts with, drawn by `seed`.
+
+    Numbers are uniform in [low, high), with some `special` values if asked for; booleans are even.
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -37,7 +39,7 @@ class Leaf:
     special: bool = False
 
     def expression(self) -> str:
-        """NumPy's for the array."""
+        """Return the NumPy expression that makes the array."""
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"({rng}.random({self.shape}) < 0.5)"
@@ -59,8 +61,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Step:
-    """`results` values by an expression, with {0}, {1} ... in place of its operands: numbers of
-    values, of which the leaves are the first."""
+    """An expression that makes `results` values.
+
+    {0}, {1} ... stand for its operands, which are numbers of values; the leaves have the first.
+    """
 
     expression: str
     operands: tuple[int, ...]
@@ -69,10 +73,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Leaves, then steps, each of which makes the next values; which of them are returned.
+    """Leaves, then steps, each of which makes the next values; then the values returned.
 
-    `gradient` leaves: what is returned besides are the gradients of the sum of all returned values
-    of floating-point dtypes, with respect to these.
+    With `gradient`, the gradients with respect to those leaves are returned too: those of the sum
+    of all returned floating-point values.
     """
 
     leaves: tuple[Leaf, ...]
@@ -96,7 +100,7 @@ class Program:
         )
 
     def source(self) -> str:
-        """A module that defines `model` and `inputs`."""
+        """Return a module's source that defines `model` and `inputs`."""
         names = self._names()
         leaves = list(zip(self.leaves, names, strict=False))
         inputs = [(leaf, name) for leaf, name in leaves if leaf.kind == INPUT]
@@ -109,7 +113,7 @@ class Program:
         lines.append("        super().__init__()")
         for leaf, name in params:
             tensor = f"ndl.Tensor({leaf.expression()})"
-            # A buffer where the dtype has no gradient.
+            # A buffer if the dtype has no gradient.
             value = f"nn.Parameter({tensor})" if _is_float(leaf) else tensor
             lines.append(f"        {_attribute(name)} = {value}")
         lines.append(f"    def forward({', '.join(['self', *(name for _, name in inputs)])}):")
@@ -144,13 +148,13 @@ class Program:
             yield "total.backward()"
             for i in self.gradient:
                 name = names[i]
-                # None where no gradient reaches the leaf, which is no finding.
+                # None if no gradient reaches the leaf, which is not a finding.
                 yield f"g{i} = {name} * 0 if {name}.grad is None else {name}.grad"
                 returned.append(f"g{i}")
         yield f"return {', '.join(returned)}"
 
     def load(self) -> tuple[Any, list[Any]]:
-        """The model and its inputs, as the text defines them."""
+        """Return the model and its inputs, as the source defines them."""
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(compile(self.source(), "<program>", "exec"), namespace)
         return namespace["model"], namespace["inputs"]

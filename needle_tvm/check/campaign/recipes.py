@@ -1,4 +1,4 @@
-"""How a random program applies the ops whose operands or attributes must fit each other."""
+"""Recipes for the ops whose operands or attributes must fit each other; `draw` uses `BUILDERS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _any(d: Drawer, least_rank: int = 0) -> Made:
 
 
 def _reshape(d: Drawer, cls: type[Op]) -> bool:
-    """Another shape of the same size, as pieces of its prime factors; sometimes with a -1."""
+    """Add a reshape to a shape of grouped prime factors, sometimes with a -1."""
     value, rng = _any(d), d.rng
     size, shape = math.prod(value.shape), [1]
     if size == 0:
@@ -65,7 +65,7 @@ def _transpose(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _slices(d: Drawer, shape: tuple[int, ...]) -> str:
-    """The key of ops.Slice: a slice for each axis, as the op keeps them."""
+    """Return the key of ops.Slice: one slice per axis, as the op stores them."""
     return f"tuple(np.s_[{', '.join(d.slice(n) for n in shape)},])"
 
 
@@ -75,7 +75,7 @@ def _slice(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _unslice(d: Drawer, cls: type[Op]) -> bool:
-    """The values of a slice, back at their places in zeros."""
+    """Add a slice, and its values put back at their places in zeros."""
     value = _any(d, 1)
     key = _slices(d, value.shape)
     made = d.add(f"ops.slice({{0}}, {key})", value)
@@ -108,7 +108,7 @@ def _dilated(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _several(d: Drawer, cls: type[Op]) -> bool:
-    """Values of one shape, or of one but for an axis, side by side."""
+    """Join values of one shape, or of shapes that differ along one axis."""
     first, rng = _any(d, 1), d.rng
     parts = [first]
     axis = d.axis(first.shape)
@@ -161,7 +161,7 @@ def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _matmul(d: Drawer, cls: type[Op]) -> bool:
-    """Of any ranks from 1 on, with leading axes that broadcast; of a value with itself, too."""
+    """Add a matmul of ranks from 1 on, with broadcasting leading axes, or of a value by itself."""
     a, rng = _any(d, 1), d.rng
     terms = a.shape[-1]
     if len(a.shape) >= 2 and rng.random() < 0.2:
@@ -177,7 +177,7 @@ def _matmul(d: Drawer, cls: type[Op]) -> bool:
 
 
 def image(d: Drawer) -> Made:
-    """(N, H, W, C)"""
+    """Return a floating-point image of shape (N, H, W, C)."""
     rng = d.rng
     found = d.pick(lambda v: len(v.shape) == 4 and is_floating(v.dtype) and min(v.shape) > 0)
     if found is not None and rng.random() < 0.7:
@@ -189,7 +189,7 @@ def image(d: Drawer) -> Made:
 
 
 def _window(d: Drawer, value: Made) -> tuple[str, tuple[int, int], tuple[int, int]]:
-    """(attributes, size of a kernel, of the result) of a convolution that fits an image."""
+    """Return (attributes, kernel size, result size) of a convolution that fits an image."""
     rng = d.rng
     while True:
         kernel = rng.choice([(1, 1), (3, 3), (3, 3), (5, 5), (2, 3), (1, 4), (7, 7)])
@@ -211,7 +211,7 @@ _PADDINGS = ((0, 0), (1, 1), (1, 1), (2, 2), (3, 3), (0, 2))
 
 
 def grouping(d: Drawer, channels: int) -> tuple[int, int]:
-    """(groups, channels of output)"""
+    """Draw (groups, output channels)."""
     groups = d.rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
     return groups, groups * d.rng.choice([1, 2, 5, 8, 16])
 
@@ -225,7 +225,7 @@ def _conv(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
-    """What flows back to the input or the weight of a convolution."""
+    """Add the gradient of a convolution's input or weight."""
     x = image(d)
     text, kernel, size = _window(d, x)
     groups, outputs = grouping(d, x.shape[-1])
@@ -237,7 +237,7 @@ def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _pooled(d: Drawer, cls: type[Op]) -> bool:
-    """Windows no larger than the image, of which no more than half is padding."""
+    """Add a pool whose windows fit in the image and are at most half padding."""
     x, rng = image(d), d.rng
     kernel = tuple(rng.randint(1, min(4, n)) for n in x.shape[1:3])
     padding = tuple(rng.randint(0, k // 2) for k in kernel)
@@ -253,7 +253,7 @@ def _unfold(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _fold(d: Drawer, cls: type[Op]) -> bool:
-    """Windows of an image, put back."""
+    """Unfold an image into windows, and fold them back."""
     x = image(d)
     text, kernel, _ = _window(d, x)
     made = d.add(f"ops.Unfold(kernel={kernel}, {text}, value=0.0)({{0}})", x)
@@ -261,7 +261,7 @@ def _fold(d: Drawer, cls: type[Op]) -> bool:
 
 
 def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
-    """Places along an axis: integers from 0 on, below its extent."""
+    """Return positions along an axis: integers from 0 on, below its extent."""
     shape = d.rng.choice([[], [1], [3], [7], [2, 3]]) if shape is None else shape
     return d.leaf(shape, d.rng.choice(["int32", "int64"]), 0, max(1, extent))
 

@@ -1,5 +1,7 @@
-"""What the campaign's processes are forked from: `judge.serve`, with all that a program needs
-imported and read once, for all programs."""
+"""The service that the campaign's processes are forked from: `judge.serve`, warmed up.
+
+Importing it imports and reads once all that a program needs, for all programs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from needle_tvm.check.campaign.program import INPUT, Leaf, Program, Step
 
 __all__ = ["serve"]
 
-# Much is imported late, and the sources are read for the cache's key. One small program has met all
-# of that; it starts no threads, with which a process could not be forked.
+# Many modules are imported late, and the sources are read for the cache's key. One small program
+# triggers all of that. It starts no threads, with which a process could not be forked.
 _SMALL = Program(
     (Leaf(INPUT, (2, 3), "float32", 0),), (Step("ops.exp({0}) @ {0}.transpose()", (0,)),), (1,)
 )

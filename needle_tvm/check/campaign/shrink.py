@@ -1,6 +1,8 @@
-"""A failing program made small: fewer outputs, fewer steps, smaller leaves, as long as it fails in
-the same way (delta debugging; Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
-Input", IEEE TSE 28, 2002)."""
+"""Shrink a failing program: fewer outputs, fewer steps, smaller leaves, with the same failure.
+
+`failures` calls `shrunk`. The method is delta debugging (Zeller and Hildebrandt, "Simplifying and
+Isolating Failure-Inducing Input", IEEE TSE 28, 2002).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Fails = Callable[[Program], bool]
 
 
 def shrunk(program: Program, fails: Fails) -> Program:
-    """The smallest program found that `fails`, which `program` does."""
+    """Return the smallest program found that still `fails`, as `program` does."""
     specs = _specs(program)
     if specs is not None and len(program.steps) > 1:
         alone = (_alone(program, index, specs) for index in range(len(program.steps)))
@@ -33,7 +35,7 @@ def shrunk(program: Program, fails: Fails) -> Program:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Programs with less in them, the boldest changes first."""
+    """Yield programs with fewer parts, the boldest changes first."""
     if len(program.outputs) > 1:
         for number in program.outputs:
             yield _pruned(dataclasses.replace(program, outputs=(number,)))
@@ -74,7 +76,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _made(program: Program) -> list[tuple[int, ...]]:
-    """The numbers of the values that each step makes."""
+    """Return the numbers of the values that each step makes."""
     numbers, at = [], len(program.leaves)
     for step in program.steps:
         numbers.append(tuple(range(at, at + step.results)))
@@ -86,22 +88,21 @@ Spec = tuple[tuple[int, ...], str]
 
 
 def _specs(program: Program) -> dict[int, Spec] | None:
-    """Shape and dtype of every value; None where the program cannot be computed."""
+    """Return shape and dtype of every value, or None if the program cannot be computed."""
     count = len(program.leaves) + sum(step.results for step in program.steps)
     every = dataclasses.replace(program, outputs=tuple(range(count)), gradient=())
     try:
         model, inputs = every.load()
         with ndl.no_grad():
             values = model(*[ndl.Tensor(x) for x in inputs])
-    except Exception:  # a program that fails in eager mode is made smaller in other ways
+    except Exception:  # a program that fails in eager mode is shrunk in other ways
         return None
     values = values if isinstance(values, tuple) else (values,)
     return {i: (tuple(v.shape), str(v.dtype)) for i, v in enumerate(values)}
 
 
 def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
-    """One step, on leaves, whose results are all returned, with its gradients where the program has
-    some."""
+    """Return one step on leaves with all its results, and gradients if the program has some."""
     others = set(range(len(program.steps))) - {index}
     outputs = _made(program)[index]
     one = dataclasses.replace(program, outputs=outputs, gradient=())
@@ -113,7 +114,7 @@ def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
 
 
 def _without(program: Program, gone: set[int], specs: dict[int, Spec]) -> Program:
-    """Leaves in place of what some steps make."""
+    """Replace what some steps make by leaves."""
     made, leaves = _made(program), list(program.leaves)
     numbers = {i: i for i in range(len(leaves))}
     for number in (number for index in sorted(gone) for number in made[index]):
@@ -144,7 +145,7 @@ def _renumbered(
 
 
 def _renamed(program: Program, number: int, other: int) -> Program:
-    """`other` wherever `number` is read."""
+    """Replace `number` by `other` wherever it is read."""
 
     def name(o: int) -> int:
         return other if o == number else o
@@ -156,7 +157,7 @@ def _renamed(program: Program, number: int, other: int) -> Program:
 
 
 def _pruned(program: Program) -> Program:
-    """Without the steps and leaves that no output needs."""
+    """Drop the steps and leaves that no output needs."""
     made = _made(program)
     needed = {*program.outputs, *program.gradient}
     for step, results in zip(reversed(program.steps), reversed(made), strict=True):
@@ -172,7 +173,7 @@ def _pruned(program: Program) -> Program:
 
 
 def _smaller_extents(program: Program) -> Iterator[Program]:
-    """Programs whose leaves have fewer elements along one axis; most do not fit each other."""
+    """Yield programs with a leaf that is smaller along one axis; in most, shapes do not fit."""
     for i, leaf in enumerate(program.leaves):
         for axis, extent in enumerate(leaf.shape):
             for fewer in {1, extent // 2, extent - 1} - {extent, 0}:

@@ -1,4 +1,7 @@
-"""What a program of the campaign may come to, and at what it is judged."""
+"""The possible verdicts on a program of the campaign, and the variants it is compiled in.
+
+`judge` and `torch.programs` give verdicts; `campaign` counts them.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from needle_tvm.errors import MismatchError, TranslationError
 
 RIGHT, WRONG, REFUSED, FOREIGN = "right", "wrong", "refused", "foreign"
 
-# What may be refused, each in a sentence of its own. Anything else that is raised is a fault.
+# Errors by which a program may be refused, each in a sentence of its own. Any other is a fault.
 REFUSALS = (TraceError, TranslationError, ShapeError)
 
-# Unscheduled loops run on one thread: there the code is the same for any number.
+# Unscheduled loops run on one thread; their code is the same for any number.
 VARIANTS = (("noopt", 1), ("fused", 1), ("tuned", 1), ("tuned", 2))
 
 
 def place(stage: str, threads: int) -> str:
-    """How a stage on so many threads is named in a verdict."""
+    """Return the name of a stage on `threads` threads in a verdict."""
     return f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 class Failure(Exception):
-    """What was raised at a stage, on so many threads."""
+    """An exception raised at a stage and number of threads."""
 
     def __init__(self, where: str, error: Exception) -> None:
         super().__init__(where)
@@ -28,8 +31,10 @@ class Failure(Exception):
 
 
 def raised(where: str, error: Exception) -> tuple[str, str, str]:
-    """Where, the verdict and what is said of an error. A mismatch that the check found is a wrong
-    result."""
+    """Return (where, verdict, text) for an error.
+
+    A mismatch found by the check of the first compile counts as a wrong result.
+    """
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, MismatchError):
         return where, WRONG, what

@@ -1,8 +1,8 @@
-"""cuBLAS, found where it is installed. Imports neither TVM nor needle.
+"""Find the installed cuBLAS. Imports neither TVM nor needle.
 
-Artifacts whose products are its own call it through `gemm.cc`, which is compiled into their
-library and loads cuBLAS by name: either the system's loader knows where that is, or `find` has
-loaded it from one of NVIDIA's wheels before.
+Artifacts whose matmuls use cuBLAS call it through `gemm.cc`, which is compiled into their library
+and loads cuBLAS by name. Either the system's loader knows where that is, or `find` has already
+loaded it from one of NVIDIA's wheels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARY = "cublas"  # among a manifest's `libraries`
-FUNCTION = "needle_cublas_gemm"  # what gemm.cc exports
+FUNCTION = "needle_cublas_gemm"  # the function that gemm.cc exports
 SOURCE = Path(__file__).parent / "gemm.cc"
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")  # as in gemm.cc
@@ -25,9 +25,9 @@ MISSING = (
 
 
 def find() -> str | None:
-    """The name or path by which cuBLAS is now in the process; None where there is none."""
+    """Load cuBLAS into the process and return its name or path, or None if there is none."""
     for path in places():
-        # It needs its neighbour cublasLt, which the loader knows by name once it is loaded.
+        # It needs its neighbour cublasLt, which the loader finds by name once it is loaded.
         neighbour = path.replace("libcublas.so", "libcublasLt.so")
         for library in (neighbour, path):
             try:
@@ -40,7 +40,7 @@ def find() -> str | None:
 
 
 def places() -> Iterator[str]:
-    """Where to look: what the loader knows, then where NVIDIA's wheels put their libraries."""
+    """Yield where to look: what the loader knows, then the library folders of NVIDIA's wheels."""
     folders = [
         folder
         for entry in dict.fromkeys(sys.path)

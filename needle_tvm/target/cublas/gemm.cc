@@ -1,7 +1,7 @@
-// Matrix products by cuBLAS, for the library of an artifact that uses them: `needle_cublas_gemm` is
-// found there by TVM's virtual machine, without anything being registered. cuBLAS itself is loaded
-// when the first product is asked for; its binary interface is declared here, since what compiles
-// artifacts needs no cuBLAS. It is the same from version 12 on (docs.nvidia.com/cuda/cublas).
+// Matmuls by cuBLAS, for the library of an artifact that uses them. TVM's virtual machine finds
+// `needle_cublas_gemm` there without any registration. cuBLAS itself is loaded at the first matmul.
+// Its binary interface is declared here, since compiling artifacts needs no cuBLAS; it is the same
+// from version 12 on (docs.nvidia.com/cuda/cublas).
 #include <dlfcn.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -75,8 +75,9 @@ const Library& library() {
   return *the;
 }
 
-// One for each GPU, made when it is first used: which is before a graph is captured, since the
-// runtime runs everything once without. Never destroyed, as the driver may be gone by then.
+// One handle for each GPU, made when it is first used. That is before a graph is captured, since
+// the runtime first runs everything once without one. Never destroyed, as the driver may be gone by
+// then.
 Handle handle_of(int device) {
   static auto* handles = new std::map<int, Handle>;
   Handle& handle = (*handles)[device];
@@ -90,7 +91,7 @@ Handle handle_of(int device) {
   return handle;
 }
 
-// A stack of row-major matrices, as they lie in memory.
+// A stack of row-major matrices, as stored in memory.
 struct Stack {
   int64_t count, rows, columns;
 };
@@ -121,9 +122,9 @@ int narrow(int64_t value) {
 }
 
 // out = a b on the current stream: (..., M, K) by (..., K, N) with the same leading axes, or by one
-// (K, N), which all rows of `a` are multiplied with. A `transposed` operand lies in memory with its
-// last two axes the other way round. The operands have one dtype; of halves, the result may have
-// theirs or float32. Sums are float32, of float64 float64; with `tf32` operands in float32 may be
+// (K, N), which is multiplied with all rows of `a`. A `transposed` operand is stored with its last
+// two axes swapped. The operands have one dtype; if it is float16 or bfloat16, the result may have
+// it or float32. Sums are float64 for float64, else float32; with `tf32`, float32 operands may be
 // rounded to 11 significant bits. cuBLAS works in `workspace`, so that it allocates nothing while
 // the stream is captured.
 void multiply(TensorView a, TensorView b, bool a_transposed, bool b_transposed, bool tf32,
@@ -160,10 +161,10 @@ void multiply(TensorView a, TensorView b, bool a_transposed, bool b_transposed, 
   set_device(static_cast<int>(kDLCUDA), device);
   Handle handle = handle_of(device);
   cublas.check(cublas.set_stream(handle, TVMFFIEnvGetStream(kDLCUDA, device)), "its stream");
-  cublas.check(  // after the stream, with which it is forgotten
+  cublas.check(  // after the stream: setting that resets it
       cublas.set_workspace(handle, data_of(workspace), static_cast<size_t>(workspace.numel())),
       "its workspace");
-  // Row-major C = A B is what cuBLAS calls C^T = B^T A^T.
+  // In cuBLAS's terms, row-major C = A B is C^T = B^T A^T.
   if (x.count == 1) {
     cublas.check(
         cublas.gemm(handle, operation_b, operation_a, narrow(n), narrow(m), narrow(k), alpha,

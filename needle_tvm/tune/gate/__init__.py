@@ -1,1 +1,1 @@
-"""Whether a candidate's results are right."""
+"""The gate: whether a candidate's results are correct."""

@@ -1,4 +1,7 @@
-"""What a function on loops tells of itself: its arrays, its precision, what its integers may be."""
+"""Analyse a TIR function: its arrays, its tolerance, and the values its integer inputs may hold.
+
+`reference` asks all of this before it writes a gate.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,14 @@ from needle_tvm.tune.gate.gate import Parameter, is_float
 # Calls that jump where their argument passes a certain value.
 _STEPS = ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "truncmod", "floormod")
 
-_PLAIN, _CLAMPED, _COMPUTED = "plain", "clamped", "computed"  # an index made of what was loaded
+_PLAIN, _CLAMPED, _COMPUTED = "plain", "clamped", "computed"  # how an index uses a loaded value
 
 
 def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
-    """The function's arrays in its order. Raises TuningError where a shape is not fixed, or where
-    it writes none of them."""
+    """Return the function's arrays in its order.
+
+    Raises TuningError if a shape is not fixed, or if the function writes none of its arrays.
+    """
     written = [store.buffer for store in nodes_in(function, NODES.store)]
     found = []
     for each in function.params:
@@ -39,7 +44,7 @@ def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
 
 
 def tolerance(function: PrimFunc) -> float:
-    """Allowed difference of the function's results, from its dtypes and the lengths of its sums."""
+    """Return the allowed difference of the results, from their dtypes and reduction lengths."""
     stores = nodes_in(function, NODES.store)
     dtypes = {str(store.buffer.dtype) for store in stores}
     sums = []
@@ -53,14 +58,14 @@ def tolerance(function: PrimFunc) -> float:
                 terms *= int(axis.dom.extent)
         if terms > 1:
             sums.append((written_dtype(block), terms))
-    if not any(block.iter_vars for block in blocks):  # loops an op wrote itself
+    if not any(block.iter_vars for block in blocks):  # loops that an op wrote itself
         steps = math.prod(_fixed(loop.extent) for loop in nodes_in(function, NODES.loop))
         sums += [(dtype, steps) for dtype in dtypes]
     return accumulated_tolerance(dtypes, sums)
 
 
 def decides(function: PrimFunc) -> bool:
-    """Whether the function's results may jump where a rounded number passes a certain value."""
+    """Whether the results may jump where a rounded number passes a certain value."""
     for kind in NODES.comparisons:
         if any(_is_float(node.a) for node in nodes_in(function, kind)):
             return True
@@ -72,9 +77,10 @@ def decides(function: PrimFunc) -> bool:
 
 
 def multiplied_dtypes(function: PrimFunc) -> set[str]:
-    """Types of numbers of one type that are multiplied with each other, as they lie in memory.
+    """Return the stored floating-point dtypes that are multiplied with themselves.
 
-    What is widened first counts as what it was: that is what a tensor core reads.
+    A value that is widened before the multiplication counts by its stored dtype, which is what a
+    tensor core reads.
     """
     found = set()
     products = [node for node in nodes_in(function, tirx.Mul) if _is_float(node)]
@@ -86,8 +92,11 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
 
 
 def multiplies_tf32(function: PrimFunc) -> bool:
-    """Whether factors are tf32 in float32's memory. Only what was rounded to it is given to such a
-    function: of other numbers tensor cores leave bits out, which nothing else does."""
+    """Whether a block is annotated to multiply tf32 factors stored as float32.
+
+    Such a function only ever receives numbers rounded to tf32: tensor cores drop bits of other
+    numbers, which nothing else does.
+    """
     return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
 
 
@@ -98,11 +107,12 @@ def _narrow(expr: Any) -> Any:
 
 
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
-    """(lowest, first beyond) of what each integer input may hold without pointing out of an array.
+    """Return (lowest, first beyond) of the values each integer input may hold as an index.
 
-    An input that is an index as it stands takes all of the axis it points along, one that is
-    clamped to the axis as many below zero, too. Where one is computed with in another way, all are
-    0 or 1, and 0 alone where the axis has no more. No ranges where nothing is an index.
+    An input used directly as an index may hold every position of its axis, and one clamped to the
+    axis as many negative values too. An input that is computed with in another way holds 0 or 1, or
+    only 0 if the axis has one position. The same range holds for all integer inputs. Returns no
+    ranges if nothing is used as an index.
     """
     accesses = nodes_in(function, NODES.load) + nodes_in(function, NODES.store)
     extents: list[int] = []
@@ -130,7 +140,7 @@ def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
 
 
 def _form(index: Any, extent: int) -> str:
-    """How an index is made from what was loaded."""
+    """Return how an index is made from a loaded value: plain, clamped or computed."""
     if isinstance(index, tirx.Max) and isinstance(index.a, tirx.Min):
         if _fixed(index.a.b) == extent - 1 and isinstance(index.b, tirx.IntImm):
             return _CLAMPED

@@ -1,4 +1,7 @@
-"""Inputs to try a function with: ordinary ones, and those at the edges of what arithmetic does."""
+"""The inputs of a gate's cases: ordinary values, and values at the limits of arithmetic.
+
+`reference` computes the expected results for them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
-# In order of what is to be had first where there is not room or time for all.
+# In order of importance, for when there is no room or time for all.
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
-_TF32 = np.uint32(0xFFFFE000)  # the bits that tf32 has of float32's
-_ZERO_SHARE = 0.25  # of the values, of each sign
+_TF32 = np.uint32(0xFFFFE000)  # the bits of a float32 that tf32 keeps
+_ZERO_SHARE = 0.25  # fraction of the values, for each sign
 _FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the exponent's range
 
 
@@ -28,10 +31,10 @@ def ordinary(
     *,
     tf32: bool = False,
 ) -> list[Array]:
-    """Standard normal values for the inputs; integers within their range.
+    """Return standard normal values for the inputs; integers are uniform within their range.
 
-    `ranges` has (lowest, first beyond) of integer inputs by name; 0 and 1 where it has none. Of
-    `tf32` every float32 input is a number of that type.
+    `ranges` maps integer inputs by name to (lowest, first beyond); others are 0 or 1. With `tf32`,
+    every float32 input is truncated to a tf32 number.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -51,7 +54,7 @@ def ordinary(
 
 
 def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
-    """All floating-point inputs times 2**exponent, which rounds nothing."""
+    """Return the inputs with all floating-point ones times 2**exponent, which rounds nothing."""
     return [
         aligned_copy(np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
         if is_float(a.dtype.name)
@@ -61,7 +64,7 @@ def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
 
 
 def exponents(parameters: Sequence[Parameter]) -> list[int]:
-    """Powers of two to scale a function's inputs by, the greatest first."""
+    """Return the powers of two to scale a function's inputs by, greatest first."""
     floats = [np.dtype(each.dtype) for each in parameters if is_float(each.dtype)]
     if not floats:
         return []
@@ -70,7 +73,7 @@ def exponents(parameters: Sequence[Parameter]) -> list[int]:
 
 
 def zeros(arrays: Sequence[Array], seed: Sequence[int]) -> list[Array]:
-    """The inputs with +0.0 and -0.0 strewn among them."""
+    """Return the inputs with +0.0 and -0.0 scattered among their values."""
     rng = np.random.default_rng(seed)
     mixed = []
     for array in arrays:
@@ -84,10 +87,10 @@ def zeros(arrays: Sequence[Array], seed: Sequence[int]) -> list[Array]:
 
 
 def special(arrays: Sequence[Array], seed: Sequence[int]) -> list[list[Array]]:
-    """The inputs with a NaN and both infinities in each, and as a second choice in one alone.
+    """Return two choices of inputs: a NaN and both infinities in every input, or in only one.
 
-    The first leaves nothing finite where a single sum goes over all of an input. The second has
-    them in the largest input, often the weight, where each meets one column of the result.
+    If a single sum covers a whole input, the first choice leaves no finite result. The second puts
+    them in the largest input, often the weight, where each reaches only one column of the result.
     """
     floats = [i for i, a in enumerate(arrays) if is_float(a.dtype.name) and a.size]
     if not floats:
@@ -109,8 +112,11 @@ def _strewn(arrays: Sequence[Array], places: Sequence[int], seed: Sequence[int])
 
 
 def perturbed(arrays: Sequence[Array], seed: Sequence[int]) -> tuple[list[Array], float]:
-    """The inputs in float64, each number off by up to its dtype's epsilon, relatively; and that
-    epsilon, the largest of them, 0 where no input has one."""
+    """Return the inputs in float64, perturbed within their precision, and the largest epsilon.
+
+    Each number changes by up to its dtype's epsilon, relatively. The epsilon returned is 0 if no
+    input is floating-point.
+    """
     rng = np.random.default_rng(seed)
     result: list[Any] = []
     most = 0.0
@@ -126,5 +132,5 @@ def perturbed(arrays: Sequence[Array], seed: Sequence[int]) -> tuple[list[Array]
 
 
 def widened(arrays: Sequence[Array]) -> list[Array]:
-    """Floating-point inputs as float64."""
+    """Return the inputs with floating-point ones as float64."""
     return [aligned_copy(a.astype(np.float64)) if is_float(a.dtype.name) else a for a in arrays]

@@ -1,8 +1,9 @@
-"""Whether a candidate's results are right: files of worked cases, and the comparison with them.
+"""Judge a candidate's results: stored test cases, and the comparison with them.
 
-`measure.prepare` writes a gate, a folder with inputs and the results expected for them; `Gate`
-reads it and holds a candidate to it. Checking needs NumPy alone, no TVM, so that the candidate may
-as well run on another machine. All arrays are .npy files, mapped into memory as they are needed.
+`reference.write` writes a gate, a folder with inputs and their expected results; `measure.steps`
+and `remote` load it as a `Gate` and check candidates against it. Checking needs NumPy but no TVM,
+so the candidate may also run on another machine. All arrays are .npy files, mapped into memory as
+they are needed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ Call = Callable[[list[Array], list[Array]], object]  # inputs, and outputs to wr
 ORDINARY = "ordinary"  # the case that is timed; every gate has it
 _FACTS = "gate.json"
 _FORMAT = 1
-_GUARD = 16 << 10  # bytes before and after a result: a row too far is noticed
-_UNWRITTEN = 0xFF  # each byte of a result beforehand: a NaN no arithmetic gives
-_RUNS = 2  # of the ordinary case: what two threads race for may come out right once
+_GUARD = 16 << 10  # bytes before and after a result: detects writes up to a few rows too far
+_UNWRITTEN = 0xFF  # every byte of a result beforehand: a NaN that arithmetic never gives
+_RUNS = 2  # of the ordinary case: a race between threads may give the right result once
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One of a function's arrays; `output` where the function writes it."""
+    """One of a function's arrays; `output` says whether the function writes it."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,18 +44,18 @@ class Parameter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array."""
+        """The bytes of the whole array."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output must be in one case.
+    """The expected values of one output in one case.
 
-    `values` are float64 (integers and booleans as they are). An element may lie up to
-    `tolerance * scale` from its value; NaNs and infinities must be the same. Where an
-    `alternatives` array has another value, that one will do as well: rounding decides there which
-    of two right answers comes out.
+    `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
+    `tolerance * scale` from its value; NaNs and infinities must be the same. A value of an
+    `alternatives` array at the same place is correct too: rounding decides there which of two right
+    answers comes out.
     """
 
     values: Array
@@ -65,8 +66,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`difference` is the largest over all cases, relative to the scale of the case; infinite for
-    a NaN or infinity out of place. `wrong` is one line, empty when all is right."""
+    """The result of a check.
+
+    `difference` is the largest over all cases, relative to the scale of its case; it is infinite
+    for a NaN or infinity out of place. `wrong` is one line, empty if everything is correct.
+    """
 
     difference: float
     wrong: str = ""
@@ -80,9 +84,9 @@ class Verdict:
 class Gate:
     """The cases in a folder that a `Writer` has written.
 
-    `facts` says how they came about: "tolerance" (relative, the widest of all outputs),
-    "reference" ("float64", or the dtype the expected results were computed in), "seed", and
-    "left_out" ({case: reason}).
+    `facts` says how they were made: "tolerance" (relative, the widest of all outputs), "reference"
+    ("float64", or the dtype in which the expected results were computed), "seed", and "left_out"
+    ({case: reason}).
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -96,7 +100,7 @@ class Gate:
 
     @classmethod
     def load(cls, folder: str | Path) -> Gate:
-        """The gate in a folder. Raises TuningError where there is none that can be read."""
+        """Load the gate of a folder. Raises TuningError if there is none, or it cannot be read."""
         path = Path(folder) / _FACTS
         try:
             facts = json.loads(path.read_text())
@@ -107,7 +111,7 @@ class Gate:
             raise TuningError(f"{path}: is no readable gate ({error})") from error
 
     def inputs(self, case: str) -> list[Array]:
-        """A case's inputs, 64-byte aligned; what is written to them does not reach the files."""
+        """Return a case's inputs, 64-byte aligned; writes to them do not reach the files."""
         return [
             _read(self.folder / f"{case}.{i}.npy", each.dtype, "c")
             for i, each in enumerate(self.parameters)
@@ -115,18 +119,18 @@ class Gate:
         ]
 
     def outputs(self) -> list[Guarded]:
-        """Memory for one call's results."""
+        """Return guarded memory for one call's results."""
         return [Guarded(each.shape, each.dtype) for each in self.parameters if each.output]
 
     def arguments(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-        """Inputs and outputs in the order in which the function takes them."""
+        """Return inputs and outputs in the order in which the function takes them."""
         remaining = {False: iter(inputs), True: iter(outputs)}
         return [next(remaining[each.output]) for each in self.parameters]
 
     def check(self, call: Call) -> Verdict:
         """Run every case through `call` and compare, up to the first that is wrong.
 
-        `call` is given C-contiguous arrays, 64-byte aligned. What it raises passes through.
+        `call` receives C-contiguous arrays, 64-byte aligned. Its exceptions pass through.
         """
         worst = 0.0
         for case in (*self.cases, *[ORDINARY] * (_RUNS - 1)):
@@ -139,7 +143,7 @@ class Gate:
         return Verdict(worst)
 
     def compare(self, case: str, inputs: Sequence[Array], outputs: Sequence[Guarded]) -> Verdict:
-        """What a call has left in the arrays it was given for a case."""
+        """Judge what a call has left in the arrays it was given for a case."""
         worst = 0.0
         names = [p.name for p in self.parameters if not p.output]
         kept = self.inputs(case)
@@ -168,9 +172,9 @@ class Gate:
 
 
 class Guarded:
-    """Memory for one result, filled so that it shows what was written, with a guard on each side.
+    """Memory for one result, prefilled so that unwritten elements show, with a guard on each side.
 
-    `array` is the result, 64-byte aligned; nothing but it may be written.
+    `array` is the result, 64-byte aligned; the function may write nothing else.
     """
 
     def __init__(self, shape: Sequence[int], dtype: str) -> None:
@@ -187,11 +191,14 @@ class Guarded:
             self.array[...] = np.iinfo(kind).max
 
     def spilled(self) -> bool:
-        """Whether memory beside the result was written."""
+        """Whether memory outside the result was written."""
         return bool((self._before != _UNWRITTEN).any() or (self._after != _UNWRITTEN).any())
 
     def unwritten(self) -> Array:
-        """Where the result is as it was beforehand; an integer may have got this very value."""
+        """Return a mask of the elements that still hold the prefilled value.
+
+        An integer may have been set to this very value.
+        """
         if not self.array.size:
             return np.zeros(self.array.shape, bool)
         if self.array.dtype.kind == "i":
@@ -202,23 +209,23 @@ class Guarded:
         return np.asarray((each == _UNWRITTEN).all(axis=-1))
 
     def surely_unwritten(self) -> Array:
-        """As `unwritten`, of floating-point numbers alone: arithmetic gives no such NaN."""
+        """Like `unwritten`, but for floating point only: arithmetic gives no such NaN."""
         if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
             return np.zeros((), bool)
         return self.unwritten()
 
 
 def is_float(dtype: str) -> bool:
-    """Whether this is a floating-point dtype, bfloat16 among them."""
+    """Whether this is a floating-point dtype, including bfloat16."""
     kind = np.dtype(dtype)
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 
 
 def compare(expected: Expected, found: Array) -> tuple[float, Array]:
-    """(largest difference relative to the scale, where `found` is wrong).
+    """Return (largest difference relative to the scale, mask of wrong elements).
 
     The scale is one number for the whole output, not each element's own magnitude: a sum that
-    cancels to nearly nothing has still picked up the roundings of its large terms.
+    cancels to nearly zero still carries the rounding errors of its large terms.
     """
     with np.errstate(all="ignore"):
         good, gap = _close(expected, expected.values, found)
@@ -239,7 +246,10 @@ def compare(expected: Expected, found: Array) -> tuple[float, Array]:
 
 
 def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Array]:
-    """(where `found` is as `values`, the gap; 0 between equal infinities and NaNs)."""
+    """Return (mask of elements equal to `values` within tolerance, gaps).
+
+    The gap between equal infinities or NaNs is 0.
+    """
     if not is_float(found.dtype.name):
         if found.dtype == np.bool_:  # any byte but 0 reads as True
             found, values = found.view(np.uint8), values.view(np.uint8)
@@ -249,7 +259,7 @@ def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Arra
     gap = np.asarray(np.abs(wide - values))
     good = np.asarray(gap <= expected.tolerance * expected.scale)
     if not good.all():
-        # Beyond the range of its dtype the expected value is an infinity, as is the result's.
+        # Beyond the range of its dtype the expected value is an infinity, and so is the result.
         same = (wide == values) | (np.isnan(wide) & np.isnan(values))
         good |= same
         gap = np.where(same, 0.0, gap)
@@ -257,7 +267,7 @@ def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Arra
 
 
 class Writer:
-    """Writes a gate: `add` each case, then `finish`; one cut short is no gate."""
+    """Writes a gate: `add` each case, then `finish`; a folder cut short is not a gate."""
 
     def __init__(self, folder: Path, parameters: Sequence[Parameter]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -267,11 +277,11 @@ class Writer:
 
     @property
     def cases(self) -> list[str]:
-        """The cases added so far."""
+        """The names of the cases added so far."""
         return list(self._cases)
 
     def add(self, case: str, inputs: Sequence[Array], expected: Sequence[Expected]) -> None:
-        """One case: its inputs, and what each output must be."""
+        """Add one case: its inputs, and the expected values of each output."""
         places = [i for i, each in enumerate(self._parameters) if not each.output]
         for i, array in zip(places, inputs, strict=True):
             _save(self._folder / f"{case}.{i}.npy", array)
@@ -288,21 +298,21 @@ class Writer:
         ]
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write what `Gate.facts` are, which makes the folder a gate."""
+        """Write the facts (`Gate.facts`), which makes the folder a gate."""
         parameters = [asdict(each) for each in self._parameters]
         described = {"format": _FORMAT, **facts, "parameters": parameters, "cases": self._cases}
         atomic.write_file(self._folder / _FACTS, json.dumps(described).encode())
 
 
 def _files(case: str, number: int, *arrays: Any) -> dict[str, Any]:
-    """File names of an output's expected values and of their alternatives."""
+    """Return an output's arrays by file name: the expected values, then their alternatives."""
     names = [f"{case}.expected.{number}.npy"]
     names += [f"{case}.expected.{number}.or.{i}.npy" for i in range(len(arrays) - 1)]
     return dict(zip(names, arrays, strict=True))
 
 
 def _describe(expected: Expected, output: Guarded, bad: Array) -> str:
-    """The first wrong element, in one line."""
+    """Describe the first wrong element in one line."""
     bad = np.broadcast_to(bad, output.array.shape)
     index = tuple(int(i) for i in np.argwhere(bad)[0]) if bad.ndim else ()
     count = int(bad.sum())
@@ -326,13 +336,13 @@ def _bytes(array: Array) -> Array:
 
 
 def _save(path: Path, array: Array) -> None:
-    # NumPy would write bfloat16 as bytes without a type.
+    # NumPy would write bfloat16 as untyped bytes.
     carried = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
     np.save(path, np.ascontiguousarray(carried).reshape(array.shape))
 
 
 def _read(path: Path, dtype: str, mode: Literal["r", "c"]) -> Array:
-    """A saved array; NumPy starts the data of a .npy file at a multiple of 64 bytes."""
+    """Load a saved array, 64-byte aligned; NumPy aligns the data of a .npy file to 64 bytes."""
     try:
         stored = np.load(path, mmap_mode=mode, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

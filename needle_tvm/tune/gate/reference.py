@@ -1,8 +1,9 @@
-"""What a function's results must be: the unscheduled function carried out in float64.
+"""Write a gate: the expected results are the unscheduled function's, evaluated in float64.
 
-Its own results are compared with those first. Where a large input overflows on the way, or an
-approximation of `tanh` is not that near, the function itself is at fault and no candidate for it;
-such a case is changed, left out, or given the room that the function itself takes.
+`measure.steps.prepare` calls `write`. The function in its own dtypes is compared with those results
+first. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
+function itself is at fault, not a candidate; such a case is changed, left out, or given the
+tolerance that the function itself needs.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writ
 
 FLOAT64 = "float64"
 _BYTES = 512 << 20  # of all cases together
-_SECONDS = 60.0  # after which no further case is begun
-_OWN_ERROR = 8.0  # tolerances the function itself may be off by, as by a poor tanh
-_CONDITION = 64.0  # how much larger than the result what it was computed from may be
-_HEADROOM = 2  # powers of two that a large case stays away from the first overflow
-_DRAWS = 4  # of ordinary inputs, until no result cancels to nearly nothing
-_QUICK_WORK = 1 << 24  # scalar operations up to which the compiler takes longer than it saves
+_SECONDS = 60.0  # after which no further case is started
+_OWN_ERROR = 8.0  # tolerances that the function itself may be off by, as with a coarse tanh
+_CONDITION = 64.0  # largest ratio of the values computed with to the result
+_HEADROOM = 2  # powers of two between a large case and the first overflow
+_DRAWS = 4  # of ordinary inputs, until no result cancels to nearly zero
+_QUICK_WORK = 1 << 24  # scalar operations up to which optimising takes longer than it saves
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function, unscheduled, compiled in its own types and in float64 (None: it cannot be)."""
+    """An unscheduled function, compiled in its own dtypes and in float64 (None if impossible)."""
 
     parameters: tuple[Parameter, ...]
     own: Callable[..., object]
@@ -47,11 +48,11 @@ class _Function:
     decides: bool
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The results in the function's own types."""
+        """Return the results in the function's own dtypes."""
         return _call(self.own, self.parameters, inputs, lambda dtype: dtype)
 
     def reference(self, inputs: Sequence[Array]) -> list[Array]:
-        """The results, float64 where they are floating-point numbers."""
+        """Return the results, the floating-point ones as float64."""
         if self.wide is None:
             return [_float64(result) for result in self.run(inputs)]
         wide = _call(self.wide, self.parameters, cases.widened(inputs), _wide_dtype)
@@ -60,9 +61,9 @@ class _Function:
 
 
 def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str, Any]:
-    """Write the gate of the only function of `module`, called "main"; what `Gate.facts` holds.
+    """Write the gate of the only function of `module`, called "main"; return `Gate.facts`.
 
-    Raises TuningError for a function that has no fixed shapes or writes no result.
+    Raises TuningError if the function has no fixed shapes or writes no result.
     """
     function = _compile(module, target, folder)
     parameters = function.parameters
@@ -75,7 +76,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
         expected = _expected(function, inputs, seed, may_jump=True)
         if expected is not None and all(_conditioned(each) for each in expected):
             break
-    if expected is None:  # float64 and the function's own types tell of different functions
+    if expected is None:  # float64 and the function's own dtypes disagree
         function = _Function(parameters, function.own, None, function.tolerance, function.decides)
         expected = _expected(function, inputs, seed, may_jump=True)
     assert expected is not None  # nothing differs from itself
@@ -107,7 +108,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
-    """(inputs, expected results) of a case that is not the ordinary one, or why there is none."""
+    """Return (inputs, expected results) of a case other than the ordinary, or why it has none."""
     if not any(is_float(array.dtype.name) for array in inputs):
         return "no input is a floating-point number"
     tried: list[list[Array]] = []
@@ -138,8 +139,7 @@ def _case(
 
 
 def _usual(result: Array) -> bool:
-    """Whether a result has no infinities and is large enough that what was lost on the way, below
-    the smallest normal number, does not show."""
+    """Whether a result has no infinities and is large enough to hide underflow on the way."""
     if not is_float(result.dtype.name) or not result.size:
         return True
     wide = np.abs(result.astype(np.float64))
@@ -157,7 +157,7 @@ def _conditioned(expected: Expected) -> bool:
 
 
 def _magnitude(values: Array) -> float:
-    """The largest finite magnitude; 0 where there is none."""
+    """Return the largest finite magnitude, or 0 if there is none."""
     with np.errstate(invalid="ignore"):
         return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
 
@@ -165,16 +165,16 @@ def _magnitude(values: Array) -> float:
 def _expected(
     function: _Function, inputs: Sequence[Array], seed: int, *, may_jump: bool = False
 ) -> list[Expected] | None:
-    """What each output must be; None where the function itself, in its own types, is too far off.
+    """Return the expected values of each output, or None if the function itself is too far off.
 
-    Where rounding decides which of two numbers comes out (`may_jump`), the function's own result
-    will do as well, and so will what the slightly moved inputs give. At the edges the same may
-    come of a poor condition instead, and there it counts as too far off.
+    If rounding decides which of two numbers comes out (`may_jump`), the function's own result is
+    accepted too, and so is the result for slightly perturbed inputs. In the cases at the limits of
+    arithmetic, poor conditioning may cause the same, and there it counts as too far off.
 
-    The scale is the largest finite magnitude of the result, or what the result was computed from
-    where that is larger: by how much it moves when every input is off by its epsilon, in epsilons.
-    So a lone sum that happens to cancel, and exp of a large number, are not held to a precision
-    that their inputs do not have.
+    The scale is the largest finite magnitude of the result, or of what it was computed from if that
+    is larger: how far the result moves when every input is off by its epsilon, in epsilons. So a
+    single sum that happens to cancel, and exp of a large number, are not held to a precision that
+    their inputs do not have.
     """
     values = function.reference(inputs)
     own = [_float64(result) for result in function.run(inputs)]
@@ -218,7 +218,7 @@ def _largest_gap(found: Array, value: Array) -> float:
 
 
 def _apart(found: Array, value: Array, allowed: float) -> Array:
-    """Where one is further than `allowed` from the other, or not the same NaN or infinity."""
+    """Return a mask of elements that differ by more than `allowed`, or in their NaN or infinity."""
     with np.errstate(invalid="ignore"):
         near = np.abs(found - value) <= allowed
     return np.asarray(~(near | (found == value) | (np.isnan(found) & np.isnan(value))))
@@ -233,7 +233,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
     own = _loaded(module, target, folder / "own.so")
     try:
         wide = _loaded(in_float64(module), target, folder / "wide.so")
-    except (ValueError, TypeError, INTERNAL_ERROR):  # a statement of its own kind, as with bits
+    except (ValueError, TypeError, INTERNAL_ERROR):  # fixed to its dtype, as bit operations
         wide = None
     return _Function(
         parameters, own, wide, analysis.tolerance(function), analysis.decides(function)
@@ -241,7 +241,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
 
 
 def _loaded(module: IRModule, target: Target, path: Path) -> Any:
-    """The function "main", by way of a library: TVM's compiler in memory takes much longer."""
+    """Return the function "main" by way of a library: in-memory compilation is much slower."""
     library.write(module, target, path)
     function = library.load(path)["main"]
     path.unlink()
@@ -261,7 +261,7 @@ def _float64(array: Array) -> Array:
 
 
 def _in_range(array: Array, dtype: str) -> Array:
-    """The float64 values with an infinity where `dtype` has no such large number."""
+    """Return the float64 values, with an infinity where `dtype` would overflow."""
     if not is_float(dtype) or dtype == FLOAT64:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -275,7 +275,7 @@ def _call(
     inputs: Sequence[Array],
     dtype_of: Callable[[str], str],
 ) -> list[Array]:
-    """The arrays that `run` writes, given these inputs."""
+    """Return the arrays that `run` writes, given these inputs."""
     ffi = load_ffi()
     remaining = iter(inputs)
     arrays = []

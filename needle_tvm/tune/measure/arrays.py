@@ -1,4 +1,7 @@
-"""The arrays of a call on a device with memory of its own: another machine's, or a GPU's."""
+"""The arrays of a call on a device with its own memory: a GPU's, or another machine's.
+
+`devices` uses them for GPUs, `remote.session` for servers.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from needle_tvm.lower.libraries import remote_view
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import Array, Gate
 
-_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and what each is
+_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and the value of each
 
 SPILLED = "memory behind an output was written"
 
 
 class Arrays:
-    """A call's arrays copied to `device`, each output with a guard behind it.
+    """A call's arrays copied to `device`, with a guard behind each output.
 
-    `tensors` are in the function's order. There is no guard before an output: compiled functions
-    take arrays only from the start of their memory.
+    `tensors` are in the function's order. There is no guard before an output, because compiled
+    functions accept an array only at the start of its memory.
     """
 
     def __init__(
@@ -40,7 +43,8 @@ class Arrays:
         self.tensors = gate.arguments(self._inputs, views)
 
     def fetch(self) -> bool:
-        """Copy all back, the inputs, which may have been changed, too; whether a guard was."""
+        """Copy everything back, including inputs that may have changed; say whether a guard
+        changed."""
         for here, there in zip(self._here, self._inputs, strict=True):
             there.copyto(here)
         changed = False

@@ -1,13 +1,15 @@
-"""Where candidates run on this machine: what their arrays are in, and the clock they are held to.
+"""The devices of this machine on which candidates run: their arrays and their clocks.
+
+`steps` checks and times candidates with them:
 
     device = DEVICES["cuda"](0)
-    call = device.call(code, gate, inputs, outputs)   # the arrays are there
-    seconds = call.clock(100)                         # of one call, over so many
-    wrong = call.fetch()                              # inputs and outputs as they are now
+    call = device.call(code, gate, inputs, outputs)   # copies the arrays to the device
+    seconds = call.clock(100)                         # per call, over 100 calls
+    wrong = call.fetch()                              # copies inputs and outputs back
 
-A candidate is timed warm on every device: called again and again, its operands are where the last
-call left them. In a model a kernel finds most of them in a cache too, its weights in a GPU's L2 as
-long as those of the model fit in it, and `whole` times the model as it is.
+A candidate is timed warm on every device: it is called repeatedly, so its operands are where the
+last call left them. In a model, too, a kernel finds most of its operands in a cache (its weights in
+a GPU's L2, as long as the model's weights fit in it), and `tune.whole` times the model as it is.
 """
 
 from __future__ import annotations
@@ -27,41 +29,41 @@ from needle_tvm.tune.measure.arrays import SPILLED, Arrays
 MAIN = "main"
 
 _HOLD = "needle.tune.hold"
-_HOLD_BYTES = 32 << 20  # of a copy on the GPU: about 25 us where 2.5 TB/s are read and written
+_HOLD_BYTES = 32 << 20  # of a copy on the GPU: about 25 us at 2.5 TB/s of reads and writes
 _MOST_HOLD_SECONDS = 0.02
-_TRIED_CALLS = 16  # to learn how long launching takes
-_MOST_CALLS = 512  # launched at once: CUDA keeps a queue of about a thousand
+_TRIED_CALLS = 16  # to estimate the time of a launch
+_MOST_CALLS = 512  # launched at once: CUDA queues about a thousand
 
 
 class Call(Protocol):
-    """A function's arrays on a device. `most_calls` is what `clock` and `evaluate` may be asked."""
+    """A function's arrays on a device. `most_calls` is the limit for `clock` and `evaluate`."""
 
     most_calls: int
 
     def run(self) -> None:
-        """Call the function; its results are there once `fetch` has returned."""
+        """Call the function; its results are on the host once `fetch` has returned."""
 
     def clock(self, calls: int) -> float:
-        """Seconds per call of `calls` of them, to compare functions by."""
+        """Return the seconds per call of `calls` calls, for comparing functions."""
 
     def evaluate(self, calls: int) -> float:
-        """The same with the least there is beside the calls, to rank functions by."""
+        """Like `clock`, but with the least overhead, for ranking functions."""
 
     def fetch(self) -> str:
-        """Have inputs and outputs here as they are there; what is wrong with those, or ""."""
+        """Copy inputs and outputs back to the host; return what is wrong with them, or ""."""
 
 
 class Device(Protocol):
-    """A place where candidates run."""
+    """A device on which candidates run."""
 
     def call(
         self, code: Any, gate: Gate, inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> Call:
-        """A call of the function of a library on these arrays, 64-byte aligned."""
+        """Prepare a call of a library's function on these arrays, which are 64-byte aligned."""
 
 
 class Processor:
-    """This machine's processor, of which there is one: arrays are where NumPy has them."""
+    """This machine's CPU, of which there is one; arrays stay in NumPy's memory."""
 
     def __init__(self, index: int) -> None:
         load_ffi()
@@ -95,7 +97,7 @@ class _HostCall:
 
 
 class CudaDevice:
-    """A GPU. Its context is this process's: after an error of a kernel neither is of use."""
+    """A GPU. This process owns its context: after a kernel's error both are unusable."""
 
     def __init__(self, index: int) -> None:
         memory.load_cuda_runtime()
@@ -114,19 +116,19 @@ class CudaDevice:
 
     @property
     def hold(self) -> _Hold:
-        """What keeps it busy meanwhile; made when first used."""
+        """The copies that keep the GPU busy during launches; made when first used."""
         if self._hold is None:
             self._hold = _Hold(self._device)
         return self._hold
 
 
 class _CudaCall:
-    """Calls are launched while the GPU is held busy, and timed on it by CUDA events.
+    """Launches calls while the GPU is held busy, and times them by CUDA events.
 
-    A kernel of a small batch takes about as long as the host takes to launch it: launched one by
-    one, all candidates would take that. So their launches wait in the stream behind copies which
-    last as long as launching them does, and the GPU then runs them one after the other, as it does
-    from a CUDA graph. Designed by arithmetic, not measured on a GPU.
+    A kernel of a small batch takes about as long as the host takes to launch it, so if launched one
+    by one, all candidates would take that time. Therefore their launches wait in the stream behind
+    copies that last as long as the launches take, and the GPU then runs them back to back, as from
+    a CUDA graph. This was designed by arithmetic, not measured on a GPU.
     """
 
     most_calls = _MOST_CALLS
@@ -150,11 +152,11 @@ class _CudaCall:
     evaluate = clock
 
     def fetch(self) -> str:
-        self._on.device.sync()  # an error of a kernel is raised here at the latest
+        self._on.device.sync()  # raises a kernel's error at the latest
         return SPILLED if self._arrays.fetch() else ""
 
     def _time_launches(self) -> float:
-        """Seconds that launching one call takes the host, as Python does it."""
+        """Return the seconds that the host takes to launch one call from Python."""
         self.run()
         self._on.device.sync()
         taken = _block(self.run, _TRIED_CALLS)
@@ -163,7 +165,7 @@ class _CudaCall:
 
 
 class _Hold:
-    """Copies on the GPU that last about as long as is `wanted` (seconds), begun before a timing."""
+    """Copies on the GPU that last about `wanted` seconds, started before a timing."""
 
     def __init__(self, device: Any) -> None:
         self.wanted = 0.0

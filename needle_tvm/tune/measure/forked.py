@@ -1,8 +1,8 @@
-"""What a forked child does with its request, and the form of its answer.
+"""The code that a forked child runs for its request, and the format of its answer.
 
-An answer is three lines: kind and detail, the value (both JSON), and a checksum of the two. So one
-that was cut short, or that something else has written into, is told from a whole one without
-reading the value, which may be long.
+`template` forks the children and reads their answers. An answer is three lines: kind and detail,
+the value (both JSON), and a checksum of the two. The checksum tells a whole answer from one that
+was cut short or overwritten, without parsing the value, which may be long.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def work(
     output: int,
     foreign: list[int],
 ) -> NoReturn:
-    """The child: answer the request and end.
+    """Run in the child: answer the request and exit.
 
-    `answer` and `output` are the pipes for its answer and for what it prints, `foreign` descriptors
-    that belong to the template: the ends of other children's pipes would keep those open.
+    `answer` and `output` are the pipes for its answer and for its printed output. `foreign` are
+    descriptors that belong to the template: ends of other children's pipes, which would stay open.
     """
     try:
         die_with_parent(template)
@@ -53,7 +53,7 @@ def work(
         os.close(output)
         folder.mkdir()
         os.environ["TMPDIR"] = str(folder)
-        tempfile.tempdir = None  # looked up anew
+        tempfile.tempdir = None  # so that it is looked up again
         _limit(message["memory"])
         value = "null"
         try:
@@ -73,7 +73,7 @@ def work(
         while left:
             left = left[os.write(answer, left) :]
         os._exit(0)
-    except BaseException:  # no fault of the function's: a full disk, say
+    except BaseException:  # not the function's fault: a full disk, for example
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -81,7 +81,7 @@ def work(
 
 
 def complete(answered: bytearray) -> tuple[str, str, bytes] | None:
-    """Kind, detail and value of an answer, if the child wrote it whole and nothing else."""
+    """Return kind, detail and value of an answer, or None unless the child wrote it whole."""
     parts = bytes(answered).split(b"\n")
     if len(parts) != 4 or parts[2] != b"%d" % zlib.crc32(parts[1], zlib.crc32(parts[0])):
         return None
@@ -95,9 +95,9 @@ def lacks_memory(text: str) -> bool:
 
 
 def _limit(memory: int) -> None:
-    """A request far beyond the limit fails at once; what is used of less is sampled."""
+    """Make an allocation far beyond the limit fail at once; `template` samples smaller excesses."""
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # the first to go if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")  # first to be killed if memory runs out
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     status = Path("/proc/self/status").read_text().splitlines()
     (data,) = (int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))

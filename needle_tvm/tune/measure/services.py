@@ -1,4 +1,4 @@
-"""What the search's worker processes do for it; see `workers`."""
+"""The services that the search's worker processes offer; `bench` names `serve` to its `Workers`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ _SERVICES = {
 
 
 def serve(request: Mapping[str, Any]) -> Any:
-    """Carry out the request named by its `do`."""
+    """Run the service named by the request's `do`."""
     return _SERVICES[request["do"]](request)

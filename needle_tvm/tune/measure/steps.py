@@ -1,7 +1,8 @@
 """Services of tuning's worker processes: prepare a gate, build a candidate, check and time it.
 
-Each takes one request, a JSON object, and returns one; `tune.measure.workers` runs them. Modules
-travel as TVM's JSON text, with one PrimFunc called "main"; targets as TVM's description.
+Each takes one request, a JSON object, and returns another; `tune.measure.services` lists them and
+`tune.measure.workers` runs them. Modules are passed as TVM's JSON text with one PrimFunc called
+"main", targets as TVM's description.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from needle_tvm.tune.gate import reference
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Gate, Guarded, Verdict
 from needle_tvm.tune.measure.devices import DEVICES, Call, Device
 
-_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of `compare`'s timing
-_SLICE = 0.05  # of the time a candidate is timed for: so much at once
+_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of the timing in `compare`
+_SLICE = 0.05  # fraction of a candidate's timing that one slice takes
 
 
 def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
     """Write the gate of a task.
 
-    request: `module` (the unscheduled function), `target`, `folder`, `seed`. Answers with what
-    `Gate.facts` holds: {"tolerance", "cases", "reference", "left_out", ...}. Raises TuningError for
-    a function without fixed shapes or without a result.
+    request: `module` (the unscheduled function), `target`, `folder`, `seed`. Returns `Gate.facts`:
+    {"tolerance", "cases", "reference", "left_out", ...}. Raises TuningError if the function has no
+    fixed shapes or writes no result.
     """
     module = load_module(request["module"])
     target = make_target(request["target"])
@@ -38,10 +39,10 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compile a candidate into a shared library.
 
-    request: `module`, `target`, `path` of the library, and `spills` (optional), how many bytes a
-    thread of a GPU may spill. Answers {"bytes": its size}, or {"unfit": why}. Raises what TVM
-    raises for a module it cannot compile, CudaCompilerError where nvcc cannot, and TuningError when
-    it cannot be linked.
+    request: `module`, `target`, `path` of the library, and optionally `spills`, the most bytes that
+    a GPU thread may spill. Returns {"bytes": its size}, or {"unfit": why}. Raises whatever TVM
+    raises for a module it cannot compile, CudaCompilerError if nvcc cannot compile it, and
+    TuningError if linking fails.
     """
     module = load_module(request["module"])
     target = make_target(request["target"])
@@ -56,13 +57,13 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a candidate, and time it if it is right.
+    """Check a candidate, and time it if it is correct.
 
     request: `path` of its library, `gate` (the folder), meta_schedule's `number`, `repeat` and
-    `min_repeat_ms`, and `device`, where it runs: [one of DEVICES, index], by default the processor.
-    Answers {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one line,
-    "difference"}; the difference is relative to the result's scale and may be infinite. What it
-    computed while it was timed is looked at, too.
+    `min_repeat_ms`, and `device`, where it runs: [a key of DEVICES, index], by default the CPU.
+    Returns {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one line,
+    "difference"}. The difference is relative to the result's scale and may be infinite. The results
+    computed during the timing are checked too.
     """
     gate = Gate.load(request["gate"])
     device = _device(request)
@@ -87,8 +88,8 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     """Time a candidate against our rule's code, in alternating blocks of calls.
 
     request: `rule` and `candidate`, paths of libraries, `gate`, and `device` as in `measure`.
-    Answers {"speedup": median of rule's time / candidate's time, "quartiles": [lower, upper]}, or
-    {"wrong", "difference"} where the candidate does not pass.
+    Returns {"speedup": median of rule's time / candidate's time, "quartiles": [lower, upper]}, or
+    {"wrong", "difference"} if the candidate does not pass.
     """
     gate = Gate.load(request["gate"])
     device = _device(request)
@@ -103,7 +104,7 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(gate: Gate, device: Device, code: Any) -> Verdict:
-    """Hold a library's function to the gate on a device."""
+    """Check a library's function against the gate on a device."""
     wrong = ""
 
     def call(inputs: list[Array], outputs: list[Array]) -> None:
@@ -122,7 +123,7 @@ def _device(request: Mapping[str, Any]) -> Device:
 
 
 def _calls_in(seconds: float, call: Call) -> int:
-    """How many calls take at least `seconds`, or as many as there may be."""
+    """Return a number of calls that take at least `seconds`, or `most_calls`."""
     calls = 1
     while calls < call.most_calls and call.clock(calls) * calls < seconds:
         calls *= 2
@@ -130,10 +131,10 @@ def _calls_in(seconds: float, call: Call) -> int:
 
 
 def _repeat(call: Call, number: int, seconds: float) -> float:
-    """Seconds per call over slices of `number` calls that come to `seconds` together.
+    """Return the seconds per call over slices of `number` calls that total at least `seconds`.
 
-    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but throws away what it
-    has timed before: on a noisy machine as much again, or twice.
+    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but discards its earlier
+    timings: on a noisy machine that costs as much again, or twice.
     """
     times: list[float] = []
     while not times or math.fsum(times) * number < seconds:
@@ -142,16 +143,16 @@ def _repeat(call: Call, number: int, seconds: float) -> float:
 
 
 def _ordinary(gate: Gate, device: Device, code: Any) -> tuple[list[Array], list[Guarded], Call]:
-    """Inputs and outputs of the ordinary case, and a call on them to time a function with.
+    """Return inputs and outputs of the ordinary case, and a call on them for timing.
 
-    The inputs are copied: a file's pages are mapped in another way than memory is for a model.
+    The inputs are copied because a file's pages are mapped differently from a model's memory.
     """
     inputs, outputs = [aligned_copy(each) for each in gate.inputs(ORDINARY)], gate.outputs()
     return inputs, outputs, device.call(code, gate, inputs, [each.array for each in outputs])
 
 
 def _ratios(rule: Call, candidate: Call) -> list[float]:
-    """Rule's time / candidate's time over alternating blocks."""
+    """Return rule's time / candidate's time over alternating blocks."""
     for call in (rule, candidate):
         call.clock(1)
     calls = max(1, int(_BLOCK_SECONDS / max(rule.clock(3), 1e-7)))

@@ -1,15 +1,15 @@
 """The process that forks one child per request: the far side of `needle_tvm.tune.measure.workers`.
 
-Two processes stand between the parent and the children. The *guard* is what the parent starts. It
+Two processes stand between the parent and the children. The parent starts the *guard*. The guard
 forks the *template* before anything is imported and then only waits: when the parent or the
-template ends, however that comes about, it kills all that is left below it. The template imports
-the function's module once and forks a child for each request; it has one thread, because a fork
-copies only the thread that calls it and leaves the locks of the others held for ever.
+template ends, for whatever reason, it kills every process left below it. The template imports the
+function's module once and forks a child for each request. It has one thread, because a fork copies
+only the thread that calls it and leaves the locks of the others held for ever.
 
-A child works in a process group of its own. It is watched from outside, so neither native code
-that never returns nor a stopped process outstays its limits. Both processes adopt what is orphaned
-below them (see `processes.adopt_orphans`), so that a grandchild in a group of its own is found too.
-Linux only.
+A child works in a process group of its own. It is watched from outside, so neither native code that
+never returns nor a stopped process can exceed its limits. Guard and template both adopt orphaned
+descendants (see `processes.adopt_orphans`), so that a grandchild in a group of its own is found
+too. Linux only.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from needle_tvm.tune.measure.forked import (
     work,
 )
 
-HEARTBEAT_SECONDS = 1.0  # how often the template says that it lives while requests are waiting
-_SAMPLE_SECONDS = 0.02  # how often the resident size of a child is looked at
-_TREE_SHARE = 0.01  # of the time goes into looking for grandchildren, which reads all of /proc
-_KILLED_SECONDS = 1.0  # how long the end of a child waits for that of its grandchildren
-_OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of what a child prints; lines shown of a crash
+HEARTBEAT_SECONDS = 1.0  # interval of the template's signs of life while requests are waiting
+_SAMPLE_SECONDS = 0.02  # interval between samples of a child's resident size
+_TREE_SHARE = 0.01  # fraction of time spent looking for grandchildren, which reads all of /proc
+_KILLED_SECONDS = 1.0  # how long a child's outcome waits for the end of its grandchildren
+_OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of a child's output; lines shown of a crash
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """Service of `needle_tvm.process.child`; returns when the parent has no more messages.
 
     setup: `function` ("package.module:function"), `processes` (children at once), `environment`
-    (variables set after the import, null for those taken away), `folder` (for temporary files: each
-    child gets one of its own there, which goes with it). A message is a request: `id`,
-    `request`, `seconds`, `memory` (bytes). Answers: {"ready"} once, {"alive"} now and then,
-    {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
+    (variables set after the import, null for those to remove), `folder` (for temporary files: each
+    child gets a subfolder, removed when it ends). A message is a request: `id`, `request`,
+    `seconds`, `memory` (bytes). Answers: {"ready"} once, {"alive"} now and then, {"started": id}
+    and {"id", "kind", "value", "detail", "seconds"} for each request.
     """
     parent, guard = os.getppid(), os.getpid()
     adopt_orphans()
     template = os.fork()
     if template:
-        os.close(messages.answers)  # the parent sees their end when the template ends
+        os.close(messages.answers)  # so that the parent sees end of file when the template ends
         _guard(template, parent, messages.commands)
     die_with_parent(guard)
     adopt_orphans()
@@ -87,13 +87,13 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    gc.freeze()  # a collection in a child would write to, and so copy, all that it shares with us
+    gc.freeze()  # else a collection in a child would write to, and so copy, all shared memory
     _Template(function, setup["processes"], Path(setup["folder"]), messages).run()
     return iter(())
 
 
 def _guard(template: int, parent: int, commands: int) -> NoReturn:
-    """Wait for the end of either side, kill all below, and end the way the template did."""
+    """Wait until either side ends, kill every process below, and end the way the template did."""
     try:
         die_with_parent(parent, signal.SIGCONT)  # wakes a guard that someone stopped
         ends = select.poll()
@@ -119,11 +119,11 @@ def _guard(template: int, parent: int, commands: int) -> NoReturn:
 
 @dataclass
 class _Job:
-    """A request at work in its child."""
+    """A request running in its child."""
 
     number: int
     pid: int
-    ended: int  # descriptors: of the process, of its answer, of what it prints
+    ended: int  # descriptors: of the process, its answer, its output
     answer: int
     output: int
     limit_seconds: float
@@ -132,8 +132,8 @@ class _Job:
     seconds: float = 0.0
     answered: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)
-    below: list[int] = field(default_factory=list)  # grandchildren when last looked at
-    killed: tuple[str, str] | None = None  # kind and detail, where we ended it
+    below: list[int] = field(default_factory=list)  # grandchildren as of the last look
+    killed: tuple[str, str] | None = None  # kind and detail, if we ended it
     outcome: bytes | None = None  # set when the child has ended
 
     @property
@@ -142,7 +142,7 @@ class _Job:
 
 
 class _Template:
-    """The loop: starts children, watches them, and passes their answers on."""
+    """The template's loop: starts children, watches them, and passes their answers on."""
 
     def __init__(
         self, function: Function, processes: int, folder: Path, messages: Messages
@@ -150,11 +150,11 @@ class _Template:
         self._function, self._processes, self._messages = function, processes, messages
         self._folder = folder
         self._waiting: deque[dict[str, Any]] = deque()
-        self._jobs: dict[int, _Job] = {}  # by process number
+        self._jobs: dict[int, _Job] = {}  # by process id
         self._outgoing = bytearray()
         self._heartbeat = self._next_sample = self._next_tree = 0.0
         self._newest = 0
-        # Not epoll, whose state a child would share.
+        # Not epoll: a child would share its state.
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:
@@ -166,7 +166,7 @@ class _Template:
             self._beat()
             self._write()
             for key, _ in self._selector.select(self._patience()):
-                # One that was reaped a moment ago has closed the others of its job.
+                # A job reaped just now has already closed its other descriptors.
                 if self._selector.get_map().get(key.fd) is key and key.data(key.fd) is False:
                     return
             self._watch()
@@ -175,7 +175,7 @@ class _Template:
                 self._start(self._waiting.popleft())
 
     def _patience(self) -> float | None:
-        """Seconds until something is due; None when only a message can bring work."""
+        """Return the seconds until something is due; None if only a message can bring work."""
         if not self._jobs:
             return None
         now = time.monotonic()
@@ -202,7 +202,7 @@ class _Template:
             self._heartbeat = now + HEARTBEAT_SECONDS
 
     def _write(self, _: int = -1) -> None:
-        """Write what the parent has room for, and ask to be told when it has more."""
+        """Write as much as the parent has room for, and ask to be told when there is more room."""
         answers = self._messages.answers
         while self._outgoing:
             try:
@@ -219,8 +219,8 @@ class _Template:
     def _start(self, message: dict[str, Any]) -> None:
         answer_out, answer_in = os.pipe()
         output_out, output_in = os.pipe()
-        # Said before the fork: a child may fell this process, and must not be taken for one that
-        # never began and so be tried again.
+        # Sent before the fork: a child may bring down this process, and must not be mistaken for
+        # one that never started and be tried again.
         self._send({"started": message["id"]})
         self._write()
         sys.stdout.flush()
@@ -233,7 +233,7 @@ class _Template:
             folder = self._folder / str(os.getpid())
             ends = answer_in, output_in
             work(self._function, message, folder, template, *ends, sorted(foreign))
-        with suppress(OSError):  # the child does so too: whoever comes first
+        with suppress(OSError):  # the child does so too: whichever comes first
             os.setpgid(pid, pid)
         os.close(answer_in)
         os.close(output_in)
@@ -256,7 +256,7 @@ class _Template:
             self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def _take(self, descriptor: int, into: bytearray, kept: int | None = None) -> None:
-        """Read once: whoever prints without end must not hold up the others."""
+        """Read once, so that a child that prints without end does not hold up the others."""
         with suppress(BlockingIOError):
             chunk = os.read(descriptor, 1 << 20)
             if not chunk and descriptor in self._selector.get_map():
@@ -266,7 +266,7 @@ class _Template:
                 del into[:-kept]
 
     def _watch(self) -> None:
-        """Kill the children that are beyond their limits."""
+        """Kill the children that exceed their limits."""
         now = time.monotonic()
         for job in self._working():
             if now >= job.deadline:
@@ -283,7 +283,7 @@ class _Template:
                 self._kill(job, MEMORY, f"{_mib(resident)} resident, of {_mib(job.limit_memory)}")
 
     def _look_below(self, working: list[_Job]) -> None:
-        """Find the grandchildren, unless no process was started anywhere since the last time."""
+        """Find the grandchildren, unless no process has started anywhere since the last time."""
         newest = newest_process()
         if newest == self._newest:
             return
@@ -301,12 +301,12 @@ class _Template:
             os.killpg(job.pid, signal.SIGKILL)
 
     def _reap(self, job: _Job) -> None:
-        """The child has ended: kill its group, see what it left, and say so."""
+        """Handle a child's end: kill its group, read what it left, and record the outcome."""
         job.seconds = time.monotonic() - job.started
-        # Its number still names its group: it is reaped only afterwards.
+        # Its id still names its group, because it is reaped only afterwards.
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-        # One read takes all that a pipe holds. A grandchild may still be writing there.
+        # One read takes everything a pipe holds. A grandchild may still be writing to it.
         self._take(job.answer, job.answered)
         self._take(job.output, job.printed, _OUTPUT_KEPT)
         for descriptor in (job.ended, job.answer, job.output):
@@ -316,7 +316,7 @@ class _Template:
         job.outcome = _outcome(job, os.waitpid(job.pid, 0)[1])
 
     def _finish(self) -> None:
-        """Pass on the outcome of children that left nothing behind."""
+        """Pass on the outcomes of children that left nothing behind."""
         ended = [job for job in self._jobs.values() if job.outcome]
         if not ended:
             return
@@ -330,7 +330,7 @@ class _Template:
 
 
 def _outcome(job: _Job, status: int) -> bytes:
-    """The line that tells the parent how a request went."""
+    """Return the line that tells the parent how a request went."""
     value = b"null"
     printed = bytes(job.printed).decode(errors="replace").splitlines()[-_OUTPUT_LINES:]
     answered = complete(job.answered)
@@ -346,7 +346,7 @@ def _outcome(job: _Job, status: int) -> bytes:
             kind = MEMORY
         detail = "\n".join([f"ended {how}", *printed])
     answer = {"id": job.number, "kind": kind, "detail": detail, "seconds": job.seconds}
-    # The value is passed on as it came: it may be long.
+    # The value is passed on unparsed: it may be long.
     return json.dumps(answer).encode()[:-1] + b', "value": ' + value + b"}\n"
 
 

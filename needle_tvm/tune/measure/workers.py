@@ -1,8 +1,8 @@
-"""A pool of processes for work that may crash, hang, or eat all memory. Imports no TVM.
+"""A pool of processes for work that may crash, hang, or use up memory. Imports no TVM.
 
-Each request runs in a process of its own, forked from one that has imported the function's module
-already: no import per request, and nothing that one request does reaches another. `template`
-describes the processes, `forked` what one of them does.
+`bench` builds and runs candidates with it. Each request runs in a process of its own, forked from
+one that has already imported the function's module: there is no import per request, and requests
+cannot affect one another. `template` describes the processes, `forked` what one of them does.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
 
-_START_SECONDS = 120.0  # the import of the function's module may take this long
-_SILENT_SECONDS = 10.0  # a template that says nothing for so long, with work to do, is given up
-_STARTS = 3  # templates that end before they have begun anything, one after the other
+_START_SECONDS = 120.0  # limit for importing the function's module
+_SILENT_SECONDS = 10.0  # a template that stays silent this long while it has work is given up
+_STARTS = 3  # attempts with templates that end before they have started anything
 
-# OpenBLAS starts its threads when it is loaded, and the template must have one thread.
+# OpenBLAS starts its threads when it is loaded, and the template must have only one.
 _THREADED_AT_IMPORT = "OPENBLAS_NUM_THREADS"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may use: wall-clock seconds, and bytes of memory.
+    """The limits of one request: wall-clock seconds and bytes of memory.
 
-    Memory is the resident size of the request's processes together. What they share with the
-    template counts too (after an import of TVM, about 80 MB).
+    Memory is the resident size of all the request's processes. It includes what they share with the
+    template (about 80 MB after an import of TVM).
 
-    Raises ValueError for what is not positive and finite.
+    Raises ValueError for values that are not positive and finite.
     """
 
     seconds: float
@@ -53,12 +53,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request went.
+    """The outcome of a request.
 
-    `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without
-    an answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first
-    line of `detail` says what happened; for a crash the last lines printed follow. `seconds` is
-    the time from the start of its process to its end.
+    `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without an
+    answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first line
+    of `detail` says what happened; after a crash the last printed lines follow. `seconds` is the
+    time from the start of its process to its end.
     """
 
     kind: str
@@ -76,7 +76,7 @@ R = TypeVar("R", bound="Runner")
 
 
 class Runner(ABC):
-    """What carries out requests: `Workers` here, `remote.RemoteRunner` elsewhere."""
+    """The interface of a runner of requests: `Workers`, or `RemoteRunner` for other machines."""
 
     def __enter__(self: R) -> R:
         return self
@@ -85,7 +85,7 @@ class Runner(ABC):
         self.close(*error)
 
     def call(self, request: Mapping[str, Any], limits: Limits | None = None) -> Outcome:
-        """The outcome of one request; `limits` stands in for the runner's own."""
+        """Run one request; `limits` replaces the runner's own."""
         ((_, outcome),) = self.map([request], limits)
         return outcome
 
@@ -93,7 +93,7 @@ class Runner(ABC):
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """(index of the request, outcome) for each request, in the order in which they end."""
+        """Yield (index of the request, outcome) for each request, in the order they end."""
 
     @abstractmethod
     def close(self, *error: object) -> None:
@@ -104,13 +104,13 @@ class Workers(Runner):
     """Runs a function, each request in a process of its own, `processes` at once. Linux only.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
-    value. `environment` is set in its processes on top of this process's variables (OpenBLAS keeps
-    to one thread all the same: it would start them at the import). Temporary files
-    go to a folder that ends with the request. Whatever a request does to its process, it has one
-    outcome, and no process outlives it, `close`, or the end of this process.
+    value. `environment` is set in the processes on top of this process's variables (OpenBLAS is
+    still held to one thread, because it starts its threads at the import). Temporary files go to a
+    folder that is removed when the request ends. Whatever a request does to its process, it has
+    exactly one outcome, and no process outlives it, `close`, or the end of this process.
 
-    One `map` at a time. Raises TuningError from `map` and `call` where the function's module cannot
-    be imported, ValueError for bad arguments.
+    Only one `map` may run at a time. `map` and `call` raise TuningError if the function's module
+    cannot be imported, and ValueError for bad arguments.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Workers(Runner):
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """(index of the request, outcome) for each request, in the order in which they end.
+        """Yield (index of the request, outcome) for each request, in the order they end.
 
-        The requests go on while the caller is busy with an outcome. Leaving the loop early ends
-        those that are not done. Raises TypeError for a request that is no JSON object.
+        Requests continue while the caller handles an outcome. Leaving the loop early ends those
+        that are not done. Raises TypeError for a request that is not a JSON object.
         """
         if self._closed:
             raise ValueError(f"{self.name}: the workers are closed")
@@ -170,7 +170,7 @@ class Workers(Runner):
         return self._map(messages)
 
     def close(self, *error: object) -> None:
-        """End all processes. Takes the arguments of `__exit__`, and makes no difference by them."""
+        """End all processes. Takes the arguments of `__exit__` and ignores them."""
         self._closed = True
         self._stack.close()
 
@@ -204,7 +204,7 @@ class Workers(Runner):
     def _serve(
         self, pending: Mapping[int, dict[str, Any]], started: set[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Outcomes of one template, which is sent all that is pending."""
+        """Send one template everything that is pending, and yield its outcomes."""
         child = self._child or self._start()
         if not self._ready:
             child.receive("start", timeout=_START_SECONDS)
@@ -217,7 +217,7 @@ class Workers(Runner):
         except ChildError as error:
             failed = error
         while left:
-            # Of a template that takes no messages, only what it has already said.
+            # From a template that accepts no messages, only read what it has already sent.
             try:
                 answer = child.receive("a request", timeout=0 if failed else _SILENT_SECONDS)
             except ChildError as error:
@@ -248,7 +248,7 @@ class Workers(Runner):
         return self._child
 
     def _stop(self) -> None:
-        """End the template; the guard above it kills all that is below."""
+        """End the template; the guard above it kills all processes below."""
         child, self._child = self._child, None
         if child is not None:
             with suppress(ChildError):

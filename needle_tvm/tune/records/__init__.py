@@ -1,6 +1,6 @@
-"""The record store: what tuning measured, kept durably and served only where it belongs.
+"""The record store: what tuning measured, kept durably and served only where it applies.
 
-`rows` says what is kept, `sqlite` and `opening` how it lies on disk, `store` what can be done with
-it. `database` puts it behind TVM's meta_schedule. Of these only `database`, `keys`, `near` and
-`exchange` import TVM.
+`rows` defines what is stored, `sqlite` and `opening` how it is stored on disk, `store` the
+operations on it. `database` makes it a database of TVM's meta_schedule. Only `database`, `keys`,
+`near` and `exchange` import TVM.
 """

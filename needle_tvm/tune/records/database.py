@@ -1,7 +1,9 @@
-"""The record store as a meta_schedule database. Imports TVM.
+"""The record store as a meta_schedule database.
 
-database = RecordDatabase(store, Key.of(target))
-with database: ...  # TVM's search reads and writes the store
+    database = RecordDatabase(store, Key.of(target))
+    with database: ...  # TVM's search reads and writes the store
+
+`search` hands one to TVM, and `near` reads from it. Imports TVM.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ for _error in (RecordsError, DamagedRecordsError):
 
 @tvm_names.derived_object
 class RecordDatabase(ms.database.PyDatabase):
-    """The records of `store` that hold for `key`, and are in one of `states`.
+    """The records of `store` that apply to `key` and are in one of `states`.
 
-    By default only gated records are served. Where a workload has fewer of them than `get_top_k` is
-    asked for, those that `seeds` finds for it follow (`near.seeds`: of near shapes). Whatever is
-    committed is on disk when the commit returns, as measured. Two modules are the same workload
-    when their structural hashes are equal and TVM finds them structurally equal.
+    By default only gated records are served. If `get_top_k` is asked for more than a workload has,
+    the records that `seeds` finds follow (`near.seeds`: those of near shapes). A committed record
+    is on disk when the commit returns, in the state `measured`. Two modules are the same workload
+    if their structural hashes are equal and TVM finds them structurally equal.
 
-    Raises RecordsError, from within TVM too, when a commit cannot be kept, and when a record is
-    for another target than the key's.
+    Raises RecordsError, also from within TVM, if a commit cannot be stored, or if a record is for
+    another target than the key's.
     """
 
     def __init__(
@@ -57,14 +59,14 @@ class RecordDatabase(ms.database.PyDatabase):
         super().__init__()
         self.store, self.key, self.states, self.seeds = store, key, tuple(states), seeds
         self._target = key.fields["target"]
-        self._modules: dict[str, IRModule] = {}  # workloads that were compared before, by name
+        self._modules: dict[str, IRModule] = {}  # modules of workloads compared before, by name
 
     def has_workload(self, mod: IRModule) -> bool:
         """Whether a workload equal to `mod` is in the store, under this key."""
         return bool(self.names(mod))
 
     def commit_workload(self, mod: IRModule) -> Any:
-        """Keep `mod` as a workload, if none equal to it is there."""
+        """Store `mod` as a workload, unless an equal one is present."""
         found = self.names(mod)
         if found:
             return ms.database.Workload(self._modules[found[0]])
@@ -73,13 +75,16 @@ class RecordDatabase(ms.database.PyDatabase):
         return ms.database.Workload(mod)
 
     def commit_tuning_record(self, record: Any) -> None:
-        """Keep a record, as measured now on this machine."""
+        """Store a record, as measured now on this machine."""
         self._commit(record, lambda name: ([], []))
 
     def _commit(
         self, record: Any, about: Callable[[str], tuple[list[Verdict], list[Trial]]]
     ) -> str:
-        """Keep a record with what `about` says of it, given its name; that name."""
+        """Store a record with the verdicts and trials that `about` makes for its name.
+
+        Returns the record's name.
+        """
         if record.target is not None and tvm_names.target_fields(record.target) != self._target:
             raise RecordsError(
                 f"{self.store.path}: a record for {record.target} was committed to a database for "
@@ -113,12 +118,12 @@ class RecordDatabase(ms.database.PyDatabase):
         seconds: float,
         source: str,
     ) -> str:
-        """Keep all of one trial in one transaction; the name of its record in the store.
+        """Store all of one trial in one transaction; return the name of its record.
 
-        `record` is a TuningRecord, whose run_secs are None where the candidate did not run; `state`
-        is what is known of it (one of rows.STATES) and `detail` why, as in "crash: ended by
-        SIGSEGV". `session`, `seconds` and `source` are those of a rows.Trial. It is on disk when
-        this returns. Raises ValueError on a bad value, and RecordsError as a commit does.
+        `record` is a TuningRecord, with None for run_secs if the candidate did not run. `state` is
+        one of rows.STATES and `detail` its reason, as in "crash: ended by SIGSEGV". `session`,
+        `seconds` and `source` are those of a rows.Trial. The trial is on disk when this returns.
+        Raises ValueError for a bad value, and RecordsError as a commit does.
         """
         if state not in STATES:
             raise ValueError(f"state {state!r}: must be one of {', '.join(STATES)}")
@@ -134,22 +139,24 @@ class RecordDatabase(ms.database.PyDatabase):
         )
 
     def commit_gated(self, record: Any) -> str:
-        """Keep a record that has passed the gate; its name in the store."""
+        """Store a record that has passed the gate; return its name."""
         return self._commit(
             record, lambda name: ([Verdict(name, GATED, now(), this_host(), "")], [])
         )
 
     def known(self, mod: IRModule) -> dict[str, tuple[str, float | None]]:
-        """Every trace tried on `mod`, as `trace_text` writes it: its state, and seconds if it ran.
+        """Return every trace tried on `mod`, as `trace_text` writes it, with state and seconds.
 
-        Those that failed are rejected: no search need try any of these again.
+        The seconds are None if it did not run. Failed ones are rejected. No search needs to try any
+        of these again.
         """
         return self.store.known(self.names(mod))
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """The fastest usable records of a workload, fastest first; then seeds, where wanted.
+        """Return the fastest usable records of a workload, then seeds if there are too few.
 
-        Schedules alone: TVM's search, which asks for them, can do nothing with a choice.
+        Only schedules are returned: TVM's search, which asks for them, cannot use a choice of
+        knobs.
         """
         found = [record for _, record in self.best(workload.mod, top_k, schedules=True)]
         if self.seeds is not None and len(found) < top_k:
@@ -157,7 +164,7 @@ class RecordDatabase(ms.database.PyDatabase):
         return found
 
     def get_all_tuning_records(self) -> list[Any]:
-        """Every usable record under this key."""
+        """Return every usable record under this key."""
         return [
             record
             for name in self.workloads()
@@ -167,14 +174,14 @@ class RecordDatabase(ms.database.PyDatabase):
     def query_tuning_record(
         self, mod: IRModule, target: Target, workload_name: str | None = None
     ) -> Any:
-        """The fastest usable record of `mod`; None where there is none, or for another target."""
+        """Return `mod`'s fastest usable record; None if there is none or the target differs."""
         if tvm_names.target_fields(target) != self._target:
             return None
         found = self.best(mod, 1, schedules=True)
         return found[0][1] if found else None
 
     def __len__(self) -> int:
-        """How many usable records there are under this key."""
+        """The number of usable records under this key."""
         return sum(
             len(self.store.best([name], _NO_LIMIT, self.states)) for name in self.workloads()
         )
@@ -187,9 +194,10 @@ class RecordDatabase(ms.database.PyDatabase):
         *,
         schedules: bool = False,
     ) -> list[tuple[str, Any]]:
-        """The fastest records of `mod` with their names in the store, for `Store.decide`.
+        """Return the fastest records of `mod` with their names in the store, for `Store.decide`.
 
-        With `schedules`, without those whose trace is a choice of knobs (`kernels.gpu_knobs`).
+        With `schedules`, records whose trace is a choice of knobs (`kernels.gpu_knobs`) are left
+        out.
         """
         states = self.states if states is None else states
         found = self._fastest(self.names(mod), limit, states, schedules)
@@ -197,8 +205,10 @@ class RecordDatabase(ms.database.PyDatabase):
         return [(name, self._tuning_record(record, workload)) for name, record in found]
 
     def names(self, mod: IRModule) -> list[str]:
-        """Names of the workloads equal to `mod`: merged stores may hold several, which differ in
-        the names of variables."""
+        """Return the names of the workloads equal to `mod`.
+
+        Merged stores may hold several, which differ in the names of variables.
+        """
         found = []
         for name, text in self.store.candidates(tvm_names.structural_hash(mod), self.key.row):
             if name not in self._modules:
@@ -208,8 +218,8 @@ class RecordDatabase(ms.database.PyDatabase):
         return found
 
     def _rows(self, mod: IRModule) -> tuple[Workload, Module]:
-        """The rows of a workload: of the one equal to `mod` in the store, where there is one."""
-        # They are written along with every record: `prune` may have removed them meanwhile.
+        """Return the rows of `mod`'s workload, or those of the equal one in the store."""
+        # They are written with every record, because `prune` may have removed them meanwhile.
         equal = self.names(mod)
         mod = self._modules[equal[0]] if equal else mod
         module = Module(tvm.ir.save_json(mod))
@@ -220,12 +230,12 @@ class RecordDatabase(ms.database.PyDatabase):
         return workload, module
 
     def workloads(self, where: str = "TRUE", values: Sequence[Any] = ()) -> dict[str, Workload]:
-        """The workloads under this key by name; `where` is SQL about their columns."""
+        """Return the workloads under this key by name; `where` is SQL about their columns."""
         condition = f"WHERE key = ? AND {where}"
         return self.store.all(Workload, condition, (rows.name(self.key.row), *values))
 
     def module(self, name: str, workload: Workload) -> IRModule | None:
-        """The module of the workload of this name; None where it is damaged."""
+        """Return the module of the workload of this name, or None if it is damaged."""
         if name not in self._modules:
             module = self.store.row(Module, workload.module)
             if module is None:
@@ -244,7 +254,7 @@ class RecordDatabase(ms.database.PyDatabase):
     def of_workload(
         self, name: str, limit: int, states: Sequence[str], *, schedules: bool = False
     ) -> Iterator[Any]:
-        """The fastest records in one of `states` of the workload of this name; see `best`."""
+        """Yield the fastest records of the named workload in one of `states`; see `best`."""
         row = self.store.row(Workload, name)
         module = self.module(name, row) if row is not None else None
         if module is not None:
@@ -262,10 +272,10 @@ class RecordDatabase(ms.database.PyDatabase):
 
 
 def trace_text(trace: Any) -> str:
-    """A trace as the store's records hold it, and as `RecordDatabase.known` names it."""
+    """Return a trace in the text form of the store's records and of `RecordDatabase.known`."""
     return rows.canonical(functions.trace_fields(trace))
 
 
-Seeds = Callable[[RecordDatabase, IRModule, int], list[Any]]  # `near.seeds` is one
+Seeds = Callable[[RecordDatabase, IRModule, int], list[Any]]  # for example `near.seeds`
 
 _NO_LIMIT = 1 << 62

@@ -1,8 +1,8 @@
-"""TVM's own JSON databases: read them line by line, whatever they hold, and write them.
+"""Import and export TVM's own JSON databases, line by line, whatever they hold.
 
-TVM reads such a pair of files as a whole or, where a line is cut or blank, not at all, sometimes
-with a crash. Here a line is first looked at in Python, then given to TVM in another process, and
-one that cannot be used is named and left out.
+The commands `records import` and `records export` use it. TVM reads such a pair of files as a whole
+or, if a line is cut or blank, not at all, sometimes with a crash. Here Python checks each line
+first, then TVM reads it in another process, and an unusable line is reported and left out.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 
-_LINE_SECONDS = 60.0  # TVM's time for one line; the first one includes its start
+_LINE_SECONDS = 60.0  # TVM's time for one line; the first includes its start
 
 
 @dataclass
 class Import:
-    """What an import did: lines read, records that were new, and lines left out.
+    """The result of an import: lines read, new records, and lines left out.
 
     `bad` holds (file, line number from 1, why).
     """
@@ -43,11 +43,11 @@ class Import:
 
 
 def import_json(store: Store, workloads: Path, records: Path) -> Import:
-    """Take the records of one of TVM's JSON databases into `store`, as measured.
+    """Import the records of one of TVM's JSON databases into `store`, as measured.
 
-    The files do not tell which versions wrote them: the records are kept under those installed
-    here, and are served only once a gate has passed them here. Importing again changes nothing.
-    Raises RecordsError when a file cannot be read or the store cannot be written.
+    The files do not say which versions wrote them, so the records are stored under the versions
+    installed here, and are served only after they have passed a gate here. Importing again changes
+    nothing. Raises RecordsError if a file cannot be read or the store cannot be written.
     """
     done = Import()
     modules: dict[int, str] = {}
@@ -85,7 +85,7 @@ def import_json(store: Store, workloads: Path, records: Path) -> Import:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines of a file that may hold anything; a blank one at the end is none."""
+    """Yield the lines of a file with any contents, except for a blank last line."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -102,7 +102,7 @@ def _json(text: str) -> Any:
 
 
 def _workload_line(text: str) -> tuple[str, str]:
-    """The structural hash and the module's JSON in a line of the workloads' file."""
+    """Return the structural hash and the module's JSON in a line of the workloads' file."""
     match _json(text):
         case [str(structural_hash), str(encoded)]:
             pass
@@ -122,7 +122,7 @@ def _workload_line(text: str) -> tuple[str, str]:
 
 
 def _record_line(text: str) -> tuple[int, list[Any]]:
-    """The workload's index and the four parts of a line of the records' file."""
+    """Return the workload's index and the four parts of a line of the records' file."""
     match _json(text):
         case [bool(), *_]:
             pass
@@ -132,7 +132,7 @@ def _record_line(text: str) -> tuple[int, list[Any]]:
 
 
 class _Reader:
-    """TVM in a process of its own, begun anew when a line brings it down."""
+    """TVM in a process of its own, restarted when a line crashes it."""
 
     def __init__(self, modules: dict[int, str], hashes: dict[int, str]) -> None:
         self._modules, self._hashes = modules, hashes
@@ -140,7 +140,7 @@ class _Reader:
         self._sent: set[int] = set()
 
     def read(self, index: int, parts: list[Any]) -> dict[str, Any]:
-        """The record as TVM understands it; ValueError says why it does not."""
+        """Return the record as TVM reads it. Raises ValueError with the reason if it cannot."""
         if self._child is None:
             self._sent.clear()
             self._child = Child(
@@ -169,7 +169,7 @@ class _Reader:
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """The service of `_Reader`: takes modules and records of them, gives what TVM makes of them."""
+    """The service of `_Reader`: receives modules and their records, returns what TVM reads."""
     from needle_tvm._tvm.names import make_target, ms, structural_hash, tvm
     from needle_tvm.tune.records.keys import Key
 
@@ -195,7 +195,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
             key = Key.of(make_target(message["record"][2])).text
             answer = {"key": key, "trace": trace, "run_secs": run_secs, "args_info": args_info}
             json.dumps(answer)
-        except Exception as error:  # whatever TVM says of a line: it is the line that is at fault
+        except Exception as error:  # whatever TVM raises, the line is at fault
             lines = str(error).strip().splitlines() or [type(error).__name__]
             yield {"bad": lines[-1][:200]}
         else:
@@ -205,11 +205,11 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 def export_json(
     store: Store, folder: Path, key: str, states: Sequence[str] = (MEASURED, GATED)
 ) -> int:
-    """Write the records under the key of this name as one of TVM's JSON databases; how many.
+    """Write the records under the named key as one of TVM's JSON databases; return their number.
 
-    One key to a database, because TVM answers from it whatever the target. Raises RecordsError
-    when there is a database in the folder, or when it cannot be written; nothing is left half
-    written under the names TVM reads. Writes nothing where there are no such records.
+    A database holds one key, because TVM answers from it whatever the target. Raises RecordsError
+    if the folder already has a database, or if it cannot be written; no partial file is left under
+    the names that TVM reads. Writes nothing if there are no such records.
     """
     for name in (WORKLOADS, RECORDS):
         if (folder / name).exists():
@@ -238,7 +238,7 @@ def export_json(
         return 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The workloads first: records refer to them.
+        # The workloads first, because records refer to them.
         for name, lines in ((WORKLOADS, workload_lines), (RECORDS, record_lines)):
             text = "".join(rows.canonical(line) + "\n" for line in lines)
             atomic.write_file(folder / name, text.encode())

@@ -1,4 +1,7 @@
-"""What a tuning record holds for: target, versions, pass configuration. Imports TVM when used."""
+"""The key of a tuning record: the target, versions and pass configuration that it applies to.
+
+`database` and `exchange` store records under it. Imports TVM when used.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Key:
-    """All that decides which code a schedule becomes, but for the module itself.
+    """Everything that decides which code a schedule becomes, except the module itself.
 
-    `text` is canonical JSON of: `target` (TVM's description, its host included), `features` (what
-    LLVM may use of the processor, by its names; of a GPU, the description's `arch` says that),
-    `versions` (tvm, tvm_ffi, llvm, and cuda where the target is one) and `passes` (the
-    PassContext).
+    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (what
+    LLVM may use of the processor, by LLVM's names; for a GPU, the description's `arch` says that),
+    `versions` (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the PassContext).
     """
 
     text: str
@@ -35,9 +37,9 @@ class Key:
         passes: dict[str, Any] | None = None,
         versions: dict[str, str] | None = None,
     ) -> Key:
-        """The key of code compiled here for `target`.
+        """Return the key of code compiled here for `target`.
 
-        `passes` is by default the PassContext in force now, `versions` those installed.
+        `passes` defaults to the current PassContext, `versions` to the installed ones.
         """
         from needle_tvm._tvm import names as tvm_names
 
@@ -55,17 +57,17 @@ class Key:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The parts named above."""
+        """The parts named above, parsed."""
         return dict(json.loads(self.text))
 
     @property
     def row(self) -> KeyRow:
-        """The key as the store holds it."""
+        """The key as a row of the store."""
         return KeyRow(self.text)
 
 
 def installed_versions(kind: str) -> dict[str, str]:
-    """Versions of what compiles for a target of this kind here."""
+    """Return the versions of everything that compiles for a target of this kind here."""
     from needle_tvm._tvm import names as tvm_names
 
     found = {
@@ -79,7 +81,7 @@ def installed_versions(kind: str) -> dict[str, str]:
 
 
 def _features(target: Target) -> list[str]:
-    """LLVM's features of the processor that the code, or what launches it, runs on."""
+    """Return LLVM's features of the CPU that the code, or its launching host code, runs on."""
     from needle_tvm._tvm import names as tvm_names
 
     processor = target if target.kind.name == "llvm" else target.host

@@ -1,9 +1,9 @@
-"""Records of near shapes: of workloads that are the same function but for its extents.
+"""Records of near shapes: of workloads that are the same function except for its extents.
 
     near(database, mod, 8)                   # (distance, record) of the nearest
     RecordDatabase(store, key, seeds=seeds)  # a search starts from them
 
-A schedule that is good for one shape is mostly good for its neighbours: TVM repairs the tiles that
+A schedule that is good for one shape is mostly good for nearby shapes: TVM repairs the tiles that
 do not divide the new extents when it applies the trace.
 """
 
@@ -22,22 +22,22 @@ from needle_tvm._tvm.names import IRModule, Schedule, ms
 from needle_tvm.tune.records.database import RecordDatabase, trace_text
 from needle_tvm.tune.records.rows import GATED, Workload
 
-# Of TVMScript: text, comments, decimals, integers and names.
+# TVMScript's tokens: text, comments, decimals, integers and names.
 _TOKEN = re.compile(
     r'(?P<text>"(?:[^"\\]|\\.)*")|(?P<comment>\#[^\n]*)'
     r"|(?P<decimal>\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+))|(?P<integer>\d+)"
     r"|(?P<name>[A-Za-z_]\w*)(?P<member>(?:\.\w+)*)"
 )
-_TRIES = 4  # records that are looked at for each one wanted: some do not apply, some become equal
-_WORDS = {*keyword.kwlist, "T", "I"}  # the names that say what a function does
+_TRIES = 4  # records tried per one wanted: some do not apply, some become equal
+_WORDS = {*keyword.kwlist, "T", "I"}  # the names that define what a function does
 
 
 @dataclass(frozen=True)
 class Skeleton:
     """A function without its extents.
 
-    `digest` is of its TVMScript, with variables named in order and without the positive integers;
-    those are `extents`, in the order in which they stand there.
+    `digest` is of its TVMScript, with variables renamed in order and without the positive integers;
+    those are `extents`, in their order in the script.
     """
 
     digest: str
@@ -45,10 +45,10 @@ class Skeleton:
 
 
 def skeleton(mod: IRModule) -> Skeleton:
-    """The skeleton of a module.
+    """Return the skeleton of a module.
 
-    Types, decimals, zeros and the names of blocks, which traces speak of, are part of the
-    structure; the names of variables and buffers are not.
+    Dtypes, decimals, zeros and the names of blocks, which traces refer to, belong to the structure;
+    the names of variables and buffers do not.
     """
     names: dict[str, str] = {}
     extents: list[int] = []
@@ -70,7 +70,7 @@ def skeleton(mod: IRModule) -> Skeleton:
 
 
 def distance(one: Skeleton, other: Skeleton) -> float:
-    """Sum of |log(ratio)| over the extents: 0 for equal ones, infinite for another function."""
+    """Return the sum of |log(ratio)| over the extents; infinite for different functions."""
     if one.digest != other.digest or len(one.extents) != len(other.extents):
         return math.inf
     pairs = zip(one.extents, other.extents, strict=True)
@@ -78,11 +78,12 @@ def distance(one: Skeleton, other: Skeleton) -> float:
 
 
 def near(database: RecordDatabase, mod: IRModule, limit: int) -> list[tuple[float, Any]]:
-    """Up to `limit` gated records of workloads near `mod`, each with its distance, nearest first.
+    """Return up to `limit` gated records of workloads near `mod`, nearest first, with distances.
 
-    They are TuningRecords of `mod`'s workload that were never run on it: they have no run_secs.
-    Their traces are as they came out of it, with tiles that fit, and without what postprocessors
-    added, as a search runs those itself. One that cannot be applied to `mod` is left out.
+    They are TuningRecords of `mod`'s workload without run_secs, as they never ran on it. Their
+    traces result from applying the record to `mod`: with tiles that fit, and without the steps of
+    postprocessors, which a search runs itself. Records that cannot be applied to `mod` are left
+    out.
     """
     if limit <= 0:
         return []
@@ -108,28 +109,28 @@ def near(database: RecordDatabase, mod: IRModule, limit: int) -> list[tuple[floa
 
 
 def seeds(database: RecordDatabase, mod: IRModule, limit: int) -> list[Any]:
-    """The records of `near`, as a RecordDatabase's `seeds`."""
+    """Return the records of `near`, as the `seeds` of a RecordDatabase."""
     return [record for _, record in near(database, mod, limit)]
 
 
 def _rebound(record: Any, mod: IRModule) -> Any:
-    """A TuningRecord as one of `mod`; None where its trace does not apply."""
+    """Turn a TuningRecord into one of `mod`; return None if its trace does not apply."""
     schedule = Schedule(mod)
     try:
         record.trace.apply_to_schedule(schedule, remove_postproc=True)
-    except (RuntimeError, ValueError, TypeError):  # what TVM raises of a schedule
+    except (RuntimeError, ValueError, TypeError):  # what TVM raises for a schedule
         return None
     arguments = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=False)
     workload = ms.database.Workload(mod)
     return ms.database.TuningRecord(schedule.trace, workload, None, record.target, arguments)
 
 
-# A workload's name says all that is in it: what was found of one holds in this process for good.
+# A workload's name identifies its contents, so its skeleton stays valid for this process.
 _known: dict[str, Skeleton] = {}
 
 
 def _skeletons(database: RecordDatabase) -> dict[str, Skeleton]:
-    """Skeletons of the workloads that have a gated record, by name."""
+    """Return the skeletons of the workloads with a gated record, by name."""
     gated = database.workloads(
         "digest IN (SELECT workload FROM records WHERE digest IN "
         "(SELECT record FROM verdicts WHERE state = ?))",

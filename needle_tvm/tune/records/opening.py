@@ -1,13 +1,14 @@
-"""Opening a store's folder: creating it, sharing it between processes, recovering a damaged one.
+"""Open a store's folder: create it, share it between processes, recover a damaged one.
 
-A store is a folder, so that the database file and its write-ahead log are put in place, moved
-aside and copied together: a log beside another file than its own would damage that one. Every
-process holds a shared lock on the folder while it has the store open. Who gets it alone may check
-the files in peace, and replace the folder when they are damaged:
+`store.Store` calls `open_folder`. A store is a folder, so that the database file and its
+write-ahead log are put in place, moved aside and copied together: a log beside another database
+would damage that one. Every process holds a shared lock on the folder while it has the store open.
+A process that gets an exclusive lock may check the files undisturbed, and replace the folder if
+they are damaged:
 
     NAME               the store
     NAME.recovered     complete and about to be renamed to NAME; found only after a crash
-    NAME.damaged-TIME  what was damaged, as it was found; never deleted
+    NAME.damaged-TIME  a damaged store, as it was found; never deleted
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from needle_tvm.tune.records.salvage import read_wal, salvage, salvage_tail
 
 Report = Callable[[str], None]
 
-_WAIT_SECONDS = 60.0  # for another process that is checking or recovering the store
-_DAMAGED_WAIT_SECONDS = 5.0  # for others to close a damaged store
+_WAIT_SECONDS = 60.0  # while another process checks or recovers the store
+_DAMAGED_WAIT_SECONDS = 5.0  # until other processes close a damaged store
 
 
 class FolderLock:
-    """A lock on a folder itself, which goes along when the folder is renamed."""
+    """A lock on a folder itself, which stays with the folder when it is renamed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
     def try_alone(self) -> bool:
-        """Get the folder alone, if nobody else has it."""
+        """Take the exclusive lock, if nobody else holds a lock."""
         return self._try(fcntl.LOCK_EX)
 
     def try_shared(self) -> bool:
-        """Get the folder together with others, if nobody has it alone."""
+        """Take a shared lock, if nobody holds the exclusive one."""
         return self._try(fcntl.LOCK_SH)
 
     def share(self) -> None:
-        """Let others in too."""
+        """Turn the exclusive lock into a shared one."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def current(self) -> bool:
@@ -65,7 +66,7 @@ class FolderLock:
         return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -79,10 +80,10 @@ class FolderLock:
 
 
 def check_place(folder: Path, create: bool) -> bool:
-    """Whether the store in `folder` is private: it is where it lies in the cache.
+    """Whether the store in `folder` is private, which it is inside the cache.
 
-    What is in the cache decides what is compiled and run. Raises RecordsError where others can have
-    written it; with `create` the cache's folder is made, and made private, first.
+    The contents of the cache decide what is compiled and run. Raises RecordsError if others could
+    have written to it. With `create`, the cache's folder is first created and made private.
     """
     private = cache.holds(folder)
     try:
@@ -100,11 +101,12 @@ def check_place(folder: Path, create: bool) -> bool:
 def open_folder(
     folder: Path, report: Report, *, private: bool = False
 ) -> tuple[sqlite3.Connection, FolderLock]:
-    """A connection to the store in `folder`, which is created where there is none.
+    """Open the store in `folder`, creating it if it does not exist; return connection and lock.
 
-    What is created is for its owner alone where it is `private`. A damaged store is recovered
-    first, and `report` is called with one line about it. Raises RecordsError when the folder cannot
-    be written, holds something else or a newer schema, or is damaged while other processes use it.
+    If it is `private`, what is created is accessible to its owner alone. A damaged store is
+    recovered first, and `report` is called with one line about it. Raises RecordsError if the
+    folder cannot be written, holds something else or a newer schema, or is damaged while other
+    processes use it.
     """
     deadline = time.monotonic() + _WAIT_SECONDS
     damaged_deadline: float | None = None
@@ -114,7 +116,7 @@ def open_folder(
             _create_where_absent(folder, private)
             lock = FolderLock(folder)
         except FileNotFoundError as error:
-            # Being replaced this very moment; or a place where nothing can be made.
+            # It is being replaced at this moment, or nothing can be created there.
             if not folder.parent.is_dir() or time.monotonic() > deadline:
                 raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
             time.sleep(0.001)
@@ -177,7 +179,7 @@ def _insert_all(connection: sqlite3.Connection, rows: dict[str, Row]) -> None:
 def _check(folder: Path, alone: bool) -> dict[str, Row]:
     """Raise DamagedRecordsError or RecordsError unless the store can be used.
 
-    Gives what SQLite will not find although it is there: see `salvage_tail`.
+    Returns the rows that SQLite will not find although they are in the log: see `salvage_tail`.
     """
     rows: dict[str, Row] = {}
     main, wal = folder / sqlite.FILE, folder / sqlite.WAL
@@ -185,7 +187,7 @@ def _check(folder: Path, alone: bool) -> dict[str, Row]:
         raise RecordsError(f"{folder}: is not a record store; it was not touched")
     if not main.exists() or not main.stat().st_size:
         raise DamagedRecordsError(f"{folder}: is damaged ({sqlite.FILE} is empty or missing)")
-    if alone and wal.exists():  # to others it may be in the middle of a change
+    if alone and wal.exists():  # without the exclusive lock it may be changing
         log = read_wal(wal.read_bytes())
         if log.damage is not None:
             raise DamagedRecordsError(f"{folder}: is damaged ({log.damage})")
@@ -195,7 +197,7 @@ def _check(folder: Path, alone: bool) -> dict[str, Row]:
 
 
 def _create_where_absent(folder: Path, private: bool) -> None:
-    """Put a complete, empty store in place, or a recovered one that a crash left behind."""
+    """Put a complete, empty store in place, or the recovered one that a crash left behind."""
     if folder.is_dir() and any(folder.iterdir()):
         return
     if folder.exists() and not folder.is_dir():
@@ -209,18 +211,18 @@ def _create_where_absent(folder: Path, private: bool) -> None:
             os.rename(new, folder)
             sync(folder.parent)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # someone else was faster
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
                 raise
 
 
 @contextmanager
 def _filled(folder: Path, rows: dict[str, Row], private: bool) -> Iterator[Path]:
-    """A new folder beside `folder` to be renamed: a store with these rows, on disk."""
+    """A new folder beside `folder`, ready to be renamed: a store with these rows, on disk."""
     with sibling(folder, private=private) as new:
         with sqlite.errors(folder):
             sqlite.create(new)
             if private:
-                (new / sqlite.FILE).chmod(0o600)  # SQLite's other files take its mode
+                (new / sqlite.FILE).chmod(0o600)  # SQLite gives its other files the same mode
             with closing(sqlite.connect(new)) as connection:
                 _insert_all(connection, rows)
         sync(new / sqlite.FILE)
@@ -229,17 +231,17 @@ def _filled(folder: Path, rows: dict[str, Row], private: bool) -> Iterator[Path]
 
 
 def _recover(folder: Path, damage: str, report: Report, private: bool) -> None:
-    """Put what is intact in a new store in the damaged one's place. The caller holds it alone."""
+    """Replace the damaged store by one with its intact rows. The caller holds it exclusively."""
     try:
         found = salvage(_bytes(folder / sqlite.FILE), _bytes(folder / sqlite.WAL))
         waiting = recovered(folder)
-        shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that did not get further
+        shutil.rmtree(waiting, ignore_errors=True)  # of an earlier attempt that was interrupted
         with _filled(folder, found, private) as new:
             os.rename(new, waiting)
         now = datetime.datetime.now(datetime.timezone.utc)
         aside = folder.with_name(f"{folder.name}.damaged-{now:%Y%m%dT%H%M%S.%f}")
         os.rename(folder, aside)
-        with suppress(FileNotFoundError):  # who opens it this very moment does this for us
+        with suppress(FileNotFoundError):  # a process opening the store just now does this for us
             os.rename(waiting, folder)
         sync(folder.parent)
     except OSError as error:
@@ -251,7 +253,7 @@ def _recover(folder: Path, damage: str, report: Report, private: bool) -> None:
 
 
 def insert(connection: sqlite3.Connection, row: Row) -> bool:
-    """Have this row in the store; whether it was not there yet, or was damaged."""
+    """Insert this row or repair it; return whether it was missing or damaged."""
     columns = COLUMNS[row.table]
     listed, marks = ", ".join(columns), ", ".join("?" * len(columns))
     excluded = ", ".join(f"excluded.{column}" for column in columns)
@@ -266,7 +268,7 @@ def insert(connection: sqlite3.Connection, row: Row) -> bool:
 
 
 def recovered(folder: Path) -> Path:
-    """Where the store that replaces a damaged one waits for the last step."""
+    """Return the path at which a recovered store waits to be renamed."""
     return folder.with_name(f"{folder.name}.recovered")
 
 

@@ -1,8 +1,9 @@
-"""What a store holds: rows, each named by the SHA-256 of its table and its values.
+"""The rows of a store, each named by the SHA-256 of its table and its values.
 
-A row says one thing that stays true (this workload exists; this trace took so long; this record
-was judged so), so that two stores are merged by taking the rows of both. The name makes every row
-its own check: one whose values no longer give its name is damaged and is never served.
+A row states one permanent fact (this workload exists; this trace took so long; this record was
+judged so), so two stores are merged by taking the rows of both. Its name is also its checksum: a
+row whose values no longer give its name is damaged and is never served. Every file of `records`
+uses these classes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-# What is known of a record, in the order in which it overrules: one `rejected` verdict outweighs
-# any `gated` one, whichever was written or merged first.
+# States of a record, the stronger later: one `rejected` verdict outweighs any `gated` one,
+# whichever was written or merged first.
 MEASURED, GATED, REJECTED = STATES = ("measured", "gated", "rejected")
 
-# Who proposed a candidate: the search, a schedule rule, or the record of a near shape.
+# The source of a candidate: the search, a schedule rule, or the record of a near shape.
 SOURCES = ("search", "rule", "seed")
 
 _FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not run
@@ -28,7 +29,7 @@ _FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not 
 
 @dataclass(frozen=True)
 class Module:
-    """The unscheduled function as TVM's JSON text."""
+    """An unscheduled function as TVM's JSON text."""
 
     table: ClassVar[str] = "modules"
     text: str
@@ -44,7 +45,7 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is tuned: `module` and `key` are names of rows."""
+    """A function to tune; `module` and `key` are names of rows."""
 
     table: ClassVar[str] = "workloads"
     structural_hash: str
@@ -57,8 +58,8 @@ class Record:
     """One measurement of one schedule of the workload named `workload`.
 
     `trace`, `run_secs` and `args_info` are JSON as TVM writes them. `seconds` is the mean of
-    `run_secs`, None where the candidate did not run. `measured_at` (UTC, ISO 8601) and `host` are
-    empty for what was imported from files that do not tell.
+    `run_secs`, or None if the candidate did not run. `measured_at` (UTC, ISO 8601) and `host` are
+    empty for records imported from files that lack them.
     """
 
     table: ClassVar[str] = "records"
@@ -73,7 +74,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found of the record named `record`: `state` is one of STATES."""
+    """The result of a check of the record named `record`: `state` is one of STATES."""
 
     table: ClassVar[str] = "verdicts"
     record: str
@@ -85,10 +86,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the tuning session named `session` (hex digits) spent on the record named `record`.
+    """The cost of the record named `record` to the tuning session `session` (hex digits).
 
-    `seconds` is what it took of the session's budget; `source` is one of SOURCES. Raises ValueError
-    on other values.
+    `seconds` is the time it took from the session's budget; `source` is one of SOURCES. Raises
+    ValueError for other values.
     """
 
     table: ClassVar[str] = "trials"
@@ -113,12 +114,12 @@ COLUMNS = {kind.table: tuple(f.name for f in dataclasses.fields(kind)) for kind 
 
 
 def values(row: Row) -> tuple[Any, ...]:
-    """The row's values in the order of its columns."""
+    """Return the row's values in the order of its columns."""
     return tuple(getattr(row, name) for name in COLUMNS[row.table])
 
 
 def name(row: Row) -> str:
-    """The row's name: hex SHA-256 of its table and values."""
+    """Return the row's name: the hex SHA-256 of its table and values."""
     return _digest(row.table, values(row))
 
 
@@ -127,7 +128,7 @@ def _digest(table: str, row: Sequence[Any]) -> str:
 
 
 def verified(kind: type[R], stored: Sequence[Any]) -> R | None:
-    """The row of this kind stored as (name, value, ...), None where it is damaged."""
+    """Return the row of this kind stored as (name, value, ...), or None if it is damaged."""
     digest, *cells = stored
     if len(cells) != len(COLUMNS[kind.table]):
         return None
@@ -135,17 +136,17 @@ def verified(kind: type[R], stored: Sequence[Any]) -> R | None:
         if _digest(kind.table, cells) != digest:
             return None
         return kind(*cells)
-    except (TypeError, ValueError):  # bytes, text that is no Unicode, or no value of this kind
+    except (TypeError, ValueError):  # bytes, invalid Unicode, or a value of another kind
         return None
 
 
 def canonical(value: Any) -> str:
-    """JSON text that is the same for equal values."""
+    """Return JSON text that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def mean_seconds(run_secs: Sequence[float] | None) -> float | None:
-    """Mean of a candidate's run times; None where it did not run."""
+    """Return the mean of a candidate's run times, or None if it did not run."""
     if not run_secs:
         return None
     mean = math.fsum(run_secs) / len(run_secs)
@@ -161,7 +162,7 @@ def measurement(
     measured_at: str = "",
     host: str = "",
 ) -> Record:
-    """The record of one measurement, from what TVM's `TuningRecord.as_json` gives."""
+    """Make the record of one measurement from the values of TVM's `TuningRecord.as_json`."""
     return Record(
         workload=name(workload),
         trace=canonical(trace),
@@ -174,5 +175,5 @@ def measurement(
 
 
 def strongest(states: Sequence[str]) -> str:
-    """The state that a record with these verdicts is in."""
+    """Return the state of a record with these verdicts."""
     return max(states, key=STATES.index, default=MEASURED)

@@ -1,9 +1,9 @@
-"""Reads rows out of a damaged SQLite file, page by page, without SQLite.
+"""Read rows out of a damaged SQLite file, page by page, without SQLite.
 
-SQLite gives up on a table when one page on the way to its rows is damaged. Here every page that
-looks like a leaf of a table is read for itself, and what comes out is believed only where a row's
-name fits its values (`rows.verified`); so nothing false can come out, whatever the file holds.
-The formats are SQLite's: https://www.sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4.
+`opening` recovers stores with it. SQLite gives up on a table if one page on the way to its rows is
+damaged. This module reads every page that looks like a table leaf by itself, and accepts a row only
+if its name fits its values (`rows.verified`), so it never returns a false row, whatever the file
+holds. The formats are SQLite's: https://www.sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.rows import KINDS, Row
 
-_PAGE_SIZE = 4096  # what we create stores with: for files whose own header is lost
+_PAGE_SIZE = 4096  # of the stores we create: for files whose header is lost
 _TABLE_LEAF = 0x0D
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 _INTEGER_WIDTHS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -26,7 +26,7 @@ _INTEGER_WIDTHS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 class Wal:
     """A write-ahead log: frames in order, each (page number, page), and what is wrong with it.
 
-    The first `sound` frames are what SQLite will apply: finished transactions.
+    The first `sound` frames are those that SQLite will apply: finished transactions.
     """
 
     frames: list[tuple[int, bytes]] = field(default_factory=list)
@@ -35,11 +35,11 @@ class Wal:
 
 
 def read_wal(data: bytes) -> Wal:
-    """The frames of a log, those behind a damaged one included.
+    """Return the frames of a log, including those behind a damaged one.
 
-    A log that simply ends, or that ends in frames no transaction was finished with (its writer was
-    killed), is not damaged. One with a finished transaction behind a frame that fails its checksum
-    is: SQLite would drop that transaction without a word.
+    A log that simply ends, or that ends in frames of an unfinished transaction (its writer was
+    killed), is not damaged. A log with a finished transaction behind a frame that fails its
+    checksum is: SQLite would drop that transaction silently.
     """
     wal = Wal()
     if len(data) < _WAL_HEADER + _FRAME_HEADER:
@@ -57,7 +57,7 @@ def read_wal(data: bytes) -> Wal:
         head, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + step]
         number, size, frame_salt1, frame_salt2, *sums = struct.unpack(">6I", head)
         if header_fits and (frame_salt1, frame_salt2) != (salt1, salt2):
-            # From before the log was last begun anew, or damaged; what comes behind it tells.
+            # It predates the log's last restart, or is damaged; the frames behind it decide.
             running, intact = (sums[0], sums[1]), False
             continue
         fits = _checksum(order, page, *_checksum(order, head[:8], *running)) == tuple(sums)
@@ -80,10 +80,10 @@ def _checksum(order: str, data: bytes, sum1: int, sum2: int) -> tuple[int, int]:
 
 
 def salvage(main: bytes, wal: bytes) -> dict[str, Row]:
-    """Every intact row of a store's file and its write-ahead log, by name.
+    """Return every intact row of a store's file and its write-ahead log, by name.
 
-    Read twice: as the file stands, and with the log applied. A row whose text runs over several
-    pages is whole in one of the two, unless it is damaged.
+    The file is read twice: as it is, and with the log applied. A row whose text spans several pages
+    is whole in one of the two, unless it is damaged.
     """
     page_size = _page_size(main)
     before = _pages(main, page_size)
@@ -92,10 +92,10 @@ def salvage(main: bytes, wal: bytes) -> dict[str, Row]:
 
 
 def salvage_tail(main: bytes, wal: Wal) -> dict[str, Row]:
-    """Every intact row in the frames of a log that SQLite will not apply.
+    """Return every intact row in the frames of a log that SQLite will not apply.
 
-    They are of a transaction that was being written when its process was killed, or of the last
-    one, whose end is damaged: the two look alike, and a row is true in both.
+    They belong to a transaction whose process was killed while writing, or to the last one, whose
+    end is damaged. The two look alike, and a row is true in both.
     """
     page_size = _page_size(main)
     tail = _latest(wal.frames[wal.sound :], page_size)
@@ -114,7 +114,7 @@ def _latest(frames: list[tuple[int, bytes]], page_size: int) -> dict[int, bytes]
 
 
 def _rows(leaves: Mapping[int, bytes], pages: Mapping[int, bytes], size: int) -> dict[str, Row]:
-    """The intact rows of the leaves among these pages; `pages` are what they overflow into."""
+    """Return the intact rows of the leaves among these pages; `pages` holds the overflow pages."""
     found: dict[str, Row] = {}
     for cells in _leaf_rows(leaves, pages, size):
         for kind in KINDS:
@@ -125,7 +125,7 @@ def _rows(leaves: Mapping[int, bytes], pages: Mapping[int, bytes], size: int) ->
 
 
 def _as_stored(kind: type[Row], cells: list[Any]) -> list[Any]:
-    """SQLite keeps a REAL without a fraction as an integer."""
+    """Turn `seconds` back into a float: SQLite stores a REAL without a fraction as an integer."""
     columns = rows.COLUMNS[kind.table]
     if "seconds" in columns and len(cells) == len(columns) + 1:
         at = 1 + columns.index("seconds")
@@ -155,13 +155,13 @@ def _leaf_rows(
             try:
                 yield _decode(_payload(pages, page, pointer, page_size))
             except (IndexError, KeyError, ValueError, struct.error):
-                continue  # this cell is damaged, its neighbours need not be
+                continue  # this cell is damaged, but its neighbours may not be
 
 
 def _payload(pages: Mapping[int, bytes], page: bytes, at: int, usable: int) -> bytes:
-    """The bytes of one cell, gathered from the pages it overflows into."""
+    """Return the bytes of one cell, gathered from its overflow pages."""
     length, at = _varint(page, at)
-    _, at = _varint(page, at)  # the row's number
+    _, at = _varint(page, at)  # the row id
     if length > len(pages) * usable:
         raise ValueError("a cell is longer than the file")
     local = length
@@ -185,7 +185,7 @@ def _payload(pages: Mapping[int, bytes], page: bytes, at: int, usable: int) -> b
 
 
 def _decode(payload: bytes) -> list[Any]:
-    """The values of one row."""
+    """Return the values of one row."""
     header_length, at = _varint(payload, 0)
     kinds = []
     while at < header_length:

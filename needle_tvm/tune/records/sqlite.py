@@ -1,4 +1,7 @@
-"""The SQLite file of a store: its schema, how it is connected to, and what its errors mean."""
+"""The SQLite file of a store: its schema, its connections, and the meaning of its errors.
+
+`opening` and `store` use it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from needle_tvm.tune.records.rows import COLUMNS
 FILE = "records.sqlite3"
 WAL = f"{FILE}-wal"
 SCHEMA = 2
-_ADDED = {"trials": 2, "trials_by_session": 2, "trials_by_record": 2}  # from which schema on
+_ADDED = {"trials": 2, "trials_by_session": 2, "trials_by_record": 2}  # schema that introduced each
 _APPLICATION = 0x6E64_6C72  # "ndlr", in the file's header
-_BUSY_SECONDS = 60.0  # how long a writer waits for another one's transaction
+_BUSY_SECONDS = 60.0  # how long a writer waits for another writer's transaction
 
 _INDEXES = {
     "workloads_by_hash": "workloads(structural_hash, key)",
@@ -27,8 +30,9 @@ _INDEXES = {
 
 
 def _script() -> str:
-    # Values keep the type they are given, but for `seconds`: NULL or REAL. No foreign keys: a row
-    # whose neighbour was lost to damage is kept, and counts again when the neighbour comes back.
+    # Values keep the type they are given, except `seconds`: NULL or REAL. There are no foreign
+    # keys: a row whose related row was lost to damage is kept, and counts again when that row comes
+    # back.
     statements = ["PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL", "BEGIN"]
     statements += _definitions(0)
     statements += [f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {SCHEMA}"]
@@ -37,7 +41,7 @@ def _script() -> str:
 
 
 def _definitions(schema: int) -> list[str]:
-    """Statements that add what a file of this schema lacks; all of it for 0."""
+    """Return the statements that add what a file of this schema lacks; everything for 0."""
     types = {"seconds": "REAL"}
     statements = []
     for table, columns in COLUMNS.items():
@@ -57,8 +61,8 @@ def _definitions(schema: int) -> list[str]:
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a file of an older schema up to this one, in one transaction.
 
-    Every row of schema 1 is one of schema 2 as it stands: nothing is rewritten, and a process of
-    an older needle that has the file open goes on with it.
+    Every row of schema 1 is a valid row of schema 2: nothing is rewritten, and a process of an
+    older needle that has the file open can continue.
     """
     if _schema(connection) == SCHEMA:
         return
@@ -80,17 +84,17 @@ def _schema(connection: sqlite3.Connection) -> int:
 
 
 def create(folder: Path) -> None:
-    """A new, empty file in `folder`."""
+    """Create a new, empty file in `folder`."""
     with closing(_connect(folder, "rwc")) as connection:
         connection.executescript(_script())
 
 
 def connect(folder: Path) -> sqlite3.Connection:
-    """A connection whose commits are on disk when they return."""
+    """Open a connection whose commits are on disk when they return."""
     connection = _connect(folder, "rw")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # macOS: its fsync alone stops at the drive's cache
-    # What prune removed is gone from the pages too, so that salvaging does not bring it back.
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the drive's cache
+    # Overwrites what prune removed, so that salvaging does not bring it back.
     connection.execute("PRAGMA secure_delete = ON")
     return connection
 
@@ -100,7 +104,7 @@ def _connect(folder: Path, mode: str) -> sqlite3.Connection:
         f"{(folder / FILE).absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=_BUSY_SECONDS,
-        isolation_level=None,  # transactions begin and end where we say
+        isolation_level=None,  # explicit transactions only
         check_same_thread=False,
     )
     connection.text_factory = _text
@@ -110,17 +114,17 @@ def _connect(folder: Path, mode: str) -> sqlite3.Connection:
 
 
 def _text(data: bytes) -> str:
-    """Damaged text is no error yet: it will not fit the row's name."""
+    """Decode text. Damaged text is not an error here: it will not fit the row's name."""
     return data.decode(errors="replace")
 
 
 def check(folder: Path, *, thorough: bool) -> None:
-    """Raise DamagedRecordsError where the file is damaged; nothing on disk is changed by this.
+    """Raise DamagedRecordsError if the file is damaged; changes nothing on disk.
 
-    `thorough` compares indexes with their tables too. Raises RecordsError for a file of a newer
-    schema, and for one that is no record store.
+    `thorough` also compares indexes with their tables. Raises RecordsError for a file of a newer
+    schema, and for one that is not a record store.
     """
-    # A connection that may not write leaves the write-ahead log where it is when it closes.
+    # A read-only connection leaves the write-ahead log in place when it closes.
     with errors(folder), closing(_connect(folder, "ro")) as connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         schema = _schema(connection)
@@ -149,9 +153,9 @@ def _first_line(text: str) -> str:
 
 @contextmanager
 def errors(path: Path, advice: str = "") -> Iterator[None]:
-    """SQLite's errors as ours: DamagedRecordsError, or RecordsError that says what to do about it.
+    """Turn SQLite's errors into DamagedRecordsError, or RecordsError with what to do about it.
 
-    Whatever the block was writing is not in the store then.
+    Nothing that the block was writing is then in the store.
     """
     try:
         yield

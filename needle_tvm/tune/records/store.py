@@ -1,11 +1,11 @@
-"""The record store: durable, shared by any number of processes, merged by taking both.
+"""The record store: durable, shared by any number of processes, merged by taking both sides' rows.
 
     with Store() as store:
         store.add([record], workload=workload, module=module, key=key)
         store.best([name(workload)], 1)
 
-It imports no TVM: modules, traces and targets are text here. See `database` for the side that
-meta_schedule talks to.
+The search opens one, and the `records` commands list, merge, prune and import with it. It imports
+no TVM: modules, traces and targets are text here. `database` is the interface for meta_schedule.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from needle_tvm.words import one_line
 
 
 def default_path() -> Path:
-    """The store of this user: `records` in the cache's folder."""
+    """Return the path of this user's store: `records` in the cache's folder."""
     return cache.root() / cache.RECORDS
 
 
 def now() -> str:
-    """This moment as records keep it."""
+    """Return the current time in the records' format."""
     moment = datetime.datetime.now(datetime.timezone.utc)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def this_host() -> str:
-    """This machine as records keep it: its name, and a digest of its processor."""
+    """Return this machine in the records' format: its name, and a digest of its processor."""
     return f"{platform.node()}/{host.identity()}"
 
 
@@ -78,12 +78,12 @@ class Store:
     """The store in the folder `path`, by default the user's own. A context manager.
 
     One object may be used from several threads, and by a process forked after it was opened. A
-    folder that cannot be written is read as it is. `report` is called with a line about damage that
-    was found; by default it is a warning.
+    folder that cannot be written is opened read-only. `report` is called with one line about any
+    damage found; by default it is a warning.
 
-    Raises RecordsError: when the folder holds something else or a newer schema, when it is damaged
-    and in use, when there is none and `create` is false; from methods, when what was to be
-    written could not be, and DamagedRecordsError when the files turn out to be damaged since.
+    Raises RecordsError if the folder holds something else or a newer schema, if it is damaged and
+    in use, or if there is no store and `create` is false. Methods raise RecordsError if a write
+    failed, and DamagedRecordsError if the files have been damaged since.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Store:
         _OPEN.add(self)
 
     def _copied(self) -> Path:
-        """SQLite cannot read a log in a folder it cannot write: so it is given another folder."""
+        """Copy the files to a temporary folder: SQLite cannot read a log in a read-only folder."""
         temporary = Path(tempfile.mkdtemp(prefix="needle-records-"))
         self._remove_copy = weakref.finalize(self, _remove, temporary, os.getpid())
         folder = temporary / self.path.name
@@ -149,11 +149,11 @@ class Store:
         self._connection = self._lock = None
 
     def _report_copy(self, _: str) -> None:
-        """What was recovered is a copy of ours that nobody has heard of."""
+        """Report damage without naming the recovered files, which are a temporary copy."""
         self._report(f"{self.path}: is damaged, and read-only: only what is intact of it is read")
 
     def close(self) -> None:
-        """Let go of the files. What was written is on disk already."""
+        """Close the files. Everything written is already on disk."""
         with self._mutex:
             self._closed = True
             self._disconnect()
@@ -177,7 +177,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that the block writes, durably, or nothing of it."""
+        """A transaction: all that the block writes is stored durably, or none of it."""
         with self._using() as connection:
             if not self.writable:
                 raise RecordsError(f"{self.path}: is read-only; nothing was written")
@@ -199,10 +199,10 @@ class Store:
         verdicts: Iterable[Verdict] = (),
         trials: Iterable[Trial] = (),
     ) -> int:
-        """Keep a workload and records of it, on disk when this returns; how many were new.
+        """Store a workload and records of it, durably; return the number of new records.
 
-        `verdicts` and `trials` are of these records, and are kept in the same transaction: all of
-        it is in the store, or none. Raises ValueError when the rows do not belong together.
+        `verdicts` and `trials` are of these records and are stored in the same transaction, all or
+        nothing. Raises ValueError if the rows do not belong together.
         """
         records = list(records)
         if workload.module != rows.name(module) or workload.key != rows.name(key):
@@ -221,11 +221,11 @@ class Store:
             return new
 
     def spent(self, session: str) -> tuple[int, float]:
-        """Trials of this session, and the seconds of its budget that they took.
+        """Return the trials of this session, and the seconds of its budget that they took.
 
-        Those whose records are there: what was lost is to be tried again.
+        Only trials whose records are present count: a lost measurement is to be tried again.
         """
-        # By record: whatever was written or merged, what was measured once counts once.
+        # By record: however often it was written or merged, one measurement counts once.
         seconds: dict[str, float] = {}
         there = "WHERE session = ? AND record IN (SELECT digest FROM records)"
         for trial in self.all(Trial, there, (session,)).values():
@@ -233,9 +233,9 @@ class Store:
         return len(seconds), math.fsum(seconds.values())
 
     def tried(self, session: str, workloads: Collection[str]) -> dict[str, str]:
-        """What this session tried of the workloads of these names: record's name, and why rejected.
+        """Return the records this session tried of the named workloads: name, and why rejected.
 
-        The reason is that of the verdict, empty for a record that was not rejected.
+        The reason is the verdict's, or empty for a record that was not rejected.
         """
         marks = ", ".join("?" * len(workloads))
         of_these = f"SELECT digest FROM records WHERE workload IN ({marks})"
@@ -249,10 +249,10 @@ class Store:
         return reasons
 
     def known(self, workloads: Collection[str]) -> dict[str, tuple[str, float | None]]:
-        """Every trace that was tried on the workloads of these names, as the records' JSON text.
+        """Return every trace tried on the named workloads, as the records' JSON text.
 
-        With the strongest state of its records, and the shortest time of those that ran (None
-        where none did).
+        Each has the strongest state of its records, and the shortest time of those that ran (None
+        if none did).
         """
         marks = ", ".join("?" * len(workloads))
         records = self.all(Record, f"WHERE workload IN ({marks})", tuple(workloads))
@@ -260,7 +260,7 @@ class Store:
         states: dict[str, list[str]] = {}
         found = self.all(Verdict, f"WHERE record IN ({of_these})", tuple(workloads))
         for verdict in found.values():
-            record_of = records.get(verdict.record)  # None where it is damaged
+            record_of = records.get(verdict.record)  # None if it is damaged
             if record_of is not None and verdict.state in STATES:
                 states.setdefault(record_of.trace, []).append(verdict.state)
         known: dict[str, tuple[str, float | None]] = {}
@@ -275,10 +275,10 @@ class Store:
         return known
 
     def decide(self, records: Iterable[str], state: str, detail: str = "") -> None:
-        """Keep a verdict, "gated" or "rejected", on each of the records of these names.
+        """Store a verdict, "gated" or "rejected", on each of the named records.
 
-        A rejection outweighs every gate, earlier or later. Raises ValueError on another state and
-        KeyError on a record that is not here.
+        A rejection outweighs every gate, earlier or later. Raises ValueError for another state and
+        KeyError for a record that is not in the store.
         """
         if state not in STATES[1:]:
             raise ValueError(f"state {state!r}: must be one of {', '.join(STATES[1:])}")
@@ -289,7 +289,7 @@ class Store:
                 insert(connection, Verdict(record, state, now(), this_host(), detail))
 
     def candidates(self, structural_hash: str, key: KeyRow) -> list[tuple[str, str]]:
-        """(name, module's JSON) of the workloads with this hash and key.
+        """Return (name, module's JSON) of the workloads with this hash and key.
 
         Their modules need not be equal: the caller compares them.
         """
@@ -309,16 +309,16 @@ class Store:
     def best(
         self, workloads: Collection[str], limit: int, states: Sequence[str] = (GATED,)
     ) -> list[tuple[str, Record]]:
-        """The `limit` fastest records of the workloads of these names, with their names.
+        """Return the `limit` fastest records of the named workloads, with the records' names.
 
-        Only those in one of `states`, and only those that ran.
+        Only records in one of `states` that ran are returned.
         """
         found: list[tuple[str, Record]] = []
         if limit <= 0 or not workloads:
             return found
         marks = ", ".join("?" * len(workloads))
         condition = f"WHERE workload IN ({marks}) AND seconds IS NOT NULL "
-        if rows.MEASURED not in states:  # else most need no look at their verdicts
+        if rows.MEASURED not in states:  # else verdicts need looking up only for a few
             condition += "AND digest IN (SELECT record FROM verdicts) "
         with self._using() as connection:
             order = "ORDER BY seconds, digest"
@@ -331,23 +331,23 @@ class Store:
         return found
 
     def state(self, record: str) -> str:
-        """The state the record of this name is in."""
+        """Return the state of the record of this name."""
         with self._using() as connection:
             return self._state(connection, record)
 
     def all(self, kind: type[R], where: str = "", values: Sequence[Any] = ()) -> dict[str, R]:
-        """The intact rows of one kind by name; `where` is SQL about its columns."""
+        """Return the intact rows of one kind by name; `where` is SQL about its columns."""
         with self._using() as connection:
             found = self._rows(connection, kind, f"{where} ORDER BY digest", tuple(values))
             return {rows.name(row): row for row in found}
 
     def row(self, kind: type[R], name: str) -> R | None:
-        """The row of this kind and name, None where it is absent or damaged."""
+        """Return the row of this kind and name, or None if it is absent or damaged."""
         with self._using() as connection:
             return self._row(connection, kind, name)
 
     def merge(self, other: Store) -> dict[str, int]:
-        """Take what `other` has and this one has not, all or nothing; how many rows of each table.
+        """Take the rows of `other` that are missing here, all or nothing; return counts by table.
 
         Merging again changes nothing, and the order of merges does not matter.
         """
@@ -359,7 +359,7 @@ class Store:
         return counts
 
     def remove(self, records: Collection[str], *, dry_run: bool = False) -> dict[str, int]:
-        """Forget records, and the workloads that have none left; how many rows of each table."""
+        """Delete records, and workloads left without any; return the number of rows by table."""
         counts = {}
         with self._transaction() as connection:
             connection.execute("CREATE TEMP TABLE IF NOT EXISTS doomed (name TEXT PRIMARY KEY)")
@@ -393,7 +393,7 @@ class Store:
     def _rows(
         self, connection: sqlite3.Connection, kind: type[R], condition: str, values: tuple[Any, ...]
     ) -> Iterator[R]:
-        """Rows whose name fits their values; the others are reported and left out."""
+        """Yield the rows whose name fits their values; report and skip the others."""
         columns = ", ".join(COLUMNS[kind.table])
         query = f"SELECT digest, {columns} FROM {kind.table} {condition}"
         for stored in connection.execute(query, values):
@@ -406,13 +406,13 @@ class Store:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child must not take it from its parent
+    if os.getpid() == owner:  # a forked child must not remove its parent's copy
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# SQLite keeps which locks its process holds in memory of its own, where a forked child finds its
-# parent's, does not hold them, and damages the file: even with a connection it opens itself. So
-# nothing is open while a process forks; both sides connect anew when they next use a store.
+# SQLite tracks the locks of its process in memory. A forked child finds its parent's locks there,
+# does not hold them, and damages the file, even through a connection it opens itself. So every
+# store is disconnected while a process forks; both sides connect again at the next use.
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _forking: list[Store] = []
 

@@ -1,1 +1,1 @@
-"""The tracker and the servers that candidates are measured on, by TVM's own RPC protocol."""
+"""Measure candidates on other machines: tracker, server and client, over TVM's RPC protocol."""

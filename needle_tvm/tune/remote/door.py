@@ -1,8 +1,9 @@
-"""Clients at a server's door. Whoever is slow there keeps nobody else out. Imports no TVM.
+"""Admit clients to a server; a slow client does not block the others. Imports no TVM.
 
-A client sends TVM's magic number, the length of what follows, and "client:" with the word it was
-given and its options. It has one deadline for all of that, and there is room for a few: one more,
-and whoever has waited longest is sent away, since who means well is through in a moment.
+`server.Server` asks it for the next client. A client sends TVM's magic number, the length of what
+follows, and "client:" with the word it was given and its options. It has one deadline for all of
+that. Only a few clients may wait: when one more arrives, the one that has waited longest is sent
+away, because a legitimate client is through in a moment.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from contextlib import suppress
 from needle_tvm.tune.remote.protocol import SESSION_MAGIC, SESSION_MISMATCH, keep_alive
 
 ROOM = 8  # clients that wait at a time
-SECONDS = 5.0  # that a client has, from when it is let in to wait
+SECONDS = 5.0  # deadline of a client, counted from its arrival
 
 _HEAD = struct.Struct("<ii")  # the magic number, and the length of the rest
 _LONGEST = 4096  # bytes of a word with its options
 
 
 class Door:
-    """The clients that have come to a listening socket and not shown their word yet."""
+    """The clients that have connected to a listening socket and not shown their word yet."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._listener.setblocking(False)
-        self._waiting: list[_Client] = []  # who has waited longest is first
+        self._waiting: list[_Client] = []  # the longest-waiting first
 
     def sockets(self) -> list[socket.socket]:
-        """What to wait on for `admit` to have something to do."""
+        """Return the sockets to wait on until `admit` has something to do."""
         return [self._listener, *(client.connection for client in self._waiting)]
 
     def seconds_left(self) -> float:
-        """Until the first deadline; infinite where nobody waits."""
+        """Return the seconds until the first deadline; infinite if nobody waits."""
         return min((client.deadline for client in self._waiting), default=float("inf")) - _now()
 
     def admit(self, word: str, key: str) -> tuple[socket.socket, list[str]] | None:
-        """The next client that has shown `word`, and its options; None where none has yet.
+        """Return the next client that has shown `word`, with its options; None if there is none.
 
-        It is told that this is a server of `key`, and its socket blocks. All others that wait are
-        sent away then: the word is used. Never waits itself.
+        The client is told that this is a server of `key`, and its socket is set to blocking. All
+        other waiting clients are then sent away, because the word is used. Never waits itself.
         """
         self._let_in()
         for client in list(self._waiting):
@@ -69,12 +70,12 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Send everybody away who waits."""
+        """Send every waiting client away."""
         for client in list(self._waiting):
             self._send_away(client)
 
     def _let_in(self) -> None:
-        with suppress(BlockingIOError, ConnectionError):  # no more, or one that has gone already
+        with suppress(BlockingIOError, ConnectionError):  # no more, or a client that is gone
             while True:
                 connection, _ = self._listener.accept()
                 connection.setblocking(False)
@@ -96,11 +97,13 @@ class _Client:
         self._data = b""
 
     def read(self) -> str | None:
-        """All it has to say; None where the rest is still to come. OSError where it is no client,
-        or gone."""
+        """Return everything the client says, or None if the rest is still to come.
+
+        Raises OSError if it is not a client, or has gone.
+        """
         while (left := self._wanted() - len(self._data)) > 0:
             try:
-                data = self.connection.recv(left)  # no more: what follows is the session's
+                data = self.connection.recv(left)  # no more: what follows belongs to the session
             except BlockingIOError:
                 return None
             if not data:
@@ -109,7 +112,7 @@ class _Client:
         return self._data[_HEAD.size :].decode(errors="replace")
 
     def _wanted(self) -> int:
-        """How many bytes it has to send, as far as it is known."""
+        """Return the bytes that the client has to send, as far as known."""
         if len(self._data) < _HEAD.size:
             return _HEAD.size
         magic, size = _HEAD.unpack(self._data[: _HEAD.size])

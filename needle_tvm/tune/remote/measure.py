@@ -1,10 +1,10 @@
-"""Measuring candidates on other machines, through an RPC tracker and the servers it knows.
+"""Measure candidates on other machines, through an RPC tracker and the servers it knows.
 
-`measure` is `tune.measure.steps.measure` done on a server. `RemoteRunner` does it for many
-candidates on all servers of a key, and takes a candidate elsewhere when its server is lost. Two
-things end a session without an answer: a candidate that crashes, and a server that goes. Another
-session tells them apart: a candidate after which two sessions were lost, of servers that still
-listen, is to blame.
+`bench` uses `RemoteRunner` in place of its local worker. `measure` does on a server what
+`tune.measure.steps.measure` does here. `RemoteRunner` does it for many candidates on all servers of
+a key, and retries a candidate elsewhere when its server is lost. A session may end without an
+answer because the candidate crashed or because the server went away. Another session tells the two
+apart: a candidate is to blame if two sessions with it were lost on servers that still listen.
 
 TVM's RPC has no authentication and runs whatever code it is sent: trusted networks only.
 """
@@ -27,22 +27,22 @@ from needle_tvm.tune.remote import session as remote_session
 from needle_tvm.tune.remote.protocol import TrackerClient, check_key, parse_address, show_address
 from needle_tvm.words import error_line
 
-WAIT_SECONDS = 30.0  # for a free server
+WAIT_SECONDS = 30.0  # until a server is free
 _SESSION_SECONDS = 60.0  # of one candidate on a server, unless the request says otherwise
-_CONNECT_SECONDS = 10.0  # a living server lets a client in at once
-_GRACE_SECONDS = 5.0  # past its end, for a server's word that it ended a session
+_CONNECT_SECONDS = 10.0  # a running server lets a client in at once
+_GRACE_SECONDS = 5.0  # after a session's end, for the server's message that it ended the session
 _RETRY_SECONDS = 0.5  # between attempts to reach a tracker that is being restarted
-_SETTLE_SECONDS = 0.2  # a server that is being killed with its session may end after it
+_SETTLE_SECONDS = 0.2  # a server that is killed with its session may end after it
 _TRIES = 3
-_RPC_PREFIX = "RPCError: Error caught from RPC call: "  # before what was raised there
+_RPC_PREFIX = "RPCError: Error caught from RPC call: "  # precedes errors raised there
 
-LOST = "lost"  # the kind of what no server was kept long enough for: nobody knows how good it is
+LOST = "lost"  # kind of a candidate without a lasting server: its quality is unknown
 
 T = TypeVar("T")
 
 
 class NoServerError(RemoteError):
-    """No server was to be had in time; `busy` where the tracker has some of the key."""
+    """No server was available in time; `busy` if the tracker has some of the key."""
 
     def __init__(self, message: str, busy: bool) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class NoServerError(RemoteError):
 
 
 class ServerLostError(RemoteError):
-    """A session ended without an answer; `living` where its server still listens."""
+    """A session ended without an answer; `living` if its server still listens."""
 
     def __init__(self, message: str, living: bool) -> None:
         super().__init__(message)
@@ -62,10 +62,10 @@ class SessionExpiredError(RemoteError):
 
 
 def check_tracker(tracker: str, key: str) -> list[str]:
-    """Addresses of the servers of `key` at the tracker "HOST:PORT".
+    """Return the addresses of the servers of `key` at the tracker "HOST:PORT".
 
-    Raises UsageError for a malformed address or key, RemoteError when the tracker cannot be reached
-    or has no server of this key; it names the keys the tracker has.
+    Raises UsageError for a malformed address or key, RemoteError if the tracker cannot be reached
+    or has no server of this key; the error names the tracker's keys.
     """
     address = parse_address(tracker)
     check_key(key)
@@ -77,12 +77,12 @@ def check_tracker(tracker: str, key: str) -> list[str]:
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Check and time a built candidate on a server; the answers of `measure.measure`.
+    """Check and time a built candidate on a server; answers as `measure.steps.measure` does.
 
     request: `path`, `gate`, `number`, `repeat`, `min_repeat_ms` as there; `tracker` ("HOST:PORT")
-    and `key`; `seconds`, how long the session may last (default 60), and `wait`, for a free server
-    (default 30). The answer has `server`, too: {"address", and what our server tells of its
-    machine}. Memory before an output is not looked at, as it is on this machine.
+    and `key`; `seconds`, how long the session may last (default 60), and `wait`, how long to wait
+    for a free server (default 30). The answer also has `server`: {"address", and what our server
+    says of its machine}. Unlike on this machine, memory before an output is not checked.
 
     Raises RemoteError as NoServerError, ServerLostError or SessionExpiredError; TuningError for
     what the candidate raises.
@@ -97,7 +97,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
             lambda: connect_session(host, port, word, seconds),
             ServerLostError(untaken, False),
         )
-    except RuntimeError as error:  # no candidate has run yet: the server went just now
+    except RuntimeError as error:  # no candidate has run yet: the server has just gone
         if isinstance(error, RemoteError):
             raise
         said = error_line(error).removeprefix(_RPC_PREFIX)
@@ -111,7 +111,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     except SESSION_EXPIRED:
         text = f"server {address} ended the session after {seconds:g} s"
         raise SessionExpiredError(text) from None
-    except RuntimeError as error:  # all of TVM's errors are
+    except RuntimeError as error:  # the base of all of TVM's errors
         if isinstance(error, RemoteError):
             raise
         said = error_line(error).removeprefix(_RPC_PREFIX)
@@ -124,9 +124,9 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attempt(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Service of `RemoteRunner`: {"answer"}, or how `measure` failed that is no candidate's error.
+    """Service of `RemoteRunner`: {"answer"}, or a failure of `measure` that is not the candidate's.
 
-    {"absent": text, "busy"}, {"lost": text, "living"} or {"expired": text}.
+    A failure is {"absent": text, "busy"}, {"lost": text, "living"} or {"expired": text}.
     """
     try:
         return {"answer": measure(request)}
@@ -139,13 +139,12 @@ def attempt(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RemoteRunner(Runner):
-    """Measures candidates on all servers of a key; `map` and `call` as those of Workers.
+    """Measures candidates on all servers of a key; `map` and `call` are those of Workers.
 
-    `limits.seconds` is a candidate's time on its server, `limits.memory` what a client here may
-    use. `wait` is how long a candidate waits for a free server. A context manager.
+    `limits.seconds` is a candidate's time on its server, `limits.memory` the memory of a client on
+    this machine. `wait` is how long a candidate waits for a free server. A context manager.
 
-    Raises what `check_tracker` raises, and RemoteError from `map` and `call` when there is no
-    server any more.
+    Raises what `check_tracker` raises; `map` and `call` raise RemoteError once no server is left.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class RemoteRunner(Runner):
     def map(
         self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """(index, outcome) of each request of `measure.measure`, as they end; each exactly once."""
+        """Yield (index, outcome) of each request of `measure.steps.measure`, as they end."""
         allowed = limits or self._limits
         extra = {**self._request, "seconds": allowed.seconds}
         clients = self._client_limits(allowed)
@@ -192,22 +191,22 @@ class RemoteRunner(Runner):
                     yield index, final
 
     def _client_limits(self, limits: Limits) -> Limits:
-        """What the client's own process may use: it also waits, connects and copies."""
+        """Return the limits of the client's own process, which also waits, connects and copies."""
         around = self._wait + 2 * _CONNECT_SECONDS + 2 * _GRACE_SECONDS
         return replace(limits, seconds=limits.seconds + around)
 
 
 @dataclass
 class _Trial:
-    """What has become of a candidate so far."""
+    """The history of one candidate so far."""
 
     lost: list[str] = field(default_factory=list)
-    crashes: int = 0  # sessions lost of servers that live
+    crashes: int = 0  # lost sessions whose servers are still running
     hangs: int = 0
     waits: int = 0
 
     def judge(self, outcome: Outcome) -> Outcome | None:
-        """The final outcome, or None: try again. Raises RemoteError when there is no server."""
+        """Return the final outcome, or None to try again; RemoteError if no server is left."""
         value = outcome.value if outcome.kind == OK else {}
         if "answer" in value:
             return replace(outcome, value=value["answer"])
@@ -221,7 +220,7 @@ class _Trial:
         if "lost" in value:
             self.lost.append(value["lost"])
             self.crashes += value["living"]
-        elif outcome.kind in (CRASH, TIMEOUT):  # of our own client, which no candidate runs in
+        elif outcome.kind in (CRASH, TIMEOUT):  # of our own client, in which no candidate runs
             self.lost.append(outcome.detail)
             self.hangs += outcome.kind == TIMEOUT
         else:
@@ -238,7 +237,7 @@ class _Trial:
 
 
 def _request_server(request: Mapping[str, Any]) -> tuple[str, int, str]:
-    """(host, port, word) of a free server. Raises NoServerError when none comes in time."""
+    """Return (host, port, word) of a free server. Raises NoServerError if none comes in time."""
     tracker, key = request["tracker"], request["key"]
     address = parse_address(tracker)
     wait = float(request.get("wait", WAIT_SECONDS))
@@ -248,7 +247,7 @@ def _request_server(request: Mapping[str, Any]) -> tuple[str, int, str]:
     while (left := deadline - time.monotonic()) > 0:
         try:
             with TrackerClient(address) as client:
-                # Asked again now and then: what a tracker has may have changed by a restart.
+                # Asked again now and then, because a restart may change what the tracker has.
                 with suppress(TimeoutError):
                     return client.request(key, min(left, 5.0))
             with TrackerClient(address) as client:
@@ -267,16 +266,16 @@ def _census(servers: Mapping[str, Sequence[str]]) -> str:
 
 
 def _within(seconds: float, work: Callable[[], T], late: ServerLostError) -> T:
-    """The result of `work`, or `late` raised: native calls wait for a dead server for ever."""
+    """Return the result of `work` or raise `late`: native calls wait for ever for a dead server."""
     results: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
         try:
             results.put((work(), None))
-        except BaseException as error:  # raised below, by the thread that waits
+        except BaseException as error:  # raised below, by the waiting thread
             results.put((None, error))
 
-    # It may never end; the process does.
+    # The thread may never end, but the process does.
     Thread(target=run, daemon=True).start()
     try:
         result, error = results.get(timeout=seconds)
@@ -288,7 +287,7 @@ def _within(seconds: float, work: Callable[[], T], late: ServerLostError) -> T:
 
 
 def _answers(session: Any) -> bool:
-    """Whether a session still does."""
+    """Whether a session still answers."""
     with suppress(RuntimeError):
         about_server(session)
         return True
@@ -296,7 +295,7 @@ def _answers(session: Any) -> bool:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a server takes connections: whether its process lives."""
+    """Whether a server accepts connections, that is, whether its process is running."""
     time.sleep(_SETTLE_SECONDS)
     with suppress(OSError):
         socket.create_connection((host, port), timeout=_GRACE_SECONDS).close()

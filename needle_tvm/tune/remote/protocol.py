@@ -1,8 +1,9 @@
 """TVM's tracker protocol, and the client's side of it. Imports no TVM.
 
-A connection begins with the magic number from both sides; then each message is its length (four
-bytes, little endian) and a JSON list [code, ...], answered by a JSON value. From tvm/rpc/tracker.py
-and tvm/rpc/base.py of TVM 0.27, whose servers and clients work with ours.
+Tracker, server and client all use it. A connection begins with the magic number from both sides.
+Then each message is its length (four bytes, little endian) and a JSON list [code, ...], answered by
+a JSON value. From tvm/rpc/tracker.py and tvm/rpc/base.py of TVM 0.27, whose servers and clients
+work with ours.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TRACKER_MAGIC = 0x2F271
 SESSION_MAGIC, SESSION_MISMATCH = 0xFF271, 0xFF271 + 2
 FAIL, SUCCESS, PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, PENDING_KEYS = range(-1, 8)
 LARGEST = 1 << 20  # bytes of one message
-REPLY_SECONDS = 10.0  # a tracker answers everything but a request for a server at once
+REPLY_SECONDS = 10.0  # a tracker answers everything at once, except a request for a server
 
 SECURITY = (
     "TVM's RPC has no authentication and no encryption, and runs whatever code it is sent: "
@@ -32,7 +33,7 @@ SECURITY = (
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) of "HOST:PORT"; an IPv6 host stands in brackets. Raises UsageError."""
+    """Return (host, port) of "HOST:PORT", with an IPv6 host in brackets. Raises UsageError."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     digits = port.isascii() and port.isdigit() and len(port) < 10
@@ -42,12 +43,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def show_address(host: str, port: int) -> str:
-    """ "HOST:PORT", as `parse_address` reads it."""
+    """Return "HOST:PORT", as `parse_address` reads it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address by this name."""
+    """Whether only this machine can reach an address of this name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -55,18 +56,18 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, on any free port where `port` is 0. Raises RemoteError."""
+    """Open a listening socket, on any free port if `port` is 0. Raises RemoteError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        number = error.errno or 0  # a name that is not known has one below 0
+        number = error.errno or 0  # an unknown name has a number below 0
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise RemoteError(f"cannot listen on {show_address(host, port)}: {reason}") from None
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have a connection whose other machine has gone end within about half a minute."""
+    """Make a connection end within about half a minute after the other machine has gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, name):
@@ -74,9 +75,10 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """Exactly `size` bytes; ConnectionError when the other side closes first.
+    """Read exactly `size` bytes.
 
-    TimeoutError where they have not all come by `deadline`, of `time.monotonic()`.
+    Raises ConnectionError if the other side closes first, and TimeoutError if they have not all
+    arrived by `deadline`, a time of `time.monotonic()`.
     """
     data = b""
     while len(data) < size:
@@ -92,27 +94,27 @@ def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def frame(message: Any) -> bytes:
-    """A message as it travels."""
+    """Encode a message for the connection."""
     data = json.dumps(message).encode()
     return struct.pack("<i", len(data)) + data
 
 
 def check_key(key: str) -> None:
-    """Raises UsageError for a key that TVM's protocol cannot carry."""
+    """Raise UsageError for a key that TVM's protocol cannot carry."""
     if not key or len(key) > 100 or not key.isprintable() or " " in key or ":" in key:
         raise UsageError(f"key {key!r}: must be 1 to 100 characters with no space and no colon")
 
 
 def match_key(key: str) -> str:
-    """A word that lets one client in, once, at the server that offered it."""
+    """Return a random word that admits one client, once, to the server that offered it."""
     return f"{key}:{secrets.token_hex(8)}"
 
 
 class TrackerClient:
     """A connection to a tracker, for a client or a server. A context manager.
 
-    Every method raises RemoteError, naming the tracker, when it cannot be reached, is no tracker or
-    does not answer; the connection is of no more use then.
+    Every method raises RemoteError, naming the tracker, if the tracker cannot be reached, is not a
+    tracker or does not answer; the connection is then unusable.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -142,7 +144,7 @@ class TrackerClient:
         self.socket.close()
 
     def ask(self, *message: Any, seconds: float = REPLY_SECONDS) -> Any:
-        """The tracker's answer; TimeoutError when it takes longer than `seconds`."""
+        """Return the tracker's answer. Raises TimeoutError if it takes longer than `seconds`."""
         deadline = time.monotonic() + seconds
         try:
             self.socket.settimeout(seconds)
@@ -159,7 +161,7 @@ class TrackerClient:
             raise self._error(f"sent what is not of its protocol ({error})") from None
 
     def servers(self) -> dict[str, list[str]]:
-        """Addresses of the servers that are registered, busy ones too, by their key."""
+        """Return the addresses of the registered servers, including busy ones, by key."""
         found: dict[str, list[str]] = {}
         try:
             _code, summary = self.ask(SUMMARY)
@@ -173,7 +175,7 @@ class TrackerClient:
         return found
 
     def request(self, key: str, seconds: float) -> tuple[str, int, str]:
-        """(host, port, match key) of the next free server; TimeoutError when none comes in time."""
+        """Return (host, port, match key) of the next free server; TimeoutError if none comes."""
         answer = self.ask(REQUEST, key, "", 1, seconds=seconds)
         if not isinstance(answer, Sequence) or len(answer) != 2 or answer[0] != SUCCESS:
             raise self._error(f"sent what is not of its protocol ({answer!r})")

@@ -1,7 +1,8 @@
-"""A server: it runs what clients send it, one session at a time, each in a process of its own.
+"""A server runs what clients send it, one session at a time, each in a process of its own.
 
-TVM's own (tvm.exec.rpc_server) speaks the same protocol, but a session whose process dies by a
-signal ends its listening thread for good, and one whose client has gone may run for ever.
+`python -m needle_tvm server` starts one. TVM's own (tvm.exec.rpc_server) uses the same protocol,
+but a session whose process dies by a signal ends its listening thread for good, and a session whose
+client has gone may run for ever.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from needle_tvm.tune.remote.protocol import (
     show_address,
 )
 
-_PING_SECONDS = 2.0  # how often a free server makes sure that the tracker still knows it
-_UNUSED_SECONDS = 8.0  # an offer that a client took and has not used after this long is made anew
-_LEAVING_SECONDS = 2.0  # what a session may take to end once its client has gone
+_PING_SECONDS = 2.0  # how often a free server checks that the tracker still knows it
+_UNUSED_SECONDS = 8.0  # after this long, an offer that a client took but has not used is made anew
+_LEAVING_SECONDS = 2.0  # how long a session may take to end once its client has gone
 _RETRY_SECONDS = 1.0  # between attempts to reach the tracker
 
 
 class Server:
-    """Serves clients that come by way of one tracker, for ever.
+    """Serves the clients of one tracker, for ever.
 
-    `about` (a JSON object) is what clients are told of this machine; `report` takes a line for
+    `about` (a JSON object) describes this machine to clients; `report` is called with lines for
     whoever watches the server.
     """
 
@@ -58,10 +59,10 @@ class Server:
         self._door = Door(listener)
         self._about, self._report = json.dumps(about), report
         self._tracker: TrackerClient | None = None
-        self._word = ""  # what the next client must show; empty: no offer is made
+        self._word = ""  # the word that the next client must show; empty: no offer is made
 
     def run(self) -> NoReturn:
-        """Serve until interrupted; a session that is under way then is ended."""
+        """Serve until interrupted; a session in progress is then ended."""
         try:
             with scratch_folder("needle-server-") as scratch:
                 while True:
@@ -74,7 +75,10 @@ class Server:
             self._leave_tracker()
 
     def _next_client(self) -> tuple[socket.socket, float]:
-        """The next client with the right word, and the seconds it asks for (infinite: no limit)."""
+        """Return the next client with the right word, and its time limit in seconds.
+
+        The limit is infinite if the client asks for none.
+        """
         offered, asked, trouble = 0.0, time.monotonic(), ""
         while True:
             try:
@@ -92,7 +96,7 @@ class Server:
                     self._word = ""
                     connection, options = client
                     return connection, _time_limit(options)
-                # Also where strangers come without end: the tracker may have gone meanwhile.
+                # Also if strangers keep coming: the tracker may have gone meanwhile.
                 if tracker.socket in readable or time.monotonic() >= asked + _PING_SECONDS:
                     asked = time.monotonic()
                     if self._word in tracker.ask(PENDING_KEYS):
@@ -107,7 +111,7 @@ class Server:
                 time.sleep(_RETRY_SECONDS)
 
     def _registered(self) -> TrackerClient:
-        """The connection to the tracker, made anew when it was lost."""
+        """Return the connection to the tracker, made anew if it was lost."""
         if self._tracker is None:
             self._tracker = TrackerClient(self._address)
             address = (self._own_host(), self._listener.getsockname()[1])
@@ -121,12 +125,12 @@ class Server:
         self._tracker, self._word = None, ""
 
     def _own_host(self) -> str | None:
-        """Where clients find this server; None: where the tracker sees it come from."""
+        """Return the host at which clients find this server; None: the address the tracker sees."""
         host = str(self._listener.getsockname()[0])
         return None if host in ("0.0.0.0", "::") else host
 
     def _session(self, connection: socket.socket, seconds: float, scratch: Path) -> None:
-        """Serve one client in a process of its own, and see to it that it ends."""
+        """Serve one client in a process of its own, and make sure that it ends."""
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             parent = os.getpid()
             child = os.fork()
@@ -137,7 +141,7 @@ class Server:
             ended = False
             try:
                 ended = _wait(child, connection, seconds)
-            except BaseException:  # told to go: the client must not find us listening any more
+            except BaseException:  # told to stop: the client must no longer find us listening
                 self._listener.close()
                 raise
             finally:
@@ -154,7 +158,7 @@ class Server:
                 self._tell(connection, f"the session's process was ended by {how}")
 
     def _serve(self, connection: socket.socket, folder: str, parent: int) -> NoReturn:
-        """The child's side of a session."""
+        """Run the child's side of a session."""
         try:
             os.setpgid(0, 0)
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -170,7 +174,7 @@ class Server:
             os._exit(1)
 
     def _tell(self, connection: socket.socket, reason: str) -> None:
-        """Tell a client, if it is still there, why its session ended."""
+        """Tell a client, if it is still connected, why its session ended."""
         with suppress(OSError):
             if not _gone(connection):
                 libraries.end_session(connection.fileno(), reason)

@@ -1,4 +1,7 @@
-"""One candidate in a session on a server: its arrays are copied to and fro and compared here."""
+"""Measure one candidate in a session on a server: arrays are copied both ways and checked here.
+
+`remote.measure` calls it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from needle_tvm.tune.measure.arrays import SPILLED, Arrays
 
 
 def check_and_time(session: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What `remote.measure` answers, without the server's address. What the candidate or the
-    session raises passes through."""
+    """Return the answer of `remote.measure` without the server's address.
+
+    Exceptions of the candidate and of the session pass through.
+    """
     server = json.loads(about_server(session) or "{}")
     gate = Gate.load(request["gate"])
     path = Path(request["path"])

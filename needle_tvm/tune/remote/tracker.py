@@ -1,8 +1,8 @@
 """A tracker: servers offer themselves to it, and clients ask it for the next free one.
 
-TVM's own (tvm.exec.rpc_tracker) speaks the same protocol; it needs tornado, listens on every
-interface unless told otherwise, and takes the next port when its own is taken. Standard library
-only.
+`python -m needle_tvm tracker` runs one. TVM's own (tvm.exec.rpc_tracker) uses the same protocol; it
+needs tornado, listens on every interface unless told otherwise, and takes the next port if its own
+is taken. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from needle_tvm.tune.remote.protocol import (
     keep_alive,
 )
 
-_ROOM = 64  # connections that have yet to say that they are peers
-_SECONDS = 5.0  # for that, and for a message that has begun
+_ROOM = 64  # connections that have not yet identified as peers
+_SECONDS = 5.0  # to identify, and to finish a message
 
 
 @dataclass(eq=False)
@@ -50,28 +50,30 @@ class _Offer:
     peer: _Peer
     host: str
     port: int
-    word: str  # what the client must show the server
+    word: str  # the word that the client must show the server
 
 
 class Tracker:
-    """Who is connected, free and waiting."""
+    """The connected peers, the free servers and the waiting clients."""
 
     def __init__(self) -> None:
-        self._strangers: list[asyncio.StreamWriter] = []  # have not said yet that they are peers
+        self._strangers: list[asyncio.StreamWriter] = []  # have not yet identified as peers
         self._peers: set[_Peer] = set()
         self._free: dict[str, list[_Offer]] = defaultdict(list)  # first in, first out
         self._waiting: dict[str, list[tuple[int, int, _Peer]]] = defaultdict(list)  # heaps
         self._numbers = itertools.count()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end. Whatever breaks the protocol ends that connection, and
-        so does beginning what does not come: peers may be silent, but not in the middle of a word.
+        """Serve one connection to its end.
+
+        A violation of the protocol ends the connection, and so does a message that begins and does
+        not finish in time. Peers may be silent between messages.
         """
         peer = _Peer(writer.get_extra_info("peername")[0], writer)
         keep_alive(writer.get_extra_info("socket"))
         try:
             self._strangers.append(writer)
-            if len(self._strangers) > _ROOM:  # whoever means well is through in a moment
+            if len(self._strangers) > _ROOM:  # a legitimate peer is through in a moment
                 self._strangers.pop(0).close()
             magic = await asyncio.wait_for(reader.readexactly(4), _SECONDS)
             if struct.unpack("<i", magic)[0] != TRACKER_MAGIC or writer not in self._strangers:
@@ -86,9 +88,9 @@ class Tracker:
                 if answer is not None:
                     writer.write(frame(answer))
                 await writer.drain()
-        except (EOFError, OSError, asyncio.CancelledError):  # it, or the tracker, is going
+        except (EOFError, OSError, asyncio.CancelledError):  # the peer, or the tracker, is going
             pass
-        except asyncio.TimeoutError:  # from Python 3.11 on it is an OSError
+        except asyncio.TimeoutError:  # an OSError from Python 3.11 on
             pass
         except (ValueError, TypeError, LookupError, AttributeError):  # not what the protocol says
             pass
@@ -97,7 +99,7 @@ class Tracker:
             writer.close()
 
     def _answer(self, peer: _Peer, message: list[Any]) -> Any:
-        """The reply to a message; None where it comes later, with a free server."""
+        """Return the reply to a message; None if it comes later, with a free server."""
         code = message[0]
         if code == PUT:
             key, (port, word) = message[1:3]
@@ -127,7 +129,7 @@ class Tracker:
         while free and waiting:
             offer, (_, _, client) = free.pop(0), heapq.heappop(waiting)
             client.writer.write(frame([SUCCESS, [offer.host, offer.port, offer.word]]))
-        for table in (self._free, self._waiting):  # keys that anybody may name must not pile up
+        for table in (self._free, self._waiting):  # anybody may name keys, so they must not pile up
             if not table[key]:
                 del table[key]
 
@@ -152,7 +154,7 @@ class Tracker:
 
 
 async def _rest(reader: asyncio.StreamReader, begun: bytes) -> bytes:
-    """The message whose first byte has come; ValueError for one of another length than allowed."""
+    """Return the message after its first byte. Raises ValueError for a length out of range."""
     (size,) = struct.unpack("<i", begun + await reader.readexactly(3))
     if not 0 < size <= LARGEST:
         raise ValueError(f"a message of {size} bytes")
@@ -164,7 +166,7 @@ def run(listener: socket.socket) -> None:
 
     async def serve() -> None:
         server = await asyncio.start_server(Tracker().serve, sock=listener)
-        # Not serve_forever: from Python 3.12 its end waits until every server has gone.
+        # Not serve_forever: from Python 3.12 on its end waits until every server has gone.
         while server.is_serving():
             await asyncio.sleep(3600)
 

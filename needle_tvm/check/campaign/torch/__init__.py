@@ -1,1 +1,1 @@
-"""Modules of PyTorch drawn at random."""
+"""Random PyTorch modules."""

@@ -1,7 +1,7 @@
-"""A `torch.nn` module in the making, as source text that runs by itself.
+"""A `torch.nn` module under construction, as source text that runs by itself.
 
-Values are computed by PyTorch while a module is drawn: what it refuses, or what leaves the range of
-numbers, is drawn again. What is drawn, `recipes` says.
+`recipes` chooses what to add. PyTorch computes the values while a module is drawn: a step that it
+refuses, or whose result leaves the range of numbers, is drawn again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def array(seed, shape, dtype, low=-2.0, high=2.0, special=False):
     return torch.from_numpy(np.asarray(drawn)).to(dtype)
 """
 
-# Norms' scales, shifts and statistics, which begin as ones and zeros.
+# Scales, shifts and statistics of norms start as ones and zeros.
 _TAIL = """
 with torch.no_grad():
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -47,7 +47,7 @@ _NAME = re.compile(r"\b[xpv]\d+\b|\bself\.m\d+\b")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Values by an expression of those before and of members, `self.m0`."""
+    """Values made by an expression of earlier values and of members (`self.m0`)."""
 
     names: tuple[str, ...]
     expression: str
@@ -55,7 +55,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class TorchProgram:
-    """Inputs and members by name, each an expression; then steps; and what is returned."""
+    """Inputs and members by name, each an expression; then steps; then the returned expression."""
 
     seed: int
     inputs: tuple[tuple[str, str], ...]
@@ -78,7 +78,7 @@ class TorchProgram:
         )
 
     def source(self) -> str:
-        """A module that defines `model` and `inputs`."""
+        """Return a module's source that defines `model` and `inputs`."""
         lines = [_HEAD, "", "class Model(nn.Module):"]
         if self.members:
             lines += ["    def __init__(self):", "        super().__init__()"]
@@ -91,20 +91,20 @@ class TorchProgram:
         return "\n".join(lines) + "\n"
 
     def load(self) -> tuple[Any, tuple[Any, ...]]:
-        """The model and its inputs, as the text defines them."""
+        """Return the model and its inputs, as the source defines them."""
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(compile(self.source(), "<program>", "exec"), namespace)
         return namespace["model"], namespace["inputs"]
 
     def operations(self) -> list[str]:
-        """What is called, by name."""
+        """Return the names of everything that is called."""
         texts = [*(s.expression for s in self.steps), *(value for _, value in self.members)]
         return sorted(
             {name for text in texts for name in re.findall(r"(?!m\d)\b([A-Za-z_]\w*)\(", text)}
         )
 
     def pruned(self, returned: str) -> TorchProgram:
-        """The program that returns something else, without what that does not need."""
+        """Return the program that returns something else, without the parts it does not need."""
         needed, steps = set(_NAME.findall(returned)), []
         for step in reversed(self.steps):
             if needed & set(step.names):
@@ -143,12 +143,12 @@ class Made:
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 31, 32, 48, 64)
 _MOST_ELEMENTS = 1 << 12
-_LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 257, 512, 1000, 4099, 20000)  # of few programs
+_LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 257, 512, 1000, 4099, 20000)  # for a few programs
 _MOST_OF_LARGE = 1 << 17
 
 
 class Drawer:
-    """A program in the making."""
+    """A program under construction."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, random.Random(f"torch {seed}")
@@ -188,7 +188,7 @@ class Drawer:
         return whole.pruned(returned)
 
     def _returned(self) -> str:
-        """What nothing reads, mostly; nested at times, and an input or a parameter beside it."""
+        """Return the returned expression: mostly unread values, sometimes nested or with a leaf."""
         rng = self.rng
         read = {name for step in self.steps for name in _NAME.findall(step.expression)}
         made = [name for step in self.steps for name in step.names]
@@ -244,7 +244,7 @@ class Drawer:
         return made
 
     def parameter(self, shape: Sequence[int], dtype: str | None = None) -> Made:
-        """A parameter, or a buffer, that no step made."""
+        """Add a parameter or a buffer."""
         text = self.array(shape, dtype or self.dtype)
         if self.rng.random() < 0.8:
             member = self.member(f"nn.Parameter({text})")
@@ -253,7 +253,7 @@ class Drawer:
         return Made(member, self._evaluated(member))
 
     def index(self, extent: int, shape: Sequence[int]) -> Made:
-        """Places along an axis of that extent; negative ones too."""
+        """Add an input of positions along an axis of that extent, some of them negative."""
         low = -extent if self.rng.random() < 0.5 else 0
         return self.input(
             shape, self.rng.choice(["torch.int64"] * 4 + ["torch.int32"]), low, extent
@@ -266,7 +266,7 @@ class Drawer:
         return name
 
     def module(self, text: str, dtype: str | None = None) -> str:
-        """A submodule in eval mode, or one of the same text that there is already."""
+        """Return a submodule in eval mode, possibly an existing one of the same text."""
         dtype = dtype or self.dtype
         text = text if dtype == "torch.float32" else f"{text}.to({dtype})"
         same = [name for name, other in self.members if other == text]
@@ -279,19 +279,19 @@ class Drawer:
     # Values so far
 
     def pick(self, fits: Callable[[Made], bool]) -> Made | None:
-        """One of the values that fit, the last more often than others."""
+        """Return one of the values that fit, the last more often than others."""
         known = [value for value in self.values if fits(value)]
         if not known:
             return None
         return known[-1] if self.rng.random() < 0.6 else self.rng.choice(known)
 
     def any(self, *ranks: int) -> Made:
-        """A value of any dtype."""
+        """Return a value of any dtype."""
         found = self.pick(lambda v: not ranks or len(v.shape) in ranks)
         return found or self.input(self.shape(self.rng.choice(ranks) if ranks else None))
 
     def floating(self, *ranks: int) -> Made:
-        """A value of the program's floating-point dtype, of one of these ranks."""
+        """Return a value of the program's floating-point dtype and one of these ranks."""
         found = self.pick(lambda v: v.dtype == self.dtype and (not ranks or len(v.shape) in ranks))
         return found or self.input(self.shape(self.rng.choice(ranks) if ranks else None))
 
@@ -302,10 +302,10 @@ class Drawer:
     # Steps
 
     def step(self, text: str, results: int = 1) -> list[Made] | None:
-        """What an expression makes; None, and nothing changed, where it is not taken."""
+        """Add a step and return its values, or None, with nothing changed, if it is refused."""
         try:
             found = self._evaluated(text)
-        except Exception:  # what PyTorch refuses is drawn again, whatever it raises
+        except Exception:  # PyTorch may raise anything; the step is drawn again
             return None
         tensors = list(found) if results > 1 else [found]
         if len(tensors) != results or not all(map(self._taken, tensors)):
@@ -338,4 +338,4 @@ def size_of(shape: Sequence[int]) -> int:
 
 
 Recipe = Callable[[Drawer], None]
-Recipes = Sequence[tuple[Sequence[Recipe], int]]  # some alike, and how often one of them is drawn
+Recipes = Sequence[tuple[Sequence[Recipe], int]]  # groups of similar recipes, and their weights

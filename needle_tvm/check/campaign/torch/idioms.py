@@ -1,4 +1,7 @@
-"""Layers and lines of PyTorch as people write them, which a random program applies whole."""
+"""Layers and lines of PyTorch as users write them, which a random program applies as a whole.
+
+`recipes` picks from `IDIOMS`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _POINTWISE = (
 
 
 def _rows(d: Drawer, rank: int) -> Made:
-    """A tensor of so many axes of the program's dtype: one that is there, or an input."""
+    """Return a tensor of that rank and the program's dtype: an existing one, or an input."""
     found = d.pick(lambda v: v.dtype == d.dtype and len(v.shape) == rank and 0 not in v.shape)
     if found is not None and d.rng.random() < 0.7:
         return found
@@ -29,7 +32,7 @@ def _linear(d: Drawer, x: Made | str, inputs: int, outputs: int) -> str:
 
 
 def views(d: Drawer) -> None:
-    """Views of one tensor or two, combined among each other and with others."""
+    """Add views of one tensor or two, combined with each other and with other values."""
     rng, first = d.rng, d.floating(1, 2, 3)
     x = first
     for _ in range(rng.randint(1, 3)):
@@ -43,7 +46,7 @@ def views(d: Drawer) -> None:
 
 
 def _view(d: Drawer, x: Made) -> str:
-    """Units put in, an axis cut in two, another order, a part, or the tensor itself."""
+    """Return a view: unit axes inserted, an axis split, permuted, sliced, or the tensor itself."""
     rng, shape = d.rng, list(x.shape)
     rank = len(shape)
     parts = [":"] * rank
@@ -59,7 +62,7 @@ def _view(d: Drawer, x: Made) -> str:
 
 
 def pairs(d: Drawer) -> None:
-    """Something of every row with every other row, or with rows of another tensor."""
+    """Combine every row with every other row, or with the rows of another tensor."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     other = x if rng.random() < 0.6 else d.parameter(x.shape)
     lead = ":, " * (len(x.shape) - 2)
@@ -76,7 +79,7 @@ def pairs(d: Drawer) -> None:
 
 
 def by_hand(d: Drawer) -> None:
-    """Norms, softmax and losses written out, over any axes."""
+    """Add hand-written norms, softmax and losses, over any axes."""
     x, rng = _rows(d, d.rng.choice([2, 2, 3, 4])), d.rng
     rank = len(x.shape)
     dims = rng.sample(range(-rank, 0), rng.randint(1, rank)) if rng.random() < 0.4 else -1
@@ -99,7 +102,7 @@ def by_hand(d: Drawer) -> None:
 
 
 def shifted(d: Drawer) -> None:
-    """A tensor and its neighbours along an axis."""
+    """Combine a tensor with its neighbours along an axis."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     n = x.shape[-1]
     by = rng.randint(0, n)
@@ -116,7 +119,7 @@ def shifted(d: Drawer) -> None:
 
 
 def gated(d: Drawer) -> None:
-    """Halves of a product times each other; products weighed by what the input says."""
+    """Multiply two halves of a linear layer, or weight several layers by a gate of their input."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     width, out = rng.choice([1, 3, 8]), rng.choice([1, 4, 5])
     if rng.random() < 0.6:
@@ -137,7 +140,7 @@ def gated(d: Drawer) -> None:
 
 
 def cells(d: Drawer) -> None:
-    """A recurrence by hand: a product of each step and of the state before it, gated or not."""
+    """Add a hand-written recurrence: matmuls of each step and the previous state, maybe gated."""
     x, rng = _rows(d, 3), d.rng
     steps, hidden = x.shape[1], rng.choice([1, 3, 8])
     into, back, gate = (
@@ -158,7 +161,11 @@ def cells(d: Drawer) -> None:
 
 
 def heads(d: Drawer) -> None:
-    """Attention by hand: heads by view and transpose, fewer of keys, a mask, a bias, a rotation."""
+    """Add hand-written attention.
+
+    Heads are made by view and transpose. There may be fewer heads of keys, a mask, a bias, a
+    rotation.
+    """
     x, rng = _rows(d, 3), d.rng
     batch, length, size = x.shape
     groups, each, width = rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([2, 4, 8])
@@ -209,7 +216,7 @@ def heads(d: Drawer) -> None:
 
 
 def patches(d: Drawer) -> None:
-    """An image by blocks: pooled, repeated, as rows of a product, or moved by half a block."""
+    """Split an image into blocks: pooled, repeated, rows of a matmul, or moved by half a block."""
     x, rng = _rows(d, 4), d.rng
     b, c, h, w = x.shape
     i, j = (rng.choice([f for f in range(1, 5) if n % f == 0]) for n in (h, w))
@@ -229,7 +236,7 @@ def patches(d: Drawer) -> None:
 
 
 def decoded(d: Drawer) -> None:
-    """A small image made larger by transposed convolutions, with their norms and activations."""
+    """Enlarge a small image by transposed convolutions, with norms and activations."""
     rng, channels = d.rng, d.rng.choice([1, 3, 8, 16])
     x: Made | str = d.input([rng.choice([1, 2]), channels, *rng.choice([(1, 1), (2, 1), (3, 4)])])
     for _ in range(rng.choice([1, 1, 2])):
@@ -248,7 +255,7 @@ def decoded(d: Drawer) -> None:
 
 
 def looked_up(d: Drawer) -> None:
-    """Rows of a table with positions beside them, the mean of those that count; a loss of classes."""
+    """Look up rows of a table and add positions; take the unmasked mean, or a loss over classes."""
     rng = d.rng
     rows, width, shape = rng.choice([1, 5, 20]), rng.choice([1, 4, 8]), rng.choice([[3], [2, 4]])
     ids = d.input(shape, "torch.int64", 0, rows)

@@ -1,5 +1,7 @@
-"""Operators of PyTorch that programs are drawn of, beside the layers of `recipes`: of elements,
-axes, places, and products."""
+"""Operators of PyTorch in random programs: elementwise, reductions, views, indexing, matmuls.
+
+`recipes` draws them beside its layers.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "
 
 
 def filled(d: Drawer, template: str, x: Made, *others: Made) -> str:
-    """The template with these values in its places: the first one as long as there are no others."""
+    """Fill a template's places with these values in order, and further places at random."""
     given = iter([x, *others])
     template = template.replace("{0}", str(x))
     return re.sub(r"\{\}", lambda _: str(next(given, d.rng.choice([x, *others]))), template)
@@ -73,7 +75,7 @@ def function(d: Drawer) -> None:
 
 
 def integers(d: Drawer) -> None:
-    """Arithmetic of integers and booleans."""
+    """Add integer and boolean arithmetic."""
     x = d.pick(lambda v: not v.floating)
     if x is None or d.rng.random() < 0.3:
         dtype = d.rng.choice(["int64", "int64", "int32", "int8", "uint8", "bool"])
@@ -99,7 +101,7 @@ def comparison(d: Drawer) -> None:
 
 
 def binary(d: Drawer) -> None:
-    """Of two values whose shapes broadcast: an earlier one, a parameter or an input."""
+    """Combine two values whose shapes broadcast; the other is an earlier value or a new leaf."""
     x, rng = d.floating(), d.rng
     other = d.pick(lambda v: v.dtype == x.dtype and _broadcast(x.shape, v.shape))
     if other is None or rng.random() < 0.4:
@@ -110,10 +112,10 @@ def binary(d: Drawer) -> None:
 
 
 def mixed(d: Drawer) -> None:
-    """Of two dtypes, promoted as PyTorch does."""
+    """Combine two dtypes, promoted as PyTorch does."""
     x = d.any()
     y = d.pick(lambda v: v.dtype != x.dtype and _broadcast(x.shape, v.shape))
-    if y is None or d.rng.random() < 0.3:  # of no axes, which seldom widens the other
+    if y is None or d.rng.random() < 0.3:  # a scalar, which seldom widens the other
         number = d.rng.choice(["3", "2.5", "2.5, dtype=torch.float64", "3, dtype=torch.int32"])
         template = d.rng.choice(["{} * {}", "{} - {}", "{} > {}", "torch.where({} > 0, {}, {})"])
         d.step(filled(d, template, x, Made(f"torch.tensor({number})", None)))
@@ -250,7 +252,7 @@ def view(d: Drawer) -> None:
 
 
 def _factors(d: Drawer, size: int) -> list[int]:
-    """A shape of so many elements, one extent left to PyTorch at times."""
+    """Return a shape of that many elements, sometimes with one extent left to PyTorch."""
     shape: list[int] = []
     while size > 1 and len(shape) < 3:
         factor = d.rng.choice([n for n in range(1, size + 1) if size % n == 0])
@@ -264,7 +266,7 @@ def _factors(d: Drawer, size: int) -> list[int]:
 
 
 def parts(d: Drawer) -> None:
-    """Several results: chunks, splits, one for each place along an axis."""
+    """Add several results: chunks, splits, or one for each position along an axis."""
     x = d.pick(lambda v: len(v.shape) > 0)
     if x is None:
         return
@@ -305,7 +307,7 @@ def joined(d: Drawer) -> None:
 
 
 def indexing(d: Drawer) -> None:
-    """With everything that may stand in brackets."""
+    """Index with everything that may stand in brackets."""
     x, rng = d.any(), d.rng
     rank = len(x.shape)
     if rank == 0:
@@ -340,7 +342,7 @@ def indexing(d: Drawer) -> None:
 
 
 def chosen(d: Drawer) -> None:
-    """By operators with indices."""
+    """Apply operators that take indices."""
     x, rng = d.any(1, 2, 3, 4), d.rng
     if 0 in x.shape:
         return
@@ -354,7 +356,7 @@ def chosen(d: Drawer) -> None:
     same[axis] = rng.choice([1, 2, 4])
     places = d.input(same, "torch.int64", 0, n)
     added = d.parameter(same, x.dtype) if x.floating else None
-    same[axis] = 1  # of several values for one place PyTorch does not say which is taken
+    same[axis] = 1  # PyTorch does not define which of several values for one place wins
     single = d.input(same, "torch.int64", 0, n)
     mask = d.input(x.shape[rng.randint(0, len(x.shape)) :], "torch.bool")
     source = d.parameter(same, x.dtype) if x.floating else None

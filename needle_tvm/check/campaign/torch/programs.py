@@ -1,7 +1,7 @@
-"""Programs of the campaign that go through `compile_torch`: PyTorch's results and the code's.
+"""Judge PyTorch programs, which go through `compile_torch`, against PyTorch's own results.
 
-What a PyTorch module gives is the reference; `frontend.torch.reference` says which errors are no
-fault. The modules are drawn by `recipes`.
+`torch.service` serves this module's `serve`. `recipes` draws the programs, and
+`frontend.torch.reference` decides which errors are acceptable.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from needle_tvm.frontend.torch.taken import Taken, take
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on the program of a `seed`, or on one given as `program`, as `judge.serve`."""
+    """Return the verdict on the program of a `seed`, or on a given `program`; see `judge.serve`."""
     with own_cache():
         return judged(request)
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """What a failing program's script ends with, as `judge.rerun_request`."""
+    """End a failing program's script, like `judge.rerun_request`."""
     answer = serve(request)
     return told(answer["where"], answer["verdict"], answer["what"])
 
 
 def judged(request: Mapping[str, Any]) -> dict[str, Any]:
-    """`serve`; what is compiled goes to the cache folder there is."""
+    """Return `serve`'s answer; compiled code goes to the current cache folder."""
     import torch
 
     warnings.simplefilter("ignore")
@@ -81,26 +81,29 @@ def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
                     return where, verdicts.WRONG, wrong
     except verdicts.Failure as failure:
         return verdicts.raised(failure.where, failure.error)
-    except Exception as error:  # whatever is raised is what is reported
+    except Exception as error:  # any exception is reported
         return verdicts.raised(where, error)
     return "", verdicts.RIGHT, ""
 
 
 def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a model is compiled for, where it takes that: one tensor for all inputs that are alike.
-    What is called with others then has not been made for the values of these."""
+    """Return examples to compile a model for, with one tensor for all inputs of the same kind.
+
+    Calls with other inputs then show that the code does not depend on the examples' values. Returns
+    the inputs themselves if the model rejects such examples.
+    """
     alike: dict[Any, Any] = {}
     examples = tuple(alike.setdefault((x.shape, x.stride(), x.dtype), x) for x in inputs)
     try:
         with torch.no_grad():
             model(*examples)
-    except (IndexError, RuntimeError):  # of an index that is now outside
+    except (IndexError, RuntimeError):  # an index may now be out of range
         return inputs
     return examples
 
 
 def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> str | None:
-    """What is wrong with a result, in words: its structure, or a tensor of it."""
+    """Return what is wrong with a result, its nesting or one of its tensors, or None."""
     flatten = torch.utils._pytree.tree_flatten
     (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
     if nested != structure:
@@ -116,14 +119,16 @@ def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> 
             torch.int8,
             torch.uint8,
             torch.int16,
-        ):  # which needle's Tensors hold as int32
+        ):  # needle's Tensors hold these as int32
             arrays[i] = arrays[i].astype(array(want).dtype)
     return reference.difference(arrays)
 
 
 def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int, list[Any]]]:
-    """Stage, threads, and the results of three calls. The last two find memory used, and inputs
-    that end or begin beside a page of no access."""
+    """Yield stage, threads, and the results of three calls.
+
+    The last two find used memory, and inputs that end or begin next to an inaccessible page.
+    """
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in verdicts.VARIANTS:
         try:
@@ -137,7 +142,7 @@ def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int,
 def _fenced(x: Any, at_end: bool) -> Any:
     import torch
 
-    narrow = x.dtype == torch.bfloat16  # which NumPy does not have
+    narrow = x.dtype == torch.bfloat16  # NumPy does not have it
     array = x.detach().contiguous()
     array = (array.view(torch.int16) if narrow else array).numpy()
     found = torch.from_numpy(fenced(array, at_end))

@@ -1,9 +1,9 @@
-"""What `torch.nn` modules are drawn of: each recipe draws one thing, or nothing where it does not fit.
+"""Recipes of random `torch.nn` modules: each draws one thing, or nothing if it does not fit.
 
-Left out is what TVM's front end has no operator for, which is refused by name: sparse tensors, FFTs,
-complex numbers, quantised modules, unpooling, fractional pooling, erfc, cummax, scatter_reduce and
-random operators. So are shapes that depend on values (nonzero, masked_select, unique), which no
-compiled code here has.
+`torch.programs` calls `draw`. The recipes leave out operators that TVM's front end lacks and that
+are refused by name: sparse tensors, FFTs, complex numbers, quantised modules, unpooling, fractional
+pooling, erfc, cummax, scatter_reduce and random operators. They also leave out shapes that depend
+on values (nonzero, masked_select, unique), which compiled code does not support.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from needle_tvm.check.campaign.torch.operators import (
 
 
 def draw(seed: int) -> TorchProgram:
-    """The program of a seed."""
+    """Return the program of a seed."""
     return Drawer(seed).program(_RECIPES)
 
 
@@ -56,7 +56,7 @@ def linear(d: Drawer) -> None:
 
 
 def image(d: Drawer, dims: int) -> Made:
-    """(batch, channels, ...) or, seldom, (channels, ...) of one."""
+    """Return a tensor of shape (batch, channels, ...) or, rarely, (channels, ...)."""
     ranks = (dims + 2, dims + 2, dims + 1) if d.rng.random() < 0.15 else (dims + 2,)
 
     def fits(value: Made) -> bool:
@@ -102,7 +102,7 @@ def convolution(d: Drawer) -> None:
         m = f"nn.Conv{dims}d({common}, stride={each([1, 1, 2, 3])}, padding={each([0, 1, 1, 2])}, padding_mode='{mode}')"
     try:
         made = d.step(f"{d.module(m)}({x})")
-    except (ValueError, RuntimeError):  # what the layer's constructor refuses
+    except (ValueError, RuntimeError):  # the layer's constructor may refuse
         d.members.pop()
         return
     if made and rng.random() < 0.5:
@@ -297,7 +297,7 @@ def sampled(d: Drawer) -> None:
 
 
 def inplace(d: Drawer) -> None:
-    """A copy that is written to."""
+    """Add an in-place write to a copy, or an operator that is easily mistaken for one."""
     x, rng = d.floating(1, 2, 3), d.rng
     text = rng.choice(["{}.clone().add_(1)", "torch.relu_({}.clone())", "F.dropout({}, 0.5, training=False)",
                        "{}.clone().mul_({})", "{}.clone().fill_(0.5)", "{}.clone().zero_()", "{}.detach()",

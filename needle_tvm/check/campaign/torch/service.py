@@ -1,4 +1,4 @@
-"""As `service`, for programs of PyTorch."""
+"""Like `campaign.service`, for PyTorch programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["serve"]
 
 
 def _meet_late_imports() -> None:
-    """Of `torch.export`, a thousand modules."""
+    """Import the thousand modules that `torch.export` imports late."""
     torch.set_num_threads(1)
     model, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
     reference = Reference(take(model, (x,)))
