@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,20 @@ from needle.backend_ndarray import DTYPES, Device
 from needle.op import Op
 from needle.testing import Compiled, OpCheckError
 from needle.trace import trace
-from needle_tvm._tvm.names import relax, tvm
+from needle_tvm._tvm.names import IRModule, relax, tvm, tvm_ffi
 from needle_tvm.artifact import bfloat16
 from needle_tvm.errors import StageError, TranslationError, UsageError
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
+from needle_tvm.lower.libraries import build_executable
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.stages import STAGES
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
 
 __all__ = ["OpCheckError", "check_op", "compiled"]
+
+_Case = tuple[Op, list[Any]]
 
 
 def check_op(
@@ -32,8 +35,10 @@ def check_op(
     devices: Sequence[Device] | None = None,
     dtypes: Sequence[str] = DTYPES,
 ) -> None:
-    """Checks every rule of an op against its samples, as `needle.testing.check_op` does, and that
-    what it compiles to at each of the stages agrees with its NumPy twin in all of these dtypes.
+    """Check every rule of an op against its samples, eagerly and compiled at each of the stages.
+
+    The eager checks are those of `needle.testing.check_op`. What the op compiles to must agree with
+    its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
 
     Raises OpCheckError, and what compiling raises; UsageError for arguments that are no op,
     devices or dtypes, StageError for no stages.
@@ -44,39 +49,92 @@ def check_op(
         raise UsageError(str(error)) from None
     if isinstance(stages, str) or not isinstance(stages, Collection) or not stages:
         raise StageError(f"stages={stages!r}: must be a list of {', '.join(STAGES)}")
-    hooks = {stage: compiled(stage) for stage in stages}
-    testing.check_op(op_class, devices=devices, dtypes=dtypes, compiled=hooks)
+    for stage in stages:
+        Options().check(stage)
+    cases: dict[str, _Case] = {}
+
+    def noted(op: Op, inputs: list[Any]) -> None:
+        cases.setdefault(_key(op, inputs), (op, inputs))
+
+    testing.check_op(op_class, devices=devices, dtypes=dtypes, compiled=noted)
+    hooks = _compile(cases, stages)
+    testing.check_op(op_class, devices=[], dtypes=dtypes, compiled=hooks)
 
 
 def compiled(stage: str) -> Compiled:
-    """What `needle.testing.check_op` takes as `compiled`: the op at a stage, for this processor.
+    """Return a hook for `needle.testing.check_op` that runs an op compiled at a stage.
 
-    It is compiled in memory: nothing is linked, cached or exported. Raises StageError where there
-    is no such stage, and when it is called OpCheckError for an op that cannot be translated.
+    The op is compiled in memory for this processor: nothing is linked, cached or exported. Raises
+    StageError for an unknown stage; the hook raises OpCheckError for an op that cannot be
+    translated.
     """
     Options().check(stage)
-    target = resolve("cpu").to_tvm()
-    kept: dict[tuple[str, str], Any] = {}
+    hooks: dict[str, Compiled] = {}
 
     def run(op: Op, inputs: list[Any]) -> Any:
-        key = repr(op), str([_described(value) for value in inputs])
-        if key not in kept:
-            graph = trace(lambda *values: op(*map(_grouped, values)), *inputs)
-            try:
-                module = build.schedule(lowering.lower(graph, target, stage), target, stage)
-            except TranslationError as error:
-                raise OpCheckError(f"stage {stage!r}: {error}") from error
-            machine = relax.VirtualMachine(relax.build(module, target=target), tvm.cpu())
-            kept[key] = graph, machine["main"]
-        graph, main = kept[key]
-        copies = [
-            aligned_copy(np.asarray(leaf)) for leaf in graph.flatten_inputs(tuple(inputs), {})
-        ]
-        result = main(*[bfloat16.to_tensor(tvm.runtime, array) for array in copies])
-        parts = [result] if hasattr(result, "numpy") else list(result)
-        return graph.unflatten_outputs([bfloat16.to_array(part) for part in parts])
+        key = _key(op, inputs)
+        if key not in hooks:
+            hooks[key] = _compile({key: (op, inputs)}, [stage])[stage]
+        return hooks[key](op, inputs)
 
     return run
+
+
+def _compile(cases: Mapping[str, _Case], stages: Sequence[str]) -> dict[str, Compiled]:
+    """Compile all cases at all stages into one library; return a hook for each stage."""
+    target = resolve("cpu").to_tvm()
+    graphs = {
+        key: trace(lambda *values, op=op: op(*map(_grouped, values)), *inputs)
+        for key, (op, inputs) in cases.items()
+    }
+    module = IRModule({})
+    for stage in stages:
+        for number, graph in enumerate(graphs.values()):
+            try:
+                one = build.schedule(lowering.lower(graph, target, stage), target, stage)
+            except TranslationError as error:
+                raise OpCheckError(f"stage {stage!r}: {error}") from error
+            module.update(_renamed(one, f"_{stage}_{number}"))
+    machine = relax.VirtualMachine(build_executable(module, target), tvm.cpu())
+
+    def hook(stage: str) -> Compiled:
+        functions = {
+            key: (graph, machine[f"{build.MAIN}_{stage}_{number}"])
+            for number, (key, graph) in enumerate(graphs.items())
+        }
+        return lambda op, inputs: _run(*functions[_key(op, inputs)], inputs)
+
+    return {stage: hook(stage) for stage in stages}
+
+
+def _run(graph: Any, main: Any, inputs: list[Any]) -> Any:
+    leaves = graph.flatten_inputs(tuple(inputs), {})
+    arrays = [aligned_copy(np.asarray(leaf)) for leaf in leaves]
+    result = main(*[bfloat16.to_tensor(tvm.runtime, array) for array in arrays])
+    parts = [result] if hasattr(result, "numpy") else list(result)
+    return graph.unflatten_outputs([bfloat16.to_array(part) for part in parts])
+
+
+def _renamed(module: IRModule, suffix: str) -> IRModule:
+    """The module with a suffix behind the name of each function."""
+    renamed = {}
+    for variable in module.get_global_vars():
+        renamed[variable.name_hint] = tvm.ir.GlobalVar(f"{variable.name_hint}{suffix}")
+        relax.expr._update_type(renamed[variable.name_hint], variable.ty)
+    functions = {}
+    for variable, function in module.functions_items():
+        new = renamed[variable.name_hint]
+        function = tvm_ffi.structural_map(
+            function, (tvm.ir.GlobalVar, lambda old: renamed[old.name_hint])
+        )
+        if "global_symbol" in (function.attrs or {}):
+            function = function.with_attr("global_symbol", new.name_hint)
+        functions[new] = function
+    return IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+
+
+def _key(op: Op, inputs: list[Any]) -> str:
+    return f"{op!r} {[_described(value) for value in inputs]}"
 
 
 def _grouped(value: Any) -> Any:
