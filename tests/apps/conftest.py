@@ -1,8 +1,10 @@
 """Running the apps as a user does: as scripts, in processes of their own."""
 
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,23 @@ def run_app(cache_dir, tmp_path):
         )
 
     return run
+
+
+@pytest.fixture
+def call_app(cache_dir, capsys, monkeypatch):
+    """As `run_app`, in this process: for what ends before anything is started."""
+
+    def call(script, *arguments, cwd=ROOT):
+        main = importlib.import_module(f"apps.{Path(script).stem}").main
+        with monkeypatch.context() as patch:
+            patch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
+            patch.delenv("NEEDLE_DEBUG", raising=False)
+            patch.setattr(sys, "argv", [script, *map(str, arguments)])
+            patch.chdir(cwd)
+            try:
+                code = main()
+            except SystemExit as ended:
+                code = ended.code
+        return subprocess.CompletedProcess(script, code, *capsys.readouterr())
+
+    return call

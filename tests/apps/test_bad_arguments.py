@@ -43,8 +43,8 @@ def refused(done, *words):
         (["--bach", "8"], ["--bach"]),
     ],
 )
-def test_bad_arguments(run_app, tmp_path, arguments, words):
-    refused(run_app("tvm_eval.py", "--out", tmp_path / "out", *arguments), *words)
+def test_bad_arguments(call_app, tmp_path, arguments, words):
+    refused(call_app("tvm_eval.py", "--out", tmp_path / "out", *arguments), *words)
     assert not (tmp_path / "out").exists()
 
 
@@ -83,27 +83,27 @@ GOOD = weights_of([6, 5, 4], 3)
         ({"something": np.ones(3, np.float32)}, ["layers.0.linear.weight", "something"]),
     ],
 )
-def test_weights_that_do_not_fit(run_app, tmp_path, state, words):
+def test_weights_that_do_not_fit(call_app, tmp_path, state, words):
     from safetensors.numpy import save_file
 
     path = tmp_path / "weights.safetensors"
     save_file(state, path)
-    done = run_app("tvm_eval.py", "--out", tmp_path / "out", "--weights", path)
+    done = call_app("tvm_eval.py", "--out", tmp_path / "out", "--weights", path)
     refused(done, str(path), *words)
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_cannot_be_read(run_app, tmp_path):
+def test_weights_that_cannot_be_read(call_app, tmp_path):
     from safetensors.numpy import save_file
 
     absent, whole, cut = (tmp_path / name for name in ("absent", "whole", "cut"))
     save_file(GOOD, whole)
     cut.write_bytes(whole.read_bytes()[:-10])
     for path in (absent, cut, tmp_path):
-        refused(run_app("tvm_eval.py", "--weights", path, "--out", tmp_path / "out"), str(path))
+        refused(call_app("tvm_eval.py", "--weights", path, "--out", tmp_path / "out"), str(path))
 
 
-def test_a_model_file_that_is_no_model(run_app, tmp_path):
+def test_a_model_file_that_is_no_model(call_app, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def make(): return 3\ndef broken(): raise ValueError('no luck')\nsize = 3\n")
     for function, word in (
@@ -112,11 +112,11 @@ def test_a_model_file_that_is_no_model(run_app, tmp_path):
         ("size", "'size'"),
         ("broken", "no luck"),
     ):
-        refused(run_app("tvm_eval.py", "-m", f"{path}:{function}"), str(path), word)
-    done = run_app("tvm_eval.py", "-m", f"{path}:make", "--batch", "3")
+        refused(call_app("tvm_eval.py", "-m", f"{path}:{function}"), str(path), word)
+    done = call_app("tvm_eval.py", "-m", f"{path}:make", "--batch", "3")
     refused(done, str(path), "'batch'")
     path.write_text("def make(:\n")
-    refused(run_app("tvm_eval.py", "-m", f"{path}:make"), str(path))
+    refused(call_app("tvm_eval.py", "-m", f"{path}:make"), str(path))
 
 
 def test_cuda_without_a_gpu(run_app, tmp_path):
@@ -128,25 +128,25 @@ def test_cuda_without_a_gpu(run_app, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_places_that_cannot_be_written_are_refused_first(run_app, tmp_path):
+def test_places_that_cannot_be_written_are_refused_first(call_app, tmp_path):
     file = tmp_path / "file"
     file.touch()
     for arguments in (["--out", file], ["--json", file / "x.json"], ["--dump-ir", file / "ir"]):
-        refused(run_app("tvm_eval.py", *arguments, cwd=tmp_path), str(file), "not a folder")
-    refused(run_app("train_digits.py", "--out", file / "w", cwd=tmp_path), str(file))
+        refused(call_app("tvm_eval.py", *arguments, cwd=tmp_path), str(file), "not a folder")
+    refused(call_app("train_digits.py", "--out", file / "w", cwd=tmp_path), str(file))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_training_on_a_device_that_is_not_there(run_app, tmp_path):
+def test_training_on_a_device_that_is_not_there(call_app, tmp_path):
     import needle as ndl
 
     if ndl.cuda().enabled():
         pytest.skip("this machine has a GPU")
-    done = run_app("train_digits.py", "--device", "cuda", "--out", tmp_path / "w")
+    done = call_app("train_digits.py", "--device", "cuda", "--out", tmp_path / "w")
     refused(done, "'cuda' is not available")
     assert not (tmp_path / "w").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"], ["--device", "tpu"]])
-def test_training_refuses_bad_arguments(run_app, arguments):
-    refused(run_app("train_digits.py", *arguments), *arguments[:1])
+def test_training_refuses_bad_arguments(call_app, arguments):
+    refused(call_app("train_digits.py", *arguments), *arguments[:1])

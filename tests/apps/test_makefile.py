@@ -114,26 +114,3 @@ def test_requirements_are_read_from_pyproject(tmp_path):
     unknown = ask("three")
     assert unknown.returncode == 1
     assert "no extra 'three'" in unknown.stderr
-
-
-@pytest.mark.parametrize(
-    ("prints", "exits", "code", "says"),
-    [
-        ("== 12 passed, 3 skipped in 1.23s ==", 0, 0, "12 passed"),
-        ("== 1 failed, 12 passed in 1.23s ==", 2, 2, "1 failed"),
-        ("== 15 skipped in 1.23s ==", 0, 1, "no test passed"),
-        ("== no tests ran in 0.01s ==", 2, 2, "no summary"),
-        ("", 0, 1, "no test passed"),
-    ],
-)
-def test_ci_fails_when_a_test_fails_and_when_none_passed(tmp_path, prints, exits, code, says):
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    (tmp_path / "Makefile").write_text(
-        f"peers:\n\t@true\ntest:\n\t@echo '{prints}'\n\t@exit {exits}\n"
-    )
-    done = subprocess.run(
-        [str(tmp_path / ".ci" / "run")], capture_output=True, text=True, timeout=300, cwd="/"
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert says in done.stdout + done.stderr
