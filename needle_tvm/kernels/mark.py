@@ -41,7 +41,7 @@ def schedule_each(
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """Return `scheduled` with the attributes of `original`, marked so that no rule touches it again.
+    """Return `scheduled` with the attributes of `original`, marked so that no rule touches it.
 
     A function that was scheduled alone is called "main"; the name is dropped, since the module may
     have a "main" of its own.

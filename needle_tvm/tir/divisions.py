@@ -45,7 +45,7 @@ def _upward(division: Any) -> Any:
 
 
 def _collect(expr: Any, factor: int, terms: list[tuple[int, Any]]) -> int:
-    """Append (factor, term) for each non-constant term of a sum; return the sum of the constants."""
+    """Append (factor, term) for each non-constant term of a sum; return the constants added up."""
     if isinstance(expr, tirx.IntImm):
         return factor * int(expr)
     if isinstance(expr, tirx.Add):

@@ -66,8 +66,8 @@ def _trees(expr: Any) -> Iterator[_Tree]:
 
 
 class _Tree:
-    """A tree of arithmetic down to its `leaves`. `is_changed` says whether the simplifier changes it
-    or a node in it.
+    """A tree of arithmetic down to its `leaves`. `is_changed` says whether the simplifier changes
+    it or a node in it.
 
     Leaves are variables to the simplifier, one variable for equal leaves.
     """

@@ -59,7 +59,7 @@ class _View(Protocol):
         """One expression for `outer`, a view of the view `inner`."""
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        """The operand to use with `view`'s source instead of `other` (bound to `value`), or None."""
+        """The operand for `view`'s source in place of `other` (bound to `value`), or None."""
 
 
 class _Permutation:

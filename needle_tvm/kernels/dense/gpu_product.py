@@ -236,7 +236,7 @@ class _Writer:
         return target
 
     def sums(self, left: Any, right: Any) -> Any:
-        """Write the block of the sums, or of each slice's sums and their total; return the buffer."""
+        """Write the block of sums, or of each slice's sums and their total; return its buffer."""
         wide, slices = self._found.wide, self._slices
         kinds = self._present(("batch", "rows", "columns"))
         axes = {kind: self._axis(kind) for kind in kinds}
