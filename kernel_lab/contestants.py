@@ -39,9 +39,9 @@ def device_library(
 ) -> Contestant:
     """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
 
-    The time of one launch is what a caller waits for. Of many in a row, each is prepared while the
-    one before runs, so that they measure the device's time, provided that it exceeds a launch's few
-    microseconds.
+    One launch measures the time that a caller waits. Many in a row measure the device's time, if
+    that exceeds a launch's few microseconds, because each launch is prepared while the one before
+    runs.
     """
     from needle_tvm._tvm.names import tvm
 

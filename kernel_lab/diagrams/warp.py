@@ -1,4 +1,4 @@
-"""What the 32 threads of a warp access with one instruction: sectors, and banks."""
+"""Views of the sectors and banks that the 32 threads of a warp access with one instruction."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ UNROLL = 4
 def naive(sch: Schedule, case: Case) -> None:
     """Sum over every index of the full result, with a bounds check at every term.
 
-    Of M + N - 1 terms at most N are not zero, so at M=4096, N=128 the loop does 33 times the work,
+    At most N of M + N - 1 terms are not zero, so at M=4096, N=128 the loop does 33 times the work,
     and the comparison keeps the compiler from using vectors.
     """
 

@@ -22,7 +22,7 @@ EACH = 4  # neighbouring results per thread
 def naive(sch: Schedule, case: Case) -> None:
     """Give each result a block of one thread, which sums over every index with a bounds check.
 
-    Of M + N - 1 terms N are not zero, and of 32 lanes one works.
+    N of M + N - 1 terms are not zero, and one lane of 32 works.
     """
     _blocks(sch, 1)
 

@@ -3,8 +3,8 @@
 All 32 threads of a warp execute one together, and the PTX ISA ("Matrix fragments for mma.m16n8k16
 with floating point type", "ldmatrix") says which of them has which element. Their fragments are
 memory of scope "warp": an array of which each thread holds its part in registers, so its accesses
-are not recorded. For ldmatrix, the 16 bytes that each thread's address points to are recorded as
-one access of 8 halves by that thread.
+are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one access of 8
+halves by that thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops for Relax operators whose legalisation by TVM will not do."""
+"""Legalisation of Relax operators into loops, where TVM's own is wrong or slow."""
 
 from __future__ import annotations
 

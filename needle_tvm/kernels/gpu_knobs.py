@@ -2,8 +2,7 @@
 
 A rule may rewrite a function before it schedules it, in which case no trace leads from the function
 to the rule's result. A candidate is therefore the function with a note that names the rule and the
-knobs. That has a trace, which the record store keeps, and `realised` turns it into the module to
-compile.
+knobs: it has a trace, which the record store keeps. `realised` turns it into the module to compile.
 """
 
 from __future__ import annotations

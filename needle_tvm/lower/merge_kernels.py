@@ -114,7 +114,8 @@ class _Merger:
         """The bindings that replace a run's."""
         if not run.kernels:
             return run.bindings
-        # Another name of a variable is no expression of its own: another run may have one, too.
+        # A variable that only names another one is not an expression of its own: other runs may
+        # have the same value.
         values = (binding.value for binding in run.bindings)
         inside = {value for value in values if not isinstance(value, relax.Var)}
         wanted = [

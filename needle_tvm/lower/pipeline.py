@@ -266,7 +266,7 @@ def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
-    """The stage's pipeline without some of `switches`, to measure what each of them gains.
+    """The stage's pipeline without some of `switches`, to measure the gain of each.
 
     A pass is removed wherever it occurs. A function that a removed rule would have scheduled goes
     to the next rule that fits, or to the default; without `schedule`, loops stay as written. Some

@@ -39,7 +39,8 @@ class Kernel:
 
     @classmethod
     def of(cls, function: PrimFunc, arguments: Sequence[Any], target: Target) -> Kernel | None:
-        """None if the function is not a plain list of loop nests over buffers of static shape."""
+        """Take a call apart; None if the function is not a plain list of loop nests over buffers of
+        static shape."""
         lowered, statements = regions.lowered_statements(function, target)
         views: dict[Any, Any] = {}
         scratch: list[Any] = []

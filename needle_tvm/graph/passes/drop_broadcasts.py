@@ -4,8 +4,8 @@ Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
 - all shapes are static, and `op(x, b)` has the same shape as before.
 
-After: `op(x, b)`. A bias is then read as the row it is. That also holds for work on parameters done
-once at load, where the broadcast would store it once per row of the batch.
+After: `op(x, b)`. A bias is then read as the row it is, also by work on parameters done once at
+load, where the broadcast would store it once per row of the batch.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def attention(
 
 @annotated(ATTENTION)
 def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
-    """Schedule the blocks of `attention`, annotated by it: tasks, register tiles, vectors."""
+    """Schedule the blocks of `attention` (this module) in tasks, register tiles and vectors."""
     queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])
     names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
     turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)

@@ -152,7 +152,7 @@ class _Fuser(Rewriter):
         return self._unscaled(expr, value)
 
     def _unscaled(self, expr: Any, value: Any) -> tuple[Any, float]:
-        """Return (tensor, factor) with `expr` (bound to `value`) = tensor * factor, a constant."""
+        """Return (tensor, constant factor): their product is `expr`, which is bound to `value`."""
         inverse = is_op(value, "relax.divide")
         if not inverse and not is_op(value, "relax.multiply"):
             return expr, 1.0

@@ -249,7 +249,7 @@ class _Writer:
     def _copy(
         self, target: Any, element: Element, first: Any, rows: int, most: int, of: str
     ) -> None:
-        """Copy rows of a factor into shared memory, zero-padded, with all threads."""
+        """Copy rows of an operand into shared memory, zero-padded, with all threads."""
         s, features = self.s, getattr(self.shape, of)
         with s.unroll(0, rows // _GROUPS) as i, s.unroll(0, -(-features // _LANES)) as f:
             row, feature = i * _GROUPS + self.group, f * _LANES + self.lane

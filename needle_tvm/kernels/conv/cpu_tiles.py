@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from needle_tvm._tvm.names import Target
 from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, vector_registers
 
-# The cost model for tiles, in cycles of one multiply-add each: how many of them must be in flight,
-# what a load costs beside them, and what each accumulator, and each tile, costs before and after
-# the reduction.
+# The cost model for tiles, in cycles of one multiply-add each: the number of them that must be in
+# flight, the cost of a load beside them, and the costs of each accumulator and each tile before and
+# after the reduction.
 _IN_FLIGHT = 8  # half as many with vectors that a processor executes in two halves
 _LOAD = 0.1
 _WEIGHT = 0.5  # a vector of weights, which come from further away than the inputs that tiles share
@@ -66,7 +66,7 @@ def conv_tile(
 ) -> ConvTile:
     """The register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
-    Of all tiles that fit the registers, this one has the least estimated time: a partly filled last
+    It is the tile with the least estimated time of all that fit the registers: a partly filled last
     tile costs as much as a full one, and few accumulators wait for each other. If `group` is given,
     the number of output channels of a group, the tile's channels divide it. With `overlapping`,
     neighbouring pixels read the same inputs within one unrolled step: LLVM keeps those in registers

@@ -21,8 +21,11 @@ _ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
 
 @rule(GPU, order=50)
 def per_result(function: PrimFunc, target: Target) -> Schedule | None:
-    """Schedule one short reduction and its epilogue with one thread per result; None if the
-    function is anything else."""
+    """Schedule one short reduction and its epilogue with one thread per result.
+
+    It fits a single reduction of constant extents, followed by at most one block, with at least 128
+    results. More than 256 terms fit only with at least 65,536 results. None otherwise.
+    """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
     blocks = blocks_of(sch)

@@ -61,7 +61,7 @@ class _ConvPacker(Packer):
         )
 
     def _channels(self, call: Any, x: Any, n: int) -> tuple[Channels, Any]:
-        """How output channels read input channels, and the tensor to read them from."""
+        """Return how output channels read input channels, and the tensor to read them from."""
         groups = int(call.attrs.groups)
         inputs = int(x.ty.shape.values[-1]) // groups
         planes = self._planes(x) if groups == 1 else None

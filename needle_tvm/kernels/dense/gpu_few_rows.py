@@ -67,7 +67,11 @@ class _Product:
 
 @rule(GPU, order=20, knobs=lambda *_: NARROW_KNOBS)
 def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
-    """Schedule a matmul of few rows and its epilogue; None if the function is anything else."""
+    """Schedule a matmul of few rows and its epilogue, with threads sharing the reduction axis.
+
+    It fits float32 sums of at most 16 rows, at least 8 columns and at least 128 terms, with a
+    weight that all rows share and whose neighbouring columns are contiguous. None otherwise.
+    """
     trial = Schedule(function)
     inline_producers(trial, keep=set())
     try:
@@ -150,8 +154,8 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     *rows, column = sch.get_loops(found.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
-    # As many threads as share the terms, of which the first ones have a row each: each thread axis
-    # of a kernel has one extent.
+    # The epilogue has as many threads as share the terms, since each thread axis of a kernel has
+    # one extent; the first ones have a row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")

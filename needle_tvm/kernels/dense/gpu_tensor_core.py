@@ -89,10 +89,12 @@ TILES = (
 def tensor_core(
     function: PrimFunc, target: Target, tile: WarpTile | None = None
 ) -> Schedule | None:
-    """Schedule a matmul of narrow operands and its epilogue on tensor cores; None if the function
-    is anything else.
+    """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    `tile` is one of `warp_tiles`; the default is the first of them.
+    It fits products that `gpu_product.find` recognises, with operands of one dtype (float16,
+    bfloat16, or float32 annotated as tf32) that the target's tensor cores take, float32 sums, at
+    least 5 rows, and at least 8 columns and terms. None otherwise. `tile` is one of `warp_tiles`;
+    the default is the first of them.
     """
     taken = _taken(function, target)
     if taken is None:

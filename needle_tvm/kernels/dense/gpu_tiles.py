@@ -110,10 +110,11 @@ class Tile(_Extents):
 
 @rule(GPU, order=30, knobs=lambda *given: tiles(*given))
 def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
-    """Schedule a matmul-like product and its epilogue in tiles; None if the function is anything
-    else.
+    """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
-    `tile` must be one of `tiles`; the default is the first of them.
+    It fits products that `gpu_product.find` recognises, with float32 sums and at least 4,096
+    multiply-adds, if there is a tile for them. None otherwise. `tile` must be one of `tiles`; the
+    default is the first of them.
     """
     found = _worthwhile(function)
     if found is None:

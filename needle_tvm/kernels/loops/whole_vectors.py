@@ -13,8 +13,8 @@ written, it becomes
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-That can happen if TVM gives a result the memory of an operand (`StorageRewrite`). TVM does so for
-two buffers that the function allocates if each element is read at the position at which one is
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`), as it does
+for two buffers that the function allocates if each element is read at the position at which one is
 written. So elements are computed twice only if the result is a parameter of the function, or if
 all operands read along the vector are parameters.
 

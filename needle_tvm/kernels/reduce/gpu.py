@@ -58,10 +58,12 @@ class _Threads:
 
 @rule(GPU, order=40)
 def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
-    """Schedule a function whose reductions all run over the same rows, with threads sharing a row.
+    """Schedule reductions over the same rows, and what is computed from them, with several threads
+    per row.
 
-    None if a reduction has fewer than 32 terms, if the reductions differ in rows or in layout, or
-    if the function does not end in one block.
+    It fits if each reduction has at least 32 terms and an operand no element of which is a term of
+    two results, if all reductions have the same rows and layout, and if the function ends in one
+    block. None otherwise, and if one thread per row is enough.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
