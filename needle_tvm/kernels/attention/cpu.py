@@ -2,7 +2,7 @@
 
 A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer
 that stays in the core's cache, so that no online rescaling is needed (Dao et al.,
-"FlashAttention", 2022, need it to fit a GPU's on-chip memory). Queries lie side by side in vectors,
+"FlashAttention", 2022, need it for a GPU's registers). Queries lie side by side in vectors,
 so that maximum, exponential and sum need no operations across lanes. Both matmuls keep their
 accumulators in registers. Keys and values are read in place, whatever their layout; only queries
 are transposed, one block at a time. The division by the sum of the exponentials comes last.
@@ -39,8 +39,8 @@ class AttentionShape:
 @dataclass(frozen=True)
 class AttentionTile:
     """Tile sizes: `queries` of a task, `keys` of a register tile of scores, and `rows` (queries) by
-    `columns` (features) of a register tile of the result. `queries` is a multiple of `rows`, and
-    the number of values of `columns`."""
+    `columns` (features) of a register tile of the result. `rows` divides `queries`, and `columns`
+    divides the number of features of a value."""
 
     queries: int
     keys: int

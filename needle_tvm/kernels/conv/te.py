@@ -101,7 +101,7 @@ def conv(
 def _padded(
     x: te.Tensor, reach: tuple[int, int, int, int], before: tuple[int, int], channels: Channels
 ) -> Callable[..., Any]:
-    """Return a function (image, row, column, group, channel) -> element of `x`, zero around it.
+    """Return a function (image, row, column, group, channel) -> element of `x`, zero outside it.
 
     `reach` is how far images, rows, columns and channels are read. `x` itself is read if all of
     that lies inside and there is one group. A copy of several groups is laid out group by group:

@@ -37,7 +37,7 @@ def trimmed(
 ) -> Axis:
     """The taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
 
-    All taps if no padding (without cutting off input) gives that.
+    All taps if that would cut off some of the input.
     """
     whole = Axis(0, taps, *padding)
 

@@ -55,7 +55,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
     batch, rows, columns, n = output
 
     def cost(places: int, numbers: int) -> float:
-        """The cost of a matmul of `places` rows with `numbers` weight matrices."""
+        """The cost of `numbers` matmuls of `places` rows each."""
         weights = numbers * channels * n
         return places * weights + fetching(weights, item)
 
