@@ -18,7 +18,7 @@ UNROLL = 4
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run one loop on one thread: two loads, an addition, a store.
+    """One loop on one thread: two loads, an addition, a store.
 
     Twelve bytes for one operation: memory decides, whatever the schedule. LLVM vectorises so plain
     a loop by itself.
