@@ -1,8 +1,8 @@
 """The kernel lab: one kernel at a time, from naive to faster than the libraries, step by step.
 
-A *workload* says what is computed; a *ladder* is the list of its *rungs*, each of which changes one
-thing about how it is computed and says what that should bring. `python -m kernel_lab gemm -d cpu`
-checks every rung against NumPy, times them side by side and prints what each step brought.
+A *workload* defines a computation. A *ladder* is its list of *rungs*: each rung changes one thing
+about how it is computed and states the gain to expect. `python -m kernel_lab gemm -d cpu` checks
+every rung against NumPy, times them side by side and prints the gain of each step.
 
-Uses TVM through needle_tvm; nothing of needle. Importing this package imports neither.
+The lab uses TVM through needle_tvm, and nothing of needle. Importing this package imports neither.
 """

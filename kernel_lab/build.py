@@ -1,4 +1,4 @@
-"""From a scheduled module to a shared library, for this machine or across to a GPU's.
+"""Builds scheduled modules into shared libraries, for this machine or for another GPU.
 
 Imports TVM's compiler when used.
 """
@@ -15,9 +15,9 @@ from needle_tvm.target import spec as targets
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
-CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # what the GPU rungs are compiled for where no GPU is
+CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # the targets of GPU rungs if no GPU is present
 
-# Shared memory a block may use without asking for more, on every architecture from sm_75 on.
+# Shared memory that a block may use without opting in, on every architecture from sm_75 on.
 SHARED_BYTES = 48 * 1024
 
 
@@ -36,18 +36,18 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_architecture() -> str | None:
-    """Architecture of this machine's first GPU, such as "sm_90"; None where there is none."""
+    """The architecture of this machine's first GPU, such as "sm_90"; None without a GPU."""
     found = gpu.gpus()
     return found[0].arch if found else None
 
 
 def architecture(target: Target) -> str | None:
-    """A GPU target's architecture; None of a processor's."""
+    """A GPU target's architecture; None for a processor."""
     return str(target.attrs["arch"]) if str(target.kind) == "cuda" else None
 
 
 def make_target(device: str, arch: str | None = None) -> Target:
-    """TVM's Target, a GPU's with this machine's processor as its host."""
+    """The TVM Target; a GPU's has this machine's processor as its host."""
     from needle_tvm._tvm.names import make_target as make
     from needle_tvm._tvm.names import tvm
 
@@ -57,7 +57,7 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 
 def processor(target: Target) -> Processor:
-    """What the schedules look at of an llvm target; the defaults for a GPU."""
+    """The facts about an llvm target that schedules depend on; the defaults for a GPU."""
     from needle_tvm.kernels.blocks import vector_registers
 
     if str(target.kind) != "llvm":
@@ -67,10 +67,10 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """TVM's runtime module. A GPU's holds CUDA source, which takes no nvcc yet."""
+    """Compile to TVM's runtime module. A GPU's holds CUDA source, which needs no nvcc yet."""
     from needle_tvm._tvm.names import tvm
 
-    # Only copies that a schedule names asynchronous become cp.async.
+    # Only copies that a schedule marks asynchronous become cp.async.
     with tvm.transform.PassContext(config={"tirx.use_async_copy": True}):
         return tvm.tirx.build(module, target)
 
@@ -78,8 +78,8 @@ def compile_module(module: IRModule, target: Target) -> Any:
 def write_library(module: IRModule, target: Target, path: Path) -> None:
     """Compile and link a module into a shared library that runs without a compiler.
 
-    A GPU's kernels are machine code in it, by nvcc and without its fast mathematics. Raises
-    TargetError where there is no nvcc, CudaCompilerError where it refuses the code.
+    A GPU's kernels are machine code, compiled by nvcc without its fast mathematics. Raises
+    TargetError if there is no nvcc, CudaCompilerError if it rejects the code.
     """
     from needle_tvm.lower.gpu_code import export_library
 
@@ -90,5 +90,5 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
 
 
 def why_no_gpu() -> str | None:
-    """Why nothing can run on a GPU here; None where it can."""
+    """The reason that nothing can run on a GPU here; None if it can."""
     return gpu.why_none() or None

@@ -26,7 +26,7 @@ _PROGRAM = "python -m kernel_lab"
 
 
 def _assignments(text: str) -> dict[str, str]:
-    """ "M=512,N=256" as a dict of texts; the workload judges names and values."""
+    """ "M=512,N=256" as a dict of strings; the workload validates names and values."""
     found: dict[str, str] = {}
     for part in text.split(","):
         name, separator, value = (piece.strip() for piece in part.partition("="))
@@ -68,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
 
@@ -128,7 +128,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     from kernel_lab.table import print_result
 
-    # With --json - the object has stdout to itself.
+    # With `--json -`, stdout holds only the JSON object.
     screen = console(stderr=to_stdout, quiet=options.quiet)
     with progress(options.quiet) as say:
         result = run(request, say)

@@ -1,6 +1,6 @@
-"""Counts in generated code: the hot part of x86 assembly or PTX, and what is in it.
+"""Counts instructions in generated code: the hot part of x86 assembly or PTX.
 
-Text in, numbers out; nothing is compiled here.
+Works on text; nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class HotPart:
 
     @property
     def name(self) -> str:
-        """What to call it: "hot loop", or "hot block" where no loop is around it."""
+        """The part's name: "hot loop", or "hot block" if it is not a loop."""
         return "hot loop" if self.is_loop else "hot block"
 
 
 def instructions(lines: list[str]) -> list[tuple[str, str]]:
-    """(mnemonic, operands) of each instruction; labels, directives and comments are left out."""
+    """(mnemonic, operands) of each instruction, without labels, directives and comments."""
     found = []
     for line in lines:
         text = re.split(r"\s*(?:#|//)", line, maxsplit=1)[0].strip()
@@ -48,11 +48,11 @@ def instructions(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def hot_part(text: str) -> HotPart:
-    """The innermost loop or the block of straight code with the most arithmetic; a loop, and the
-    longer one, where two have the same.
+    """The innermost loop or straight-line block with the most arithmetic; among equals a loop, and
+    then the longer one.
 
-    An innermost loop is a backward jump with no other inside. A block goes from label to label:
-    where everything was unrolled, that is where the work is.
+    An innermost loop is a backward jump with no other inside. A block goes from label to label: if
+    everything was unrolled, the work is there.
     """
     ptx = ".entry" in text
     label, jump = (_PTX_LABEL, _PTX_JUMP) if ptx else (_X86_LABEL, _X86_JUMP)
@@ -84,9 +84,9 @@ def hot_part(text: str) -> HotPart:
 
 @dataclass(frozen=True)
 class X86Counts:
-    """Instructions of a stretch of x86 code. `registers` counts instructions by the widest vector
-    register they name. `stack_stores` and `stack_loads` are what did not fit into registers: in a
-    hot loop, spills, or a local buffer that was left in memory."""
+    """Instructions in a piece of x86 code. `registers` counts instructions by the widest vector
+    register they name. `stack_stores` and `stack_loads` are values that did not fit into registers:
+    in a hot loop, spills or a local buffer left in memory."""
 
     instructions: int = 0
     registers: dict[str, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class X86Counts:
 
 
 def x86_counts(lines: list[str]) -> X86Counts:
-    """Counts of AT&T-syntax assembly, as LLVM prints it."""
+    """Count instructions in AT&T-syntax assembly, as LLVM prints it."""
     found = instructions(lines)
     registers: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -123,7 +123,7 @@ def x86_counts(lines: list[str]) -> X86Counts:
 
 @dataclass(frozen=True)
 class PtxCounts:
-    """Instructions of a stretch of PTX. `accesses` maps "ld.global", "st.shared" and so on to the
+    """Instructions in a piece of PTX. `accesses` maps "ld.global", "st.shared" and so on to the
     number of instructions by vector width ("", "v2", "v4")."""
 
     instructions: int = 0
@@ -135,7 +135,7 @@ class PtxCounts:
 
 
 def ptx_counts(lines: list[str]) -> PtxCounts:
-    """Counts of PTX text."""
+    """Count instructions in PTX."""
     found = instructions(lines)
     accesses: dict[str, dict[str, int]] = {}
     counts: Counter[str] = Counter()

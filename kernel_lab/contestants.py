@@ -1,6 +1,6 @@
-"""What a contest's child processes run: factories of needle_tvm.process.timing.
+"""Factories of needle_tvm.process.timing, which a contest's child processes run.
 
-Each returns (call, outputs). Nothing is imported that the contestant does not need.
+Each returns (call, outputs) and imports only what its contestant needs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def device_library(
 ) -> Contestant:
     """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
 
-    One launch is what a caller waits for. Of many in a row each is prepared while the last one
-    runs, so what they take is the device's time, as long as that is above a launch's few
-    microseconds.
+    One launch measures the time that a caller waits. Many in a row measure the device's time, if
+    that exceeds a launch's few microseconds, because each launch is prepared while the one before
+    runs.
     """
     from needle_tvm._tvm.names import tvm
 
@@ -84,7 +84,7 @@ def torch_peer(
     launches: int = 1,
     tf32: bool = False,
 ) -> Contestant:
-    """PyTorch doing a workload's work, without a gradient tape; in full float32 unless `tf32`."""
+    """PyTorch on a workload, without a gradient tape; in full float32 unless `tf32`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -117,7 +117,7 @@ def _torch_vector_add(torch: Any, tensors: list[Any], mode: str) -> Callable[[],
 
 
 def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
-    """PyTorch's conv1d is a correlation: it is given the kernel reversed, which is not timed."""
+    """PyTorch's conv1d is a correlation, so it gets the kernel reversed; that is not timed."""
     signal, kernel = tensors[0][None, None], tensors[1].flip(0)[None, None]
     extent, taps = tensors[0].shape[0], tensors[1].shape[0]
     conv1d = torch.nn.functional.conv1d
@@ -125,7 +125,7 @@ def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any
         return lambda: conv1d(signal, kernel, padding=taps - 1)[0, 0]
     if taps % 2:
         return lambda: conv1d(signal, kernel, padding="same")[0, 0]
-    start = (taps - 1) // 2  # an even kernel's zeros lie otherwise than NumPy's
+    start = (taps - 1) // 2  # NumPy pads an even kernel differently from PyTorch
     return lambda: conv1d(signal, kernel, padding=taps - 1)[0, 0, start : start + extent]
 
 

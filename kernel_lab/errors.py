@@ -1,4 +1,4 @@
-"""What the lab raises on purpose; each reads as one line."""
+"""The lab's own exceptions; each message is one line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from needle_tvm.errors import NeedleTVMError, UsageError
 
 
 class LabError(NeedleTVMError):
-    """Base of the lab's own errors: the work was asked for rightly and did not succeed."""
+    """Base of the lab's own errors: the request was valid and did not succeed."""
 
 
 class LabUsageError(LabError, UsageError):
-    """Something was asked for that the lab does not have or cannot do: a size, a rung, a device."""
+    """A request for something that the lab does not have or cannot do: a size, a rung, a device."""
 
 
 class ContestantError(LabError):
-    """A rung or a peer cannot take part in a contest, and `contestant` is which."""
+    """A rung or a peer cannot take part in a contest; `contestant` is its name."""
 
     def __init__(self, message: str, contestant: str) -> None:
         super().__init__(message)
@@ -22,8 +22,8 @@ class ContestantError(LabError):
 
 
 class WrongResult(ContestantError):
-    """A rung, or a peer, computes something else than NumPy does in float64."""
+    """The result of a rung or a peer differs from NumPy's in float64."""
 
 
 class NotCompiled(ContestantError):
-    """A rung whose CUDA code nvcc refuses."""
+    """nvcc rejects a rung's CUDA code."""

@@ -1,4 +1,4 @@
-"""The field of a contest: rungs, peers and probes as contestants, and how results are checked."""
+"""The contestants of a contest (rungs, peers and probes) and the check of their results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from needle_tvm.process import timing
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-LAUNCHES = 100  # of a GPU kernel in a row, where its own time is measured
-PLACE = "cuda"  # TVM's and PyTorch's name of where GPU contestants run; a test may say "cpu"
+LAUNCHES = 100  # of a GPU kernel in a row, to measure its own time
+PLACE = "cuda"  # the device of GPU contestants as TVM and PyTorch name it; a test may say "cpu"
 
 
 def one_launch(name: str) -> str:
-    """Name of the contestant that waits for each single launch of a GPU kernel."""
+    """The name of the contestant that waits for each single launch of a GPU kernel."""
     return f"{name}, one launch"
 
 
@@ -66,7 +66,7 @@ class Field:
             self.contestants.append(replace(one, name=label))
 
     def _calls(self, name: str) -> list[tuple[str, int]]:
-        """What a contestant is timed as: (label, launches in a call)."""
+        """A contestant's timed calls: (label, launches per call)."""
         if self.device == "cpu":
             return [(name, 1)]
         return [(name, LAUNCHES), (one_launch(name), 1)]
@@ -101,7 +101,7 @@ class Field:
             )
 
     def check(self, outputs: Mapping[str, Sequence[Array]], entries: Sequence[RungResult]) -> None:
-        """Notes every entry's error; raises WrongResult naming the first that is wrong."""
+        """Record every entry's error; raise WrongResult naming the first one that is wrong."""
         expected = self.workload.reference(self.case.size, self.arrays)
         for entry in entries:
             tolerance = self.workload.tolerance(self.case.size, entry.precision)

@@ -1,4 +1,4 @@
-"""A rung's text on its way to the machine: TVMScript, LLVM or CUDA, assembly or PTX, with counts.
+"""A rung's code at each stage: TVMScript, LLVM or CUDA, assembly or PTX, with instruction counts.
 
 Imports TVM's compiler when used.
 """
@@ -35,7 +35,7 @@ _NVCC_SECONDS = 120
 
 
 def tvmscript(module: IRModule) -> str:
-    """The module's TVMScript, without the lines every script begins with."""
+    """The module's TVMScript, without the lines that every script begins with."""
     from needle_tvm._tvm.names import script
 
     lines = script(module).splitlines()
@@ -44,7 +44,7 @@ def tvmscript(module: IRModule) -> str:
 
 
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
-    """An HTML table with the two texts side by side; what changed within a line is marked.
+    """An HTML table with the two texts side by side, with the changes within a line marked.
 
     Unchanged stretches are cut down to `context` lines around each change. Lines are matched with
     difflib's SequenceMatcher (Ratcliff and Obershelp's pattern matching).
@@ -88,7 +88,7 @@ def _row(left: tuple[int, str] | None, right: tuple[int, str] | None, *, changed
 
 
 def _marked(left: str, right: str) -> list[str]:
-    """The two lines with <b> around what differs, where they have more in common than not."""
+    """The two lines with <b> around their differences, if they have more in common than not."""
     matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
     if matcher.ratio() < 0.5:
         return [html.escape(left), html.escape(right)]
@@ -102,7 +102,7 @@ def _marked(left: str, right: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuCode:
-    """What LLVM made of a rung: its IR, the assembly, and the hot part of that with its counts."""
+    """A rung as LLVM compiles it: its IR, the assembly, and that one's hot part with its counts."""
 
     llvm: str
     assembly: str
@@ -122,7 +122,7 @@ class CpuCode:
 
 
 def cpu_code(module: IRModule, target: Target) -> CpuCode:
-    """Compile a rung for a CPU and take the code apart. Counts are of x86-64 assembly."""
+    """Compile a rung for a CPU and analyse the code. Counts are for x86-64 assembly."""
     from needle_tvm.lower.libraries import generated_source
 
     library = build.compile_module(module, target)
@@ -134,7 +134,7 @@ def cpu_code(module: IRModule, target: Target) -> CpuCode:
 def llvm_block(llvm: str) -> str:
     """The basic block of LLVM IR with the most arithmetic on floats or vectors.
 
-    Notes for debuggers are left out.
+    Debug metadata is left out.
     """
     arithmetic = re.compile(
         r"\bf(?:mul|add|sub|div)\b|@llvm\.fm(?:a|uladd)\b|\b(?:mul|add) (?:nsw )?<"
@@ -153,7 +153,7 @@ def without_directives(assembly: str) -> str:
 
 @dataclass(frozen=True)
 class GpuCode:
-    """What became of a rung for a GPU: CUDA, PTX and its hot part, counts, and ptxas' figures."""
+    """A rung compiled for a GPU: CUDA, PTX and its hot part, counts, and ptxas' figures."""
 
     arch: str
     cuda: str
@@ -188,7 +188,7 @@ class GpuCode:
 def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuCode:
     """Compile a rung for a GPU of that architecture, with or without one at hand.
 
-    Raises TargetError where there is no nvcc, LabError where nvcc refuses the code.
+    Raises TargetError if there is no nvcc, LabError if nvcc rejects the code.
     """
     source = cuda_source(module, arch)
     ptx, report = _assembled(source, arch)
@@ -205,20 +205,20 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
 
 def cuda_source(module: IRModule, arch: str) -> str:
-    """The CUDA that TVM generates for that architecture. Takes no nvcc."""
+    """The CUDA that TVM generates for that architecture. Needs no nvcc."""
     from needle_tvm.lower.gpu_code import device_source
 
     return device_source(build.compile_module(module, build.make_target("cuda", arch)))
 
 
 def kernels_of(source: str) -> str:
-    """The kernels in CUDA source that TVM generated, without what stands before them."""
+    """The kernels in CUDA source that TVM generated, without the code before them."""
     found = re.search(r'^extern "C" __global__ [^;{]*\{', source, re.MULTILINE)
     return source[found.start() :].strip() + "\n" if found else source
 
 
 def _assembled(source: str, arch: str) -> tuple[str, str]:
-    """PTX of CUDA source, and what ptxas says about it."""
+    """PTX of CUDA source, and ptxas' report on it."""
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")
         file.write_text(source)

@@ -1,4 +1,4 @@
-"""Other libraries computing the same workload, set up as their own experts would."""
+"""Peers: other libraries that compute the same workload, set up as their own experts would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from needle_tvm.target import host
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's name in tables, its factory in contestants.py, and what it needs."""
+    """A peer's name in tables, its factory in contestants.py, and its requirements."""
 
     name: str
     factory: str
@@ -26,12 +26,12 @@ class Peer:
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """The reason that it cannot run here; None if it can."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
         return f"not installed: {', '.join(absent)}" if absent else None
 
     def entry(self) -> RungResult:
-        """Its line in a result, nothing measured yet."""
+        """Its line in a result, with nothing measured yet."""
         return RungResult(self.name, "peer", self.reason, precision=self.precision)
 
 
@@ -45,7 +45,7 @@ _TORCH = {
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
-_TENSOR_CORES = ("gemm", "gelu_matmul")  # what cuBLAS takes to tensor cores where it may round
+_TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it may round
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:

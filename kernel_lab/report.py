@@ -22,11 +22,10 @@ _TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write(result: LabResult, directory: Path | str) -> Path:
-    """Write DIRECTORY/index.html and DIRECTORY/pictures/; returns the page's path.
+    """Write DIRECTORY/index.html and DIRECTORY/pictures/; return the page's path.
 
     The page needs no network and no other file. Rungs without a module (peers, refused rungs, a
-    result read from JSON) have no code and no pictures. Raises LabUsageError where `check_place`
-    does.
+    result read from JSON) have no code and no pictures. Raises LabUsageError if `check_place` does.
     """
     directory = Path(directory)
     check_place(directory)
@@ -49,7 +48,7 @@ def write(result: LabResult, directory: Path | str) -> Path:
 
 
 def check_place(directory: Path) -> None:
-    """LabUsageError when the page would replace one that is not the lab's."""
+    """Raise LabUsageError if the page would replace one that is not the lab's."""
     page = directory / "index.html"
     if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
         raise LabUsageError(f"{page}: is there and is no report of the lab's; it was not touched")
@@ -147,7 +146,7 @@ def _cells(entry: RungResult) -> list[str]:
 
 
 def expected_text(entry: RungResult) -> str:
-    """The factor a rung was expected to bring, as "2 to 4x"."""
+    """The expected factor of a rung, as "2 to 4x"."""
     if entry.expected is None or entry.kind in ("naive", "peer"):
         return ""
     low, high = entry.expected
@@ -163,7 +162,7 @@ def _charts(result: LabResult, pictures: Path) -> str:
     ):
         try:
             fig = chart(result)
-        except LabUsageError:  # there is nothing of the kind to draw
+        except LabUsageError:  # the result has no data for this chart
             continue
         save(fig, pictures / name)
         drawn.append(f"<figure>{inline_svg(fig)}</figure>")
@@ -171,9 +170,9 @@ def _charts(result: LabResult, pictures: Path) -> str:
 
 
 def pictured(result: LabResult) -> list[str]:
-    """The rungs whose accesses are drawn: naive, the best, and those that brought most.
+    """The rungs whose accesses are drawn: naive, the best, and those with the largest gains.
 
-    What a search found belongs to the size it was found at, and is not drawn.
+    A schedule found by a search is specific to its size, and is not drawn.
     """
     rungs = [r for r in result.rungs if r.module is not None and r.kind != "search"]
     if not rungs:

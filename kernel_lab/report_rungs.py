@@ -16,14 +16,14 @@ from kernel_lab.workload import Case, Workload
 from needle_tvm.errors import NeedleTVMError
 
 _LINES = 120  # of an excerpt of generated code
-_STEPPED = (20_000, 100_000, 600_000)  # accesses of a run to step through: the fewest it has
+_STEPPED = (20_000, 100_000, 600_000)  # limits of accesses for the stepwise view, tried in order
 _DETAIL = 160  # steps of the picture that shows single accesses
-# Small sizes fit into any real cache, so the models have parts of what the kernel touches.
+# Small sizes fit into any real cache, so the modelled caches are fractions of the kernel's data.
 _CACHES = {"a quarter of the data": 4, "a sixteenth": 16}
 
 
 def reason(entry: RungResult) -> str:
-    """Why the rung is there, and whether it brought what it should."""
+    """The reason for the rung, and whether it brought the expected gain."""
     # A docstring's lines end where the source's do; only its blank lines mean something.
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
@@ -41,7 +41,7 @@ def reason(entry: RungResult) -> str:
 
 
 def difference(entry: RungResult, before: RungResult | None) -> str:
-    """The rung's TVMScript, and beside it that of the rung it starts from."""
+    """The rung's TVMScript, and its difference from that of the rung it starts from."""
     script = ir_views.tvmscript(entry.module)
     parts = []
     if before is not None and before.module is not None:
@@ -56,7 +56,7 @@ def difference(entry: RungResult, before: RungResult | None) -> str:
 
 
 def code(entry: RungResult, device: str, target: Any) -> str:
-    """What the compiler made of the rung, counted, with its hot loop."""
+    """The code that the compiler generated for the rung, its counts and its hot loop."""
     try:
         if device == "cpu":
             compiled = ir_views.cpu_code(entry.module, target)
@@ -78,7 +78,7 @@ def code(entry: RungResult, device: str, target: Any) -> str:
 
 
 def memory(workload: Workload, rung: Rung, case: Case, pictures: Path) -> str:
-    """Pictures and statistics of the rung's accesses; a line that says why where there are none."""
+    """Pictures and statistics of the rung's accesses, or a line that says why there are none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:
@@ -120,7 +120,7 @@ def memory(workload: Workload, rung: Rung, case: Case, pictures: Path) -> str:
 
 
 def _steps(workload: Workload, rung: Rung, case: Case) -> str:
-    """The stepwise view, of a run as small as the rung takes."""
+    """The stepwise view of the smallest run that the rung accepts."""
     for limit in _STEPPED:
         try:
             small = scaled_trace(workload, rung, case, limit, ignore=("local",))
@@ -151,7 +151,7 @@ def _verdict(scaled: ScaledTrace) -> str:
 
 
 def model_caches(trace: Trace) -> dict[str, int]:
-    """Cache sizes that are parts of the global data a kernel touches, in whole lines."""
+    """Cache sizes that are fractions of the global data a kernel touches, in whole lines."""
     rows = statistics.buffer_counts(trace)
     lines = sum(row.lines for row in rows if row.scope == "global")
     return {name: max(1, lines // part) * statistics.LINE for name, part in _CACHES.items()}

@@ -1,13 +1,12 @@
-"""What a run of the lab found, as plain data: what the table, the JSON and the report are made of.
+"""The result of a run of the lab as plain data, from which the table, JSON and report are made.
 
 `kernel_lab.run.run(request)` returns a `LabResult`; `LabResult.to_dict()` is the JSON.
-`kernel_lab.report.write(result, directory)` is handed the `LabResult` itself, because it needs the
+`kernel_lab.report.write(result, directory)` takes the `LabResult` itself, because it needs the
 scheduled modules (`RungResult.module`), which are not part of the JSON.
 
-The order of `LabResult.rungs` is the ladder's. Every rung of the ladder has an entry: one that does
-not claim the size has `refused` set, one that could not be timed here (no GPU) has no `seconds`.
-Peers (NumPy, PyTorch) have entries of the same form in `LabResult.peers`, with kind "peer" and no
-module.
+`LabResult.rungs` is in the ladder's order. Every rung of the ladder has an entry: one that does not
+claim the size has `refused` set, one that could not be timed here (no GPU) has no `seconds`. Peers
+(NumPy, PyTorch) have entries of the same form in `LabResult.peers`, with kind "peer" and no module.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# What a rung is. "rewrite" changes the definition (the algorithm or the layout it works on) and
+# Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
 # and made things worse or no better; "search" was found by a machine; "peer" is another library.
 KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
@@ -24,7 +23,7 @@ KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 @dataclass(frozen=True)
 class Quartiles:
-    """Median and quartiles: of seconds, or of a ratio taken round by round."""
+    """Median and quartiles of seconds, or of a ratio taken round by round."""
 
     median: float
     lower: float
@@ -37,7 +36,7 @@ class Quartiles:
 @dataclass(frozen=True)
 class Check:
     """A rung's largest difference from NumPy in float64, relative to the largest magnitude of the
-    result, and what was allowed."""
+    result, and the tolerance."""
 
     error: float
     tolerance: float
@@ -48,8 +47,8 @@ class Roofline:
     """This machine's measured limits: GFLOP/s of multiply-adds in registers, GB/s of a triad.
 
     `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
-    shortest time the workload's useful arithmetic and compulsory traffic could take. `bound` names
-    which of the two it is: "arithmetic" or "memory".
+    shortest time that the workload's useful arithmetic and compulsory traffic could take. `bound`
+    says which of the two sets it: "arithmetic" or "memory".
     """
 
     gigaflops: float
@@ -60,7 +59,10 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure the documents give, beside ours: on another machine, so never to be compared 1:1."""
+    """A figure published in a source of the guide, measured on another machine: not comparable 1:1.
+
+    `document` is the source's number in docs/guide/10-figures.md, such as "000".
+    """
 
     document: str
     step: str
@@ -73,12 +75,12 @@ class Published:
 class RungResult:
     """One rung at one size.
 
-    Times are seconds per call; ratios are another's time over ours, so above 1 this one is faster.
+    Times are seconds per call. Ratios are another's time over ours: above 1, this one is faster.
     `after` names the rung whose time `speedup_previous` compares with and to which `expected`
-    (lowest and highest factor) refers. `explained` is the reason given where the measured factor
+    (lowest and highest factor) refers. `explained` is the reason given if the measured factor
     differs from the expected range by more than half. `launch_seconds` is a GPU kernel's time with
     the launch, where `seconds` is the device's alone. `precision` is what operands are rounded to:
-    below "float32" it is other arithmetic than the workload's own.
+    below "float32" the arithmetic is not the workload's own.
     """
 
     name: str
@@ -106,11 +108,11 @@ class RungResult:
 
     @property
     def described_kind(self) -> str:
-        """The kind, and the operands' precision where that is not the workload's own float32."""
+        """The kind, and the operands' precision if that is not the workload's own float32."""
         return self.kind if self.precision == "float32" else f"{self.kind}, {self.precision}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; scheduled module, TVMScript and source are left out."""
+        """JSON values, without the scheduled module, the TVMScript and the source."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -137,7 +139,7 @@ class RungResult:
 
 @dataclass
 class SweepPoint:
-    """The ladder at one size of a sweep: seconds by rung or peer name, None where not timed."""
+    """The ladder at one size of a sweep: seconds by rung or peer name, None if not timed."""
 
     size: dict[str, int]
     flops: int
@@ -149,11 +151,11 @@ class SweepPoint:
 
 @dataclass
 class LabResult:
-    """A ladder run at one size, and the sweep where one was asked for.
+    """A ladder run at one size, and the sweep if one was requested.
 
     `flops` and `bytes` are the useful ones: no padding is counted, each input is read once and the
-    output is written once. `target` is TVM's description of what the code was compiled for,
-    `machine` says what it ran on. `peers_missing` gives the reason for each peer that is absent.
+    output is written once. `target` is TVM's description of the compilation target, `machine`
+    describes the machine it ran on. `peers_missing` gives the reason for each peer that is absent.
     """
 
     workload: str
@@ -176,14 +178,14 @@ class LabResult:
     sweep_axis: str | None = None
 
     def rung(self, name: str) -> RungResult:
-        """The entry of a rung or peer; KeyError where there is none of that name."""
+        """The entry of a rung or peer. Raises KeyError if there is none of that name."""
         for entry in (*self.rungs, *self.peers):
             if entry.name == name:
                 return entry
         raise KeyError(name)
 
     def best(self) -> RungResult | None:
-        """The fastest hand-written rung that was timed, of those that round as the first does."""
+        """The fastest hand-written rung that was timed and has the first rung's precision."""
         timed = [
             r
             for r in self.rungs

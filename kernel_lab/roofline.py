@@ -11,7 +11,7 @@ PEAK, TRIAD = "roofline: multiply-adds", "roofline: triad"
 
 
 def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
-    """The two probes by name, the triad with a working set (bytes) as large as the workload's."""
+    """The two probes by name; the triad's working set (bytes) is as large as the workload's."""
     cores, lanes = processor.cores, processor.lanes
     return {
         PEAK: roofline.peak(cores, processor.registers, lanes),

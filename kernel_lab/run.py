@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
 _SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
-_SECONDS_IDLE_GPU = 0.05  # launching leaves no threads that spin
+_SECONDS_IDLE_GPU = 0.05  # launching leaves no spinning threads
 _SECONDS_BLOCK = 0.08
 _SECONDS_WARM = 0.1
 _TIMEOUT = 300.0
@@ -31,10 +31,10 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. `rungs` None means all of the ladder; `sweep` is (dimension, its values).
+    """A run of a ladder. `rungs` None means all of them; `sweep` is (dimension, its values).
 
-    `trials` is the budget of each of the two search rungs, 0 leaves them out. Each contestant gets
-    `rounds` timed blocks. Without `timed` rungs are scheduled and neither checked nor timed.
+    `trials` is the budget of each of the two search rungs; 0 leaves them out. Each contestant gets
+    `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed.
     """
 
     workload: str
@@ -50,10 +50,10 @@ class Request:
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
-    """The result of a request.
+    """Carry out a request and return its result.
 
-    Raises LabUsageError for what cannot be asked for, WrongResult where a rung does not compute
-    what NumPy does, NotCompiled where nvcc refuses its code, TimingError where a contestant died.
+    Raises LabUsageError for an invalid request, WrongResult if a rung's result differs from
+    NumPy's, NotCompiled if nvcc rejects a rung's code, TimingError if a contestant died.
     """
     say = progress or (lambda done, total, text: None)
     ladder = registry.ladder(request.workload, request.device)
@@ -148,7 +148,7 @@ def _searches(
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
-    """A search's best as a rung; one that found nothing is left out with its reason."""
+    """A search's best schedule as a rung; if it found none, the rung is refused with the reason."""
     entry = RungResult(name, "search", reason, after=after)
     try:
         best = look()
@@ -161,9 +161,10 @@ def _found(name: str, reason: str, after: str, look: Callable[[], search.Found])
 
 
 def _why_untimed(request: Request) -> str | None:
-    """Why nothing is timed; None where it is. Raises LabUsageError where it should be and cannot.
+    """The reason that nothing is timed; None if rungs are timed. Raises LabUsageError if they
+    should be and cannot.
 
-    GPU rungs need no GPU to be scheduled, compiled and traced, so only timing asks for one.
+    GPU rungs need no GPU to be scheduled, compiled and traced: only timing does.
     """
     if not request.timed:
         return "not asked for"
@@ -183,7 +184,7 @@ def _measure(
     request: Request,
     say: Progress,
 ) -> None:
-    """Times what the result's rungs have modules for, beside peers and this machine's limits."""
+    """Time the rungs that have modules, next to peers and the probes of this machine's limits."""
     runnable = [entry for entry in result.rungs if entry.module is not None]
     if request.peers:
         for peer in peers.of(workload, request.device):
@@ -220,7 +221,7 @@ def _measure(
 
 
 def _take_launches_apart(timed: Mapping[str, timing.Result], entries: Sequence[RungResult]) -> None:
-    """On a GPU: seconds of one of many launches in a row, and of one that is waited for."""
+    """On a GPU, set the seconds of one of many launches in a row, and of one that is waited for."""
     for entry in entries:
         entry.launch_seconds = _quartiles(timed[one_launch(entry.name)].spread)
         outcome = timed[entry.name]
@@ -244,7 +245,7 @@ def _limits(
 
 
 def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Result]) -> None:
-    """Puts an entry's times and ratios in."""
+    """Fill in an entry's times and ratios."""
     outcome = timed[entry.name]
     entry.seconds = _quartiles(outcome.spread)
     entry.blocks, entry.calls = list(outcome.seconds), outcome.calls
@@ -269,7 +270,7 @@ def _quartiles(spread: timing.Spread) -> Quartiles:
 
 
 def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]:
-    """The sweep's sizes, checked before anything is run."""
+    """The sweep's sizes, checked before anything runs."""
     if request.sweep is None:
         return []
     name, values = request.sweep
@@ -279,7 +280,8 @@ def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]
 def _sweep_point(
     workload: Workload, request: Request, size: Size, target: Target, say: Progress
 ) -> SweepPoint:
-    """The requested rungs, or the standing ones without the naive, at one size of a sweep."""
+    """Time the requested rungs at one size of a sweep; by default all that are not naive or
+    failed."""
     ladder = registry.ladder(request.workload, request.device)
     standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule")]
     chosen = ladder.select(request.rungs or standing)

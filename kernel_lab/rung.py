@@ -1,4 +1,4 @@
-"""How it is computed: a ladder is a list of rungs, each one step away from another."""
+"""Rungs and ladders: a ladder is a list of rungs, each one step away from another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def any_size(size: Size) -> str | None:
 
 
 def generation(arch: str) -> int:
-    """The number of a GPU architecture: 75 of "sm_75"; LabUsageError where it has none."""
+    """The number of a GPU architecture: 75 for "sm_75". Raises LabUsageError if it has none."""
     digits = arch.removeprefix("sm_").rstrip("af")  # sm_90a: features of that generation alone
     if not digits.isdigit():
         raise LabUsageError(f"GPU architecture {arch!r}: must be like sm_75 or sm_90")
@@ -34,14 +34,15 @@ def generation(arch: str) -> int:
 
 @dataclass(frozen=True)
 class Rung:
-    """One step: a schedule function and, where the step is a rewrite, a definition of its own.
+    """One step: a schedule function and, for a rewrite, a definition of its own.
 
-    `reason` is the function's docstring: why, and what it should bring. `after` is the rung it
-    starts from, `expected` the lowest and highest factor it should bring against that one. `claims`
-    returns None for a size the rung is right at, else why it is not taken. `explained` says why the
-    measured factor differs from `expected`, on which machine. `precision` is what the operands of
-    the definition are rounded to, where that is less than the workload's float32; sums are float32.
-    `needs` is the oldest GPU architecture whose instructions the schedule uses, such as "sm_80".
+    `reason` is the function's docstring: why, and what gain to expect. `after` is the rung that
+    this one starts from, `expected` the lowest and highest factor to expect against that one.
+    `claims` returns None for a size at which the rung is right, else the reason for refusing it.
+    `explained` says why the measured factor differs from `expected`, and on which machine.
+    `precision` is what the operands of the definition are rounded to, if less than the workload's
+    float32; sums are float32. `needs` is the oldest GPU architecture whose instructions the
+    schedule uses, such as "sm_80".
     """
 
     name: str
@@ -57,9 +58,9 @@ class Rung:
     needs: str | None = None
 
     def refuses(self, size: Size, arch: str | None = None) -> str | None:
-        """Why the rung is not taken at a size, or for a GPU of architecture `arch`; None if it is.
+        """The reason for refusing a size, or a GPU of architecture `arch`; None if neither is.
 
-        Without `arch` (on a CPU, or where code is only looked at) any will do.
+        Without `arch` (on a CPU, or if code is only inspected) any architecture will do.
         """
         if arch and self.needs and generation(arch) < generation(self.needs):
             return f"it needs {self.needs} or newer, and the code is for {arch}"
@@ -68,7 +69,7 @@ class Rung:
     def module(self, case: Case) -> IRModule:
         """The scheduled module, its only function named "main".
 
-        Raises LabUsageError, naming the rung, at a size it does not claim.
+        Raises LabUsageError, naming the rung, at a size that it does not claim.
         """
         from needle_tvm._tvm.names import Schedule, te
 
@@ -81,7 +82,7 @@ class Rung:
 
     @property
     def source(self) -> str:
-        """The Python source of the schedule function, and of the definition of a rewrite."""
+        """The Python source of the schedule function, and for a rewrite also of the definition."""
         parts = [inspect.getsource(self.schedule)]
         if self.kind == "rewrite":
             parts.insert(0, inspect.getsource(self.define))
@@ -92,8 +93,8 @@ class Rung:
 class Ladder:
     """The rungs of a workload on a device, in order.
 
-    `space` is the own search's; `tuned_from` names the rung whose definition meta_schedule is given
-    (the naive one, or the rewrite that a tuner cannot find by itself).
+    `space` is searched by the lab's own search. `tuned_from` names the rung whose definition
+    meta_schedule gets (the naive one, or a rewrite that a tuner cannot find by itself).
     """
 
     workload: Workload
@@ -115,10 +116,10 @@ class Ladder:
         explained: str | None = None,
         name: str | None = None,
     ) -> Callable[[ScheduleFunction], ScheduleFunction]:
-        """Decorator: adds a schedule function to the ladder under its own name.
+        """Decorator that adds a schedule function to the ladder under its own name.
 
-        Without `after` it follows the last rung that did not fail; without `define` (and its
-        `precision`), `claims` and `needs` it has that rung's.
+        The defaults come from the last rung that did not fail: it is the `after`, and its
+        definition (with the `precision`), `claims` and `needs` are inherited.
         """
 
         def add(function: ScheduleFunction) -> ScheduleFunction:
@@ -157,7 +158,7 @@ class Ladder:
         raise LabUsageError(f"{self.workload.name} on {self.device} has no rung {name!r}: {known}")
 
     def select(self, names: Sequence[str] | None) -> list[Rung]:
-        """The rungs of these names, in the ladder's order; all without names.
+        """The rungs of these names, in the ladder's order; all of them if `names` is None.
 
         Raises LabUsageError for an unknown name.
         """

@@ -12,7 +12,7 @@ from kernel_lab.rung import Rung
 from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, trace
 from kernel_lab.workload import Case, Workload, describe
 
-PICTURE = 600_000  # accesses that are drawn and counted in a few seconds
+PICTURE = 600_000  # accesses that can be drawn and counted in a few seconds
 _SMALLEST = 4  # no dimension is made smaller than this
 
 
@@ -28,7 +28,7 @@ class ScaledTrace:
 
     @property
     def note(self) -> str:
-        """What the picture must say of the size."""
+        """The picture's note about the size."""
         if self.size == self.full:
             return f"traced at {describe(self.size)}, the size of the run"
         return f"scaled down: traced at {describe(self.size)} (the run has {describe(self.full)})"
@@ -39,9 +39,9 @@ def scaled_trace(
 ) -> ScaledTrace:
     """Trace a rung at its own size, or at the nearest one that makes at most `limit` accesses.
 
-    The largest dimension is halved again and again, or the largest whose half the rung takes.
-    Sizes TVM does not lower are passed over. Raises TraceTooLarge where none is left, and what
-    `trace` raises.
+    The largest dimension whose half the rung claims (or else the largest) is halved again and
+    again. Sizes that TVM does not lower are skipped. Raises TraceTooLarge if no size is left, and
+    whatever `trace` raises.
     """
     full = dict(case.size)
     for size in smaller(full, rung.claims):
@@ -63,8 +63,8 @@ def scaled_trace(
 def smaller(
     size: Mapping[str, Any], claims: Callable[[Mapping[str, Any]], str | None]
 ) -> list[dict[str, Any]]:
-    """The size, then with a dimension halved each time, down to a few elements each: the largest,
-    or the largest whose half is claimed (`claims` returns None) where there is such a one."""
+    """The size, then versions with one dimension halved each time, down to a few elements: the
+    largest whose half is claimed (`claims` returns None), or else the largest."""
     sizes = [dict(size)]
     while True:
         last = sizes[-1]

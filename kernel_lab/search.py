@@ -1,7 +1,7 @@
-"""The last rungs: schedules found by trying. Our own few knobs, and meta_schedule's built-in space.
+"""The last rungs: schedules found by search, over our own few knobs or meta_schedule's space.
 
-`Space` is what AutoTVM called a template: a definition and a schedule function that take knobs, and
-the knobs' values. Candidates are drawn at random without repetition, and each is compiled here and
+A `Space` is what AutoTVM called a template: a definition and a schedule function that take knobs,
+and the knobs' values. Candidates are drawn at random without repetition. Each is compiled here, and
 checked and timed in a child process, so that one that crashes is only rejected.
 """
 
@@ -55,7 +55,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Found:
-    """The best of a search: its module, and what to tell about the search."""
+    """The best candidate of a search: its module, and notes about the search."""
 
     module: IRModule
     notes: dict[str, Any]
@@ -70,9 +70,9 @@ def own(
     say: Say,
     seed: int = 0,
 ) -> Found:
-    """The fastest right candidate of at most `trials` drawn from a space.
+    """The fastest correct candidate of at most `trials` drawn from a space.
 
-    Raises LabError where none of them worked.
+    Raises LabError if none of them worked.
     """
     choices = list(space.knobs(case))
     random.Random(seed).shuffle(choices)
@@ -109,7 +109,7 @@ def own(
 
 
 def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str, Any]:
-    """What the judging child needs: inputs, the exact result and how far off is right."""
+    """The data for the judging child: inputs, the exact result and the tolerance."""
     arrays = workload.inputs(case.size, seed)
     named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
     np.savez(folder / "inputs.npz", **named)
@@ -122,7 +122,7 @@ def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str,
 
 
 class _Judge:
-    """The child that checks and times candidates; a fresh one after each that crashed or hung."""
+    """The child that checks and times candidates; it is replaced after each crash or hang."""
 
     def __init__(self, setup: dict[str, Any], threads: int) -> None:
         self._setup, self._threads = setup, threads
@@ -154,7 +154,7 @@ class _Judge:
 
 
 def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """The child's side: loads each named library, compares its result, and times it."""
+    """The child's side: load each named library, compare its result, and time it."""
     from kernel_lab.contestants import library
     from kernel_lab.field import compare
 
@@ -170,7 +170,7 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _time(call: Callable[[], object]) -> float:
-    """The fastest of a few blocks: a search compares candidates over minutes of other load."""
+    """The fastest of a few blocks: a search compares candidates over minutes of varying load."""
     start = time.perf_counter()
     call()
     once = max(time.perf_counter() - start, 1e-7)
@@ -187,8 +187,8 @@ def _time(call: Callable[[], object]) -> float:
 def meta_schedule(plain: IRModule, threads: int, trials: int, say: Say, seed: int = 0) -> Found:
     """The best of `trials` candidates that needle_tvm's tuner finds for an unscheduled module.
 
-    Its space is the one meta_schedule generates for any function. Nothing found before is used, nor
-    kept for later. Raises LabError where no candidate ran or the search died.
+    Its space is the one that meta_schedule generates for any function. No earlier records are used,
+    and none are kept. Raises LabError if no candidate ran or the search died.
     """
     from needle_tvm._tvm.names import make_target, tvm
     from needle_tvm.kernels import cpu

@@ -21,7 +21,7 @@ def digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three significant digits and a unit that suits them."""
+    """Seconds with three significant digits and a suitable unit."""
     scale, unit = next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
     return f"{digits(seconds / scale)} {unit}"
 
@@ -34,7 +34,7 @@ def factor(ratio: Quartiles | None) -> str:
 
 
 def print_result(result: LabResult, console: Console) -> None:
-    """The ladder as a table, with the conditions under which it was measured."""
+    """Print the ladder as a table, with the conditions under which it was measured."""
     table = Table(
         title=f"{result.title} on {result.device}, {describe(result.size)}",
         title_justify="left",
@@ -115,7 +115,7 @@ def _row(entry: RungResult) -> list[str]:
 
 
 def print_sweep(result: LabResult, console: Console) -> None:
-    """GFLOP/s of every contestant at every size of the sweep."""
+    """Print the GFLOP/s of every contestant at every size of the sweep."""
     axis = result.sweep_axis or ""
     table = Table(title=f"GFLOP/s by {axis}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("")

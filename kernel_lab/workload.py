@@ -1,4 +1,4 @@
-"""What is computed: a workload has sizes, a definition, a NumPy reference and its useful work."""
+"""Workloads: each has sizes, a definition, a NumPy reference and its useful work."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernel_lab.results import Published
 from needle_tvm.artifact.tolerance import relative_tolerance
 
 Array = np.ndarray[Any, Any]
-Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", where there is one, is a string
+Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", if present, is a string
 
 DEVICES = ("cpu", "cuda")
 
-# Definitions index with 32-bit integers, and a test machine should not be filled by a typing error.
+# Definitions index with 32-bit integers, and a typing error should not fill a test machine.
 _MOST_ELEMENTS = 1 << 28
 _MOST_FLOPS = 1 << 43
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What of a target the schedules look at: cores, vector registers and float32 lanes of one."""
+    """The facts about a target that schedules use: cores, vector registers, float32 lanes each."""
 
     cores: int = 1
     registers: int = 32
@@ -34,7 +34,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload's size on a processor: all that a definition or a schedule depends on.
+    """A workload's size on a processor: everything a definition or a schedule depends on.
 
     `case["M"]` is a dimension of the size.
     """
@@ -48,13 +48,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """One computation of float32 arrays.
+    """One computation on float32 arrays.
 
     `sizes` holds the sizes of interest by device, the default first. `define(case)` returns its TE
     tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
     `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
     (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
-    `published` are the documents' figures by device.
+    `published` lists the published figures by device.
     """
 
     name: str
@@ -73,8 +73,9 @@ class Workload:
     def size(self, device: str, given: Mapping[str, Any] | None = None) -> Size:
         """The device's default size with `given` dimensions in place of its own.
 
-        Raises LabUsageError naming the dimension, the value and the rule: an unknown dimension, no
-        whole number, below 1, or arrays or work too large for one machine.
+        Raises LabUsageError naming the dimension, the value and the rule: for an unknown dimension,
+        for a value that is not a whole number of at least 1, and for arrays or work too large for
+        one machine.
         """
         if device not in self.sizes:
             raise LabUsageError(f"{self.name} has no ladder for {device!r}")
@@ -122,8 +123,8 @@ class Workload:
     def tolerance(self, size: Size, precision: str = "float32") -> float:
         """Allowed difference from the reference, relative to the result's largest magnitude.
 
-        Sums are float32 always. Where operands are rounded to less ("float16", or "tf32", which
-        keeps as many bits), each is rounded once: that part does not grow with the sum's length.
+        Sums are always float32. If operands are rounded to less ("float16", or "tf32", which keeps
+        as many bits), each is rounded once: that part does not grow with the sum's length.
         """
         sums = relative_tolerance("float32", self.terms(size))
         if precision == "float32":

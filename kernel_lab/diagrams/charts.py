@@ -23,7 +23,7 @@ KIND_COLOURS = {
 
 
 def time_text(seconds: float) -> str:
-    """Seconds with three digits and the unit that suits them."""
+    """Seconds with three digits and a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -43,9 +43,9 @@ def _label(entry: RungResult) -> str:
 
 
 def time_chart(result: LabResult) -> Any:
-    """A figure: a bar for the median time of each rung and peer, quartiles as whiskers.
+    """Return a figure with a bar for the median time of each rung and peer, quartiles as whiskers.
 
-    Raises LabUsageError where nothing was timed, as the other charts do.
+    Raises LabUsageError if nothing was timed, as the other charts do.
     """
     entries = _timed(result)
     with settings():
@@ -85,10 +85,10 @@ def time_chart(result: LabResult) -> Any:
 
 
 def roofline_chart(result: LabResult) -> Any:
-    """A figure: useful GFLOP/s of each rung and peer under this machine's measured limits.
+    """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    The intensity is the workload's own, useful arithmetic over compulsory traffic, so all stand in
-    one column. Raises LabUsageError where there is no roofline.
+    The intensity is the workload's own, useful arithmetic over compulsory traffic, so all points
+    are in one column. Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -161,9 +161,9 @@ def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
 
 
 def sweep_chart(result: LabResult) -> Any:
-    """A figure: useful GFLOP/s of each rung and peer over the sizes of the sweep.
+    """Return a figure of useful GFLOP/s of each rung and peer over the sizes of the sweep.
 
-    Raises LabUsageError where there was no sweep.
+    Raises LabUsageError if there was no sweep.
     """
     if not result.sweep or result.sweep_axis is None:
         raise LabUsageError(f"chart: {result.workload} was not run over sizes")

@@ -1,4 +1,4 @@
-"""How far apart the uses of a cache line lie."""
+"""Histograms of reuse distances: how far apart the uses of a cache line lie."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def reuse_histogram(
     line: int = statistics.LINE,
     caches: Mapping[str, int] = CACHES,
 ) -> Any:
-    """A figure: accesses by reuse distance in cache lines, and the hit rate an LRU cache of so
-    many lines would have. `caches` (name to bytes) are marked. Raises LabUsageError where global
+    """Return a figure of accesses by reuse distance in cache lines, with the hit rate of an LRU
+    cache of so many lines. `caches` (name to bytes) are marked. Raises LabUsageError if global
     memory is not accessed."""
     distances = statistics.reuse_distances(trace, line)
     if not len(distances):

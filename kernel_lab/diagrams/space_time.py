@@ -1,4 +1,4 @@
-"""Which element is touched when: the space-time diagram of a kernel's memory accesses."""
+"""The space-time diagram of a kernel's memory accesses: which element is accessed when."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 from needle_tvm.words import counted
 
-DENSE = 20_000  # accesses from which on a panel is an image
-PIXELS = (700, 140)  # of that image: few enough that a single access can be seen
+DENSE = 20_000  # accesses from which on a panel is drawn as an image
+PIXELS = (700, 140)  # of that image: few enough that a single access is visible
 
 
 def space_time(
@@ -26,12 +26,12 @@ def space_time(
     by: str = "buffer",
     span: tuple[int, int] | None = None,
 ) -> Any:
-    """A figure with a panel for each buffer: elements upwards, time steps to the right.
+    """Return a figure with a panel for each buffer: elements upwards, time steps to the right.
 
     Loads are dots, stores are squares. `by` says what the colours mean: "buffer", or "worker" (the
-    CPU worker or GPU block), "warp" or "thread". `span` is the time shown: first step, and one
-    past the last. Local memory is left out where there is other memory: it stands for registers.
-    Raises LabUsageError where nothing was accessed.
+    CPU worker or GPU block), "warp" or "thread". `span` is the time shown: the first step, and one
+    past the last. Local memory is left out if there is other memory, since it stands for registers.
+    Raises LabUsageError if nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
         raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")
@@ -93,7 +93,7 @@ def _panel(axis: Any, panel: Trace, by: str, number: int) -> None:
 
 
 def _raster(axis: Any, panel: Trace, colours: np.ndarray) -> None:
-    """The panel as an image: a pixel has the colour of the last access that falls into it."""
+    """Draw the panel as an image: a pixel has the colour of the last access that falls into it."""
     times = (int(panel.time.min()), int(panel.time.max()) + 1)
     elements = (int(panel.index.min()), int(panel.index.max()) + 1)
     width, height = (
@@ -136,7 +136,7 @@ def _handle(marker: str, colour: str, label: str) -> Line2D:
 
 
 def described(trace: Trace, note: str = "") -> str:
-    """One line on what a trace holds, after the note."""
+    """One line on the contents of a trace, after the note."""
     text = f"{note}; " if note else ""
     text += f"{len(trace):,} access{'' if len(trace) == 1 else 'es'}"
     kernels = [region for region in trace.regions if region.kind == "kernel"]

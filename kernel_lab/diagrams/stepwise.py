@@ -13,16 +13,16 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
 STEPS = 3000  # at most
-ACCESSES = 20_000  # in all these steps together
+ACCESSES = 20_000  # at most, in all these steps together
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
 _SCRIPT = Path(__file__).with_name("stepwise.js")
 
 
 def stepper(trace: Trace, title: str, note: str = "") -> str:
-    """An HTML <figure> that steps through the run; a page needs `script()` once after it.
+    """Return an HTML <figure> that steps through the run; a page needs `script()` once after it.
 
-    Shows the run from its beginning, as far as 3,000 steps and 20,000 accesses go, and says so.
-    Local memory is left out where there is other memory. Raises LabUsageError for an empty trace.
+    It shows the run from its beginning, up to 3,000 steps and 20,000 accesses, and says so. Local
+    memory is left out if there is other memory. Raises LabUsageError for an empty trace.
     """
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     shown = trace.select(scopes != "local") if (scopes != "local").any() else trace
@@ -66,5 +66,5 @@ def _grid(trace: Trace, number: int) -> dict[str, object]:
 
 
 def script() -> str:
-    """The <script> element that brings all steppers of a page to life."""
+    """The <script> element that activates all steppers of a page."""
     return f"<script>\n{_SCRIPT.read_text(encoding='utf-8')}</script>"

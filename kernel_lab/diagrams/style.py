@@ -18,11 +18,11 @@ try:
 except ImportError as error:
     raise LabError("diagrams need matplotlib: pip install 'needle-dl[apps]'") from error
 
-# Told apart by people with colour blindness as well, and visible on white and on black.
+# Distinguishable with colour blindness as well, and visible on white and on black.
 PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#8a6fd1", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
 STORE = "#d1495b"
 MUTED = "#8c8c8c"
-# Stands for the page's own text colour; no picture uses it for anything else.
+# Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
 
 _SETTINGS: Any = {
@@ -54,12 +54,12 @@ def settings() -> Iterator[None]:
 
 
 def figure(width: float, height: float) -> Figure:
-    """A figure of that size in inches, with no window behind it."""
+    """A figure of that size in inches, without a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def titled(fig: Figure, title: str, note: str) -> None:
-    """A title, and under it in grey what the picture shows of what."""
+    """Set a title and, under the figure in grey, a note on what it shows."""
     fig.suptitle(title, fontsize=11, x=0.01, ha="left", color=INK)
     if note:
         note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # letters of that size to an inch
@@ -67,7 +67,7 @@ def titled(fig: Figure, title: str, note: str) -> None:
 
 
 def save(fig: Figure, stem: Path | str) -> list[Path]:
-    """Write STEM.png and STEM.svg on white; returns the paths."""
+    """Write STEM.png and STEM.svg on white; return the paths."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]

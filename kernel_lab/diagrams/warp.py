@@ -1,4 +1,4 @@
-"""What the 32 threads of a warp ask for with one instruction: sectors, and banks."""
+"""Views of the sectors and banks that the 32 threads of a warp access with one instruction."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SHOWN_SECTORS = 40
 
 
 def request(trace: Trace, site: int) -> Trace:
-    """The accesses of one warp instruction of a site: of its busiest one, the earliest such."""
+    """The accesses of one warp instruction of a site: the earliest of the busiest ones."""
     mine = trace.select(trace.site == site)
     number = gpu.instructions(mine)
     return mine.select(number == np.argmax(np.bincount(number)))
 
 
 def warp_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | None = None) -> Any:
-    """A figure with a panel for each load or store of global memory: threads of a warp upwards,
-    the 32-byte sectors they touch to the right, the bytes each thread asks for coloured.
+    """Return a figure with a panel for each load or store of global memory: threads of a warp
+    upwards, the 32-byte sectors they touch to the right, each thread's bytes coloured.
 
-    `sites` chooses among the kernel's sites; without it the least efficient are shown. Raises
-    LabUsageError where there is none.
+    `sites` chooses among the kernel's sites; the default is the least efficient ones. Raises
+    LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "global"]
     chosen = _chosen(reports, sites, "global", lambda report: report.efficiency)
@@ -92,11 +92,11 @@ def _sectors(axis: Any, one: Trace, report: gpu.SiteReport) -> None:
 
 
 def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | None = None) -> Any:
-    """A figure with a panel for each load or store of shared memory: threads of a warp upwards,
-    the 32 banks to the right. The colour is the turn in which the bank serves the thread.
+    """Return a figure with a panel for each load or store of shared memory: threads of a warp
+    upwards, the 32 banks to the right. The colour is the turn in which the bank serves the thread.
 
-    `sites` chooses among the kernel's sites; without it those with the worst conflicts are shown.
-    Raises LabUsageError where there is none.
+    `sites` chooses among the kernel's sites; the default is those with the worst conflicts. Raises
+    LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "shared"]
     chosen = _chosen(reports, sites, "shared", lambda report: -report.degree)
@@ -122,7 +122,7 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
 
 
 def turns_of(one: Trace) -> np.ndarray:
-    """For each access of one warp instruction, the turn in which its bank serves it, from 1."""
+    """The turn, from 1, in which its bank serves each access of one warp instruction."""
     part = gpu.parts(np.zeros(len(one), np.int64), one.address, int(one.itemsize[0]), one.thread)
     word = one.address // gpu.WORD
     turns = np.zeros(len(one), int)
@@ -162,14 +162,14 @@ def _banks(axis: Any, one: Trace, report: gpu.SiteReport, colours: Any, worst: i
 
 
 def _ramp(steps: int) -> list[str]:
-    """Yellow to red, for the second turn to the last."""
+    """Colours from yellow to red, for the second turn to the last."""
     first, last = np.array([0xF2, 0xC1, 0x4E]), np.array([0xB0, 0x1E, 0x3C])
     mixed = [first + (last - first) * step / max(1, steps - 1) for step in range(steps)]
     return ["#{:02x}{:02x}{:02x}".format(*colour.astype(int)) for colour in mixed]
 
 
 def shortened(text: str, limit: int = 90) -> str:
-    """The text, cut in the middle where it is long."""
+    """The text, cut in the middle if it is long."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2 - 2]} ... {text[-(limit // 2 - 3) :]}"

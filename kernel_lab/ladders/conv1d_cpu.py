@@ -1,4 +1,4 @@
-"""One-dimensional convolution on a CPU: what the definition costs, and what schedules can add."""
+"""One-dimensional convolution on a CPU: the definition's cost, and the gains from schedules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 ladder = Ladder(conv1d.CONV1D, "cpu")
 
-VECTORS = 8  # vectors of results that one register tile holds
-WINDOW = 11  # the same where a window of the signal and taps need registers as well
+VECTORS = 8  # vectors of results in a register tile
+WINDOW = 11  # the same if a window of the signal and taps need registers as well
 UNROLL = 4
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """For each result a sum over every index of the full result, with a question at every term.
+    """Sum over every index of the full result, with a bounds check at every term.
 
-    Of M + N - 1 terms at most N are not zero, so at M=4096, N=128 the loop does 33 times the work,
+    At most N of M + N - 1 terms are not zero, so at M=4096, N=128 the loop does 33 times the work,
     and the comparison keeps the compiler from using vectors.
     """
 
@@ -35,7 +35,7 @@ def naive(sch: Schedule, case: Case) -> None:
     define=lambda case: conv1d.define_over(case, case["M"]),
 )
 def fewer_terms(sch: Schedule, case: Case) -> None:
-    """k runs over the signal only: the terms beyond it, N - 1 of M + N - 1, were all zero.
+    """Run k over the signal only: the N - 1 of M + N - 1 terms beyond it were all zero.
 
     One comparison and 3 % of the terms fewer.
     """
@@ -43,7 +43,7 @@ def fewer_terms(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> Any:
-    """Stretches of the result on different threads, which share nothing that is written.
+    """Split the result into stretches for different threads, which share no memory they write.
 
     As many times faster as there are cores: the work is milliseconds, waking threads microseconds.
     """
@@ -58,12 +58,12 @@ def parallel(sch: Schedule, case: Case) -> Any:
     expected=(0.7, 1.6),
 )
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Neighbouring results side by side in vectors, k outside of them.
+    """Put neighbouring results side by side in vectors, with k outside of them.
 
-    No factor of the lanes: TVM does not make a vector of a condition that differs between them. It
-    writes the sixteen questions one after the other (the hot loop has 30 scalar operations and no
-    packed one), with k outside, so that each result is also loaded and stored at every term. What
-    is won are the loops' own instructions.
+    The gain is not a factor of the lanes: TVM does not vectorise a condition that differs between
+    them. It writes the sixteen checks one after the other (the hot loop has 30 scalar operations
+    and no packed one), and with k outside, each result is also loaded and stored at every term. The
+    gain is the loops' own instructions.
     """
     inner = parallel(sch, case)
     b = sch.get_sblock("B")
@@ -76,9 +76,9 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(0.9, 1.5))
 def unroll(sch: Schedule, case: Case) -> None:
-    """Four steps of k written out: fewer loop counters and jumps for each term.
+    """Unroll four steps of k: fewer loop counters and jumps for each term.
 
-    Little, where the term itself is a comparison and a masked load.
+    The gain is small, since the term itself is a comparison and a masked load.
     """
     k = vectorise(sch, case)
     _, inner = sch.split(k, [None, UNROLL])
@@ -86,9 +86,9 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """The signal copied between zeros, so that each result sums exactly N terms with no question.
+    """The signal copied between zeros, so that each result sums exactly N terms without a check.
 
-    Results come in whole register tiles; what hangs over the end is computed from zeros and not
+    Results come in whole register tiles; those past the end are computed from zeros and not
     written.
     """
     from needle_tvm._tvm.names import te
@@ -106,19 +106,20 @@ def define_padded(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=fewer_terms, expected=(16, 64), define=define_padded)
 def pad(sch: Schedule, case: Case) -> None:
-    """The signal between N - 1 zeros on both sides, k over the N taps: M / N times fewer terms.
+    """Put the signal between N - 1 zeros on both sides, with k over the N taps: M / N times fewer
+    terms.
 
-    At M=4096, N=128 that is 32. The copy costs M moves, and the questions are asked there, once for
-    each element. No schedule yet, so that this gain is the algorithm's alone.
+    At M=4096, N=128 that is 32. The copy costs M moves, and bounds are checked there, once for each
+    element. There is no schedule yet, so that this gain is the algorithm's alone.
     """
 
 
 @ladder.rung(name="padded_parallel", expected=(1.2, 2))
 def padded_parallel(sch: Schedule, case: Case) -> Any:
-    """The same tiles on different threads, now that a tile is all there is to share.
+    """Run the same tiles on different threads, now that tiles are all there is to share.
 
-    Less than the number of cores: half a million multiply-adds are soon done, and waking the other
-    threads takes its microseconds all the same.
+    The gain is less than the number of cores: half a million multiply-adds are soon done, and
+    waking the other threads takes its microseconds all the same.
     """
     i, t = sch.get_loops(sch.get_sblock("tiles"))
     tile, inner = sch.split(i, [None, VECTORS * case.processor.lanes])
@@ -128,9 +129,9 @@ def padded_parallel(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(2, 16))
 def padded_vectorise(sch: Schedule, case: Case) -> Any:
-    """Sixteen neighbouring results in a vector; a tap is broadcast, the signal read unaligned.
+    """Put sixteen neighbouring results in a vector; a tap is broadcast, the signal read unaligned.
 
-    Without a question in the loop every lane does useful work at every step.
+    Without a check in the loop, every lane does useful work at every step.
     """
     tile, inner, t = padded_parallel(sch, case)
     vector, lane = sch.split(inner, [None, case.processor.lanes])
@@ -141,12 +142,12 @@ def padded_vectorise(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.5, 8))
 def register_tile(sch: Schedule, case: Case) -> None:
-    """Eight vectors of results at once, summed in registers and written out once.
+    """Sum eight vectors of results at once in registers and write them once.
 
     One vector alone is a chain of multiply-adds, each waiting four cycles for the last one, with a
     load and a store of the result between; eight independent chains keep both units busy, and a tap
-    is broadcast once for eight vectors. What bounds it next are the loads, one for each
-    multiply-add, every one of them across two cache lines.
+    is broadcast once for eight vectors. The next limit is the loads, one for each multiply-add,
+    every one of them across two cache lines.
     """
     tiles = sch.get_sblock("tiles")
     tile, vector, t = padded_vectorise(sch, case)
@@ -165,7 +166,7 @@ def _divisor(extent: int, most: int) -> int:
 
 
 def _write(sch: Schedule, loop: Any, case: Case) -> None:
-    """Results written out inside `loop`, from registers."""
+    """Write results inside `loop`, from registers."""
     b = sch.get_sblock("B")
     sch.reverse_compute_at(b, loop, preserve_unit_loops=True)
     vector, lane = sch.split(sch.get_loops(b)[-1], [None, case.processor.lanes])
@@ -174,7 +175,7 @@ def _write(sch: Schedule, loop: Any, case: Case) -> None:
 
 
 def _vectorise_all(sch: Schedule, case: Case, *names: str) -> None:
-    """Vectors for the one loop of each of these copies."""
+    """Vectorise the one loop of each of these copies."""
     for name in names:
         (loop,) = sch.get_loops(sch.get_sblock(name))
         _, lane = sch.split(loop, [None, case.processor.lanes])
@@ -183,10 +184,11 @@ def _vectorise_all(sch: Schedule, case: Case, *names: str) -> None:
 
 @ladder.rung(kind="failed", after=register_tile, expected=(0.01, 0.7))
 def fused_padding(sch: Schedule, case: Case) -> None:
-    """FAILS: the padding computed where it is read instead of copied first (document 004's fusing).
+    """FAILS: the padding computed where it is read instead of copied first (a fusion that W.
+    Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM", uses).
 
-    It saves a copy of 16 KiB and puts the question whether the index is inside back into the
-    innermost loop, for each of N reads of every element instead of once.
+    It saves a copy of 16 KiB and puts the bounds check back into the innermost loop, for each of N
+    reads of every element instead of once.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     tiles = sch.get_sblock("tiles")
@@ -200,10 +202,11 @@ def fused_padding(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=register_tile, expected=(0.3, 1.0))
 def local_copies(sch: Schedule, case: Case) -> None:
-    """FAILS: signal and kernel copied to a small buffer before each step of k (document 004).
+    """FAILS: signal and kernel copied to a small buffer before each step of k (as in W.
+    Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM").
 
-    What is copied has been in the first-level cache already, so that the copy only adds loads and
-    stores to the one load for each multiply-add.
+    The copied values were in the first-level cache already, so the copy only adds loads and stores
+    to the one load for each multiply-add.
     """
     tiles = sch.get_sblock("tiles")
     tile, vector, t = padded_vectorise(sch, case)
@@ -224,8 +227,8 @@ def define_window(case: Case) -> list[Any]:
     """The taps split into t = lanes * p + s, and the results into whole vectors q.
 
     Vector q at tap (p, s) reads the signal at lanes * (q + p) + s: for one s, all q and p together
-    read only q + p different vectors. The kernel is reversed and filled up with zeros to whole
-    vectors, so a result also meets up to lanes - 1 elements times zero.
+    read only q + p different vectors. The kernel is reversed and zero-padded to whole vectors, so a
+    result also multiplies up to lanes - 1 elements by zero.
     """
     extent = (_count(case, WINDOW) * WINDOW + _parts(case)) * case.processor.lanes
     a, w, padded = conv1d.padded(case, extent)
@@ -233,12 +236,12 @@ def define_window(case: Case) -> list[Any]:
 
 
 def _parts(case: Case) -> int:
-    """Whole vectors of taps."""
+    """The number of whole vectors of taps."""
     return int(-(-case["N"] // case.processor.lanes))
 
 
 def _count(case: Case, vectors: int) -> int:
-    """Tiles of that many vectors that cover the results."""
+    """The number of tiles of that many vectors that cover the results."""
     return -(-conv1d.length(case.size) // (vectors * case.processor.lanes))
 
 
@@ -270,9 +273,9 @@ def _windowed(case: Case, a: Any, w: Any, padded: Callable[[Any], Any], vectors:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(1.3, 4), define=define_window)
 def window(sch: Schedule, case: Case) -> None:
-    """Taps a whole vector apart share their loads: a window of the signal stays in registers.
+    """Let taps a whole vector apart share their loads: a window of the signal stays in registers.
 
-    For one s the eleven vectors of results and four p need fourteen different vectors of the signal
+    For one s, eleven vectors of results and four p need fourteen different vectors of the signal
     for forty-four multiply-adds, where the rung before loaded forty-four. The schedule stays the
     same: tiles in registers, two loops unrolled, lanes in vectors, tiles on the threads.
     """
@@ -281,7 +284,7 @@ def window(sch: Schedule, case: Case) -> None:
 
 
 def window_schedule(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
-    """The schedule of `window` with its knobs: p's unrolled together, and threads or none."""
+    """The schedule of `window` with its knobs: steps of p unrolled, and threads or none."""
     tiles = sch.get_sblock("tiles")
     tile, vector, lane, s, p = sch.get_loops(tiles)
     p_outer, p_inner = sch.split(p, [None, _divisor(int(sch.get(p).extent), unroll)])
@@ -328,9 +331,9 @@ def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(1.1, 1.6), define=define_aligned)
 def aligned_padding(sch: Schedule, case: Case) -> None:
-    """The question whether an element lies in the signal, asked once for a vector of the copy.
+    """Check whether an element lies in the signal once per vector of the copy.
 
-    With N - 1 zeros in front every vector of the copy might be cut, and TVM copies it element by
+    With N - 1 zeros in front, every vector of the copy might be cut, and TVM copies it element by
     element. By now that copy takes as long as the convolution of a thread.
     """
     _aligned(sch, case, UNROLL, parallel=True)
@@ -343,9 +346,9 @@ def _aligned(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
 
 @ladder.rung(expected=(0.6, 1.6))
 def one_thread(sch: Schedule, case: Case) -> None:
-    """The same on one thread: at this size waking another one costs as much as it brings.
+    """Run the same on one thread: at this size waking another costs as much as it gains.
 
-    A call is 5.6 microseconds by now on Zen 5. On Zen 4, which starts half as many 512-bit
+    A call takes 5.6 microseconds by now on Zen 5. On Zen 4, which starts half as many 512-bit
     multiply-adds in a cycle, it is 10 (90 % of a core's arithmetic), and there the threads of the
     rung before are the better choice on a machine with nothing else to do. Longer signals pay for
     the threads everywhere.
@@ -354,7 +357,7 @@ def one_thread(sch: Schedule, case: Case) -> None:
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Vectors in a tile, taps written out, threads or none."""
+    """Vectors in a tile, taps unrolled, threads or none."""
     return [
         {"vectors": vectors, "unroll": unroll, "parallel": parallel}
         for vectors in (2, 4, 6, 8, 10, 11, 12, 14, 16)

@@ -1,4 +1,4 @@
-"""One-dimensional convolution on a GPU, in document 000's steps and two beyond."""
+"""One-dimensional convolution on a GPU, in the steps of W. Ye, "TVM_tutorial", and two beyond."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 ladder = Ladder(conv1d.CONV1D, "cuda")
 
 THREADS = 128
-EACH = 4  # neighbouring results of a thread
+EACH = 4  # neighbouring results per thread
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """A block of one thread for each result, a sum over every index with a question at each.
+    """Give each result a block of one thread, which sums over every index with a bounds check.
 
-    Of M + N - 1 terms N are not zero, and of 32 lanes one works.
+    N of M + N - 1 terms are not zero, and one lane of 32 works.
     """
     _blocks(sch, 1)
 
 
 def _blocks(sch: Schedule, threads: int) -> Any:
-    """Results shared out to blocks of `threads`; returns the block loop and the thread's."""
+    """Split the results into blocks of `threads`; return the block loop and the thread's."""
     b = sch.get_sblock("B")
     i = sch.get_loops(b)[0]
     block, thread = sch.split(i, [None, threads])
@@ -50,10 +50,11 @@ def define_padded(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(100, 600), define=define_padded)
 def pad(sch: Schedule, case: Case) -> None:
-    """N terms for each result instead of M + N - 1, still in blocks of one thread (document's v1).
+    """Sum N terms per result instead of M + N - 1, still in blocks of one thread (v1 of W. Ye,
+    "TVM_tutorial"; v2 to v5 below are its next steps).
 
-    At M=16384, N=32 that is 513 times less. The question whether an index lies in the signal stays,
-    but is asked for the terms that count only: no second kernel is launched to copy the signal.
+    At M=16384, N=32 that is 513 times less. The bounds check stays, but only for the terms that
+    count: no second kernel is launched to copy the signal.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     _blocks(sch, 1)
@@ -61,7 +62,7 @@ def pad(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 32))
 def threads(sch: Schedule, case: Case) -> None:
-    """Blocks of 128 threads (v2): all lanes of a warp work, and neighbours read neighbours."""
+    """Use blocks of 128 threads (v2): all lanes of a warp work, and neighbours read neighbours."""
     sch.compute_inline(sch.get_sblock("padded"))
     _blocks(sch, THREADS)
 
@@ -70,7 +71,7 @@ def threads(sch: Schedule, case: Case) -> None:
 def threads_2d(sch: Schedule, case: Case) -> None:
     """FAILS: 32 x 4 threads instead of 128 (v3, where it brought 1.6 times with other numbers).
 
-    The results lie on a line: two thread indices make the same warps, with an index more to add up.
+    The results lie on a line: two thread indices make the same warps, with one more index to add.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     (i, _) = sch.get_loops(sch.get_sblock("B"))
@@ -82,16 +83,16 @@ def threads_2d(sch: Schedule, case: Case) -> None:
 
 def _stretch_fits(size: Size) -> str | None:
     """The claim of the rungs that keep a block's stretch of the signal and the kernel in shared
-    memory; the longest stretch is that of EACH results a thread."""
+    memory; the longest stretch is that of EACH results per thread."""
     return shared_claim(THREADS * EACH + 2 * size["N"] - 1)
 
 
 @ladder.rung(expected=(0.9, 1.5), claims=_stretch_fits)
 def shared_memory(sch: Schedule, case: Case) -> None:
-    """A block's stretch of the signal, with its zeros, and the kernel in shared memory (v4).
+    """Keep a block's stretch of the signal, with its zeros, and the kernel in shared memory (v4).
 
-    Each element is fetched, and asked about, once for a block instead of N times. The cache had
-    most of this gain already.
+    Each element is fetched and checked once per block instead of N times. The cache had most of
+    this gain already.
     """
     _shared(sch, _blocks(sch, THREADS)[0], _kernel_copy(sch))
 
@@ -101,7 +102,7 @@ def _kernel_copy(sch: Schedule) -> Any:
 
 
 def _shared(sch: Schedule, block: Any, kernel: Any) -> None:
-    """Signal and kernel fetched by all threads of a block together."""
+    """Fetch signal and kernel with all threads of a block together."""
     padded = sch.get_sblock("padded")
     sch.set_scope(padded, 0, "shared")
     for copy in (padded, kernel):
@@ -112,7 +113,7 @@ def _shared(sch: Schedule, block: Any, kernel: Any) -> None:
 
 @ladder.rung(expected=(1.05, 1.6))
 def unroll(sch: Schedule, case: Case) -> None:
-    """The taps written out, up to 64 of them (v5): no counters or jumps, addresses known."""
+    """Unroll the taps, up to 64 of them (v5): no counters or jumps, addresses known."""
     kernel = _kernel_copy(sch)
     block, _ = _blocks(sch, THREADS)
     _shared(sch, block, kernel)
@@ -122,20 +123,20 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.1, 2.5))
 def register_tile(sch: Schedule, case: Case) -> None:
-    """Four neighbouring results for each thread, summed in registers, the taps outside of them.
+    """Sum four neighbouring results per thread in registers, with the taps outside of them.
 
     A tap read from shared memory could serve four multiply-adds, and a value of the signal read for
-    one result the next three. Two things are still in the way, which the next rungs take out: M + N
-    - 1 results are no whole number of blocks, so every term asks whether its result is there, and
-    between the questions nvcc loads both operands anew for each multiply-add; and threads four
-    words apart share eight of the 32 banks, so that each load of the signal takes four turns.
+    one result the next three. Two obstacles are left for the next rungs. First, M + N - 1 results
+    are not a whole number of blocks, so every term checks whether its result exists, and between
+    the checks nvcc loads both operands anew for each multiply-add. Second, threads four words apart
+    share eight of the 32 banks, so that each load of the signal takes four turns.
     """
     sums = sch.get_sblock("B")
     _tile(sch, case, sums, write=sch.cache_write(sums, 0, "local"))
 
 
 def _tile(sch: Schedule, case: Case, sums: Any, write: Any) -> None:
-    """Threads with EACH neighbouring results in registers, written out by the block `write`."""
+    """Sum EACH neighbouring results per thread in registers; the block `write` stores them."""
     kernel = sch.cache_read(sums, 1, "shared")
     (i,) = sch.get_loops(write)
     block, thread, own = sch.split(i, [None, THREADS, EACH])
@@ -153,7 +154,7 @@ def _tile(sch: Schedule, case: Case, sums: Any, write: Any) -> None:
 
 
 def define_whole(case: Case) -> list[Any]:
-    """Sums for whole blocks of results, those beyond the end of zeros; B is cut from them."""
+    """Sums for whole blocks of results, those past the end from zeros; B is cut from them."""
     from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
@@ -166,16 +167,16 @@ def define_whole(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(1.1, 3), define=define_whole)
 def whole_tiles(sch: Schedule, case: Case) -> None:
-    """Sums for whole blocks, and the question which results are there asked once, at the writing.
+    """Sum whole blocks, and check which results exist only when they are written.
 
     Nothing then stands between the loads, and nvcc joins them: at N=32 the 256 scalar loads from
-    shared memory for 128 multiply-adds become 17 of 16 bytes each. That takes the bank conflict out
-    as well. The trace still reports four turns for every load of the signal, because scalar loads
-    are what TVM's loops say; a warp's 16-byte loads are served a quarter at a time, and the eight
-    threads of a quarter then read 128 bytes in a row, each bank once. (Five results for each thread
-    would be without conflict in the trace, 5 and 32 having no common factor, but 20 bytes apart
-    nothing is aligned to 16: 44 loads for 160 multiply-adds.) The stores stay four of 4 bytes, 16
-    bytes apart, since each is asked about; the second-level cache joins them.
+    shared memory for 128 multiply-adds become 17 of 16 bytes each. That removes the bank conflict
+    as well. The trace still reports four turns for every load of the signal, because TVM's loops
+    have scalar loads; a warp's 16-byte loads are served a quarter at a time, and the eight threads
+    of a quarter then read 128 bytes in a row, each bank once. (Five results per thread would be
+    without conflict in the trace, 5 and 32 having no common factor, but 20 bytes apart nothing is
+    aligned to 16: 44 loads for 160 multiply-adds.) The stores stay four of 4 bytes, 16 bytes apart,
+    since each is checked; the L2 cache joins them.
     """
     sums = sch.get_sblock("sums")
     sch.set_scope(sums, 0, "local")

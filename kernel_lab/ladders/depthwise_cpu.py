@@ -1,4 +1,4 @@
-"""Depthwise convolution on a CPU: no product of matrices to hide behind, so loads are what counts.
+"""Depthwise convolution on a CPU: there is no matmul in it, so loads are what counts.
 
 The rungs of the depthwise-separable ladder reuse the last schedule for its first half.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 ladder = Ladder(depthwise.DEPTHWISE, "cpu")
 separable = Ladder(depthwise.SEPARABLE, "cpu")
 
-ROWS = 8  # rows of results that one register tile holds, a vector each
+ROWS = 8  # rows of results in a register tile, a vector each
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Six loops and, at each tap, four comparisons whether it lies inside the image.
+    """Run six loops and, at each tap, four comparisons with the image's bounds.
 
     The sum over the taps is one dependent chain, and the comparisons keep it out of vectors.
     """
@@ -71,12 +71,12 @@ def _whole(extent: int, tile: int) -> int:
     define=define_padded,
 )
 def pad(sch: Schedule, case: Case) -> None:
-    """The image copied into a frame of zeros first: the taps are read with no question.
+    """Copy the image into a frame of zeros first: the taps are read without checks.
 
-    The questions are asked once for each pixel of the frame instead of K x K times for each result.
-    Nothing is scheduled yet, but with no question left in loops of known extents LLVM unrolls the
-    taps and makes vectors of the columns by itself, of 512 bits for Zen 4 and of 256 for Intel's
-    processors: most of what the next rungs say explicitly.
+    Bounds are checked once for each pixel of the frame instead of K x K times for each result.
+    Nothing is scheduled yet, but without checks in loops of known extents LLVM unrolls the taps and
+    vectorises the columns by itself, with 512 bits for Zen 4 and 256 for Intel's processors: most
+    of what the next rungs do explicitly.
     """
 
 
@@ -84,10 +84,10 @@ def pad(sch: Schedule, case: Case) -> None:
     expected=(0.7, 1.5),
 )
 def parallel(sch: Schedule, case: Case) -> Any:
-    """Images and channels on different threads: each has its own kernel and shares nothing.
+    """Put images and channels on different threads: each has its own kernel and shares nothing.
 
-    The work is fifteen microseconds by now, a few times what it takes to wake and join the threads,
-    and one of them still copies the frame: far from a factor of the cores.
+    The work is fifteen microseconds by now, a few times as long as waking and joining the threads
+    takes, and one of them still copies the frame: far from a factor of the cores.
     """
     loops = _planes(sch)
     sch.parallel(loops[0])
@@ -95,7 +95,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
 
 def _planes(sch: Schedule) -> Any:
-    """The loops over planes (image and channel in one), rows, columns and taps."""
+    """The loops over planes (image and channel fused), rows, columns and taps."""
     b, c, y, x, kh, kw = sch.get_loops(sch.get_sblock("tiles"))
     return sch.fuse(b, c), y, x, kh, kw
 
@@ -104,11 +104,11 @@ def _planes(sch: Schedule) -> Any:
     expected=(0.7, 2),
 )
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Sixteen neighbouring results of a row in a vector, the taps outside of them.
+    """Put sixteen neighbouring results of a row in a vector, with the taps outside of them.
 
     A tap's weight is broadcast and the row read unaligned. LLVM had made these vectors by itself in
     the rungs before, so that nothing is gained on Zen 4 (both hot loops are 98 multiply-adds of 512
-    bits), and at most 2 where LLVM's had been of 256 bits. Said in the schedule they no longer
+    bits), and at most 2 where LLVM's had been of 256 bits. Stated in the schedule, they no longer
     depend on the compiler, and the next rung can count on them.
     """
     return _vectors(sch, case, *parallel(sch, case))
@@ -123,11 +123,11 @@ def _vectors(sch: Schedule, case: Case, plane: Any, y: Any, x: Any, kh: Any, kw:
 
 @ladder.rung(expected=(1.3, 6))
 def register_tile(sch: Schedule, case: Case) -> Any:
-    """Eight rows of a vector each, summed in registers and written once, the taps unrolled.
+    """Sum eight rows of a vector each in registers and write them once, with the taps unrolled.
 
     Eight independent chains hide the latency of the multiply-add. With the taps of a column
-    written out, the compiler sees that row y at tap i and row y + 1 at tap i - 1 read the same
-    vector: 14 loads for 56 multiply-adds instead of 56, at K = 7.
+    unrolled, the compiler sees that row y at tap i and row y + 1 at tap i - 1 read the same vector:
+    14 loads for 56 multiply-adds instead of 56, at K = 7.
     """
     return _register_tile(sch, case, *vectorise(sch, case))
 
@@ -144,7 +144,7 @@ def _register_tile(
     rows: int = ROWS,
     most: int = 8,
 ) -> Any:
-    """The schedule of `register_tile`; kernels of up to `most` rows are written out."""
+    """The schedule of `register_tile`; kernels of up to `most` rows are unrolled."""
     tiles = sch.get_sblock("tiles")
     lane = sch.get_loops(tiles)[-1]
     band, row = sch.split(y, [None, rows])
@@ -164,9 +164,9 @@ def _register_tile(
 
 @ladder.rung(expected=(1.0, 2))
 def frame_at_plane(sch: Schedule, case: Case) -> None:
-    """Each thread frames the plane it is about to work on, instead of one thread framing all.
+    """Frame each plane in the thread that works on it, instead of all planes in one thread.
 
-    The frame is still in the cache when it is read, and the copy is shared out as well.
+    The frame is still in the cache when it is read, and the copy is parallel as well.
     """
     padded = sch.get_sblock("padded")
     plane = register_tile(sch, case)
@@ -175,7 +175,7 @@ def frame_at_plane(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(0.7, 2))
 def one_thread(sch: Schedule, case: Case) -> None:
-    """The same on one thread: a few microseconds of work are not worth waking another.
+    """Run the same on one thread: a few microseconds of work are not worth waking another.
 
     Larger images pay for the threads again.
     """
@@ -186,9 +186,9 @@ def one_thread(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=register_tile, expected=(0.05, 0.8))
 def fused_padding(sch: Schedule, case: Case) -> None:
-    """FAILS: the frame is not copied but computed where it is read.
+    """FAILS: compute the frame where it is read instead of copying it.
 
-    Saves 40 KiB of traffic inside the cache and asks four questions at each of the K x K taps.
+    Saves 40 KiB of traffic inside the cache and makes four checks at each of the K x K taps.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     _register_tile(sch, case, *vectorise(sch, case), most=0)
@@ -196,7 +196,7 @@ def fused_padding(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=vectorise, expected=(0.1, 0.9))
 def parallel_rows(sch: Schedule, case: Case) -> None:
-    """FAILS: threads for the rows of a plane, one plane after the other.
+    """FAILS: use threads for the rows of a plane, one plane after the other.
 
     Each plane wakes and joins the threads anew, for a microsecond's work.
     """
@@ -209,7 +209,7 @@ def parallel_rows(sch: Schedule, case: Case) -> None:
 
 
 def _searched(sch: Schedule, case: Case, knobs: Knobs) -> None:
-    """The schedule of `one_thread` and its relatives, as the knobs say."""
+    """The schedule of `one_thread` and its variants, as the knobs say."""
     padded = sch.get_sblock("padded")
     planes = parallel(sch, case) if knobs["parallel"] else _planes(sch)
     most = case["K"] if knobs["write_out"] else 0
@@ -219,7 +219,7 @@ def _searched(sch: Schedule, case: Case, knobs: Knobs) -> None:
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Rows of a register tile, the taps written out or not, where the frame is made, threads."""
+    """Rows of a register tile, the taps unrolled or not, where the frame is made, threads."""
     return [
         {"rows": rows, "write_out": out, "frame_at_plane": frame, "parallel": threads}
         for rows in (1, 2, 4, 8, 16)
@@ -237,7 +237,7 @@ ladder.tuned_from = "pad"
 
 @separable.rung(name="naive", expected=(1, 1), kind="naive")
 def separable_naive(sch: Schedule, case: Case) -> None:
-    """The naive depthwise convolution, then for each output channel a sum over the channels."""
+    """Compute the naive depthwise convolution, then sum over the channels per output channel."""
 
 
 def define_separable_padded(case: Case) -> list[Any]:
@@ -262,15 +262,15 @@ def define_separable_padded(case: Case) -> list[Any]:
     name="pad", kind="rewrite", after="naive", expected=(2, 15), define=define_separable_padded
 )
 def separable_pad(sch: Schedule, case: Case) -> None:
-    """The image in a frame of zeros, as in the depthwise ladder; the pointwise half stays as it is.
+    """Frame the image with zeros as in the depthwise ladder; the pointwise half stays as it is.
 
-    The gain of the first half, in so far as the second leaves it visible.
+    The gain of the first half, as far as the second leaves it visible.
     """
 
 
 @separable.rung(name="vectorise", expected=(1.5, 10))
 def separable_vectorise(sch: Schedule, case: Case) -> None:
-    """Both halves in vectors along the row, the first one in register tiles.
+    """Vectorise both halves along the row, the first one in register tiles.
 
     The pointwise sum over a few channels is now the larger part of the loads.
     """
@@ -305,7 +305,7 @@ def _deep_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
 
 @separable.rung(name="pointwise_tile", expected=(1.1, 3))
 def separable_pointwise_tile(sch: Schedule, case: Case) -> None:
-    """All output channels of a row's vector at once: each depthwise result is loaded once for all.
+    """Compute all output channels of a row's vector at once: each depthwise result is loaded once.
 
     With eight output channels that is one load for eight multiply-adds instead of one for one, and
     the sums go straight to the result.
@@ -336,9 +336,10 @@ def _point_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
 
 @separable.rung(name="parallel", expected=(0.6, 2))
 def separable_parallel(sch: Schedule, case: Case) -> None:
-    """Planes of the first half on the threads, then images of the second.
+    """Put planes of the first half on the threads, then images of the second.
 
-    The threads are woken twice for a few microseconds of work each: worth it for large images only.
+    The threads are woken twice for a few microseconds of work each, which pays for large images
+    only.
     """
     _deep_tiles(sch, case, parallel=True)
     _point_tiles(sch, case, parallel=True)

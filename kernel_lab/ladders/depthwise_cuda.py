@@ -1,4 +1,5 @@
-"""Depthwise convolution on a GPU in document 000's steps, then the separable one in one kernel."""
+"""Depthwise convolution on a GPU in the steps of W. Ye, "TVM_tutorial"; then the separable one,
+which ends as one kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def _channels_fit(size: Size) -> str | None:
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """A block of one thread for each plane: B x C threads in all, each computing H x W results.
+    """Give each plane a block of one thread: B x C threads in all, each computing H x W results.
 
     Twelve lanes of a GPU that has thousands.
     """
@@ -59,7 +60,8 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 16), claims=_rows_fit)
 def blocks_2d(sch: Schedule, case: Case) -> None:
-    """A block for each row of a plane (document's v1; it says 2.3 times, its times say 4.3).
+    """Give each row of a plane a block (v1 of W. Ye, "TVM_tutorial", which says 2.3 times; by its
+    own times it is 4.3. v2 to v4 below are its next steps).
 
     H times as many threads, which is 16, and still one lane of each warp.
     """
@@ -70,7 +72,7 @@ def blocks_2d(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(5, 32), claims=any_size)
 def block_fusion(sch: Schedule, case: Case) -> None:
-    """A block for each result (v2): all loops over results in one, W times as many threads.
+    """Give each result a block (v2): all loops over results are fused, W times as many threads.
 
     6144 blocks fill every multiprocessor, but a warp is as idle as before.
     """
@@ -80,12 +82,12 @@ def block_fusion(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 16), claims=_planes_fit)
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """8 x 32 threads for a piece of a plane (v3): a warp is a stretch of a row and reads a run."""
+    """Use 8 x 32 threads for a piece of a plane (v3): a warp is part of a row and reads a run."""
     _planes(sch)
 
 
 def _planes(sch: Schedule, name: str = "out") -> Any:
-    """Blocks of 8 x 32 results of a plane; returns the innermost block loop."""
+    """Tile a plane by blocks of 8 x 32 results; return the innermost block loop."""
     b, c, y, x, *_ = sch.get_loops(sch.get_sblock(name))
     y_block, y_thread = sch.split(y, [None, ROWS])
     x_block, x_thread = sch.split(x, [None, COLUMNS])
@@ -101,9 +103,9 @@ def _planes(sch: Schedule, name: str = "out") -> Any:
 
 @ladder.rung(expected=(0.9, 1.4), claims=any_size)
 def outer_fusion(sch: Schedule, case: Case) -> None:
-    """All results in one loop, shared out to blocks of 128 threads (v4, 1.26 times).
+    """Fuse all results into one loop and split it into blocks of 128 threads (v4, 1.26 times).
 
-    No lane is idle where H or W is no multiple of a block, and there are twice as many blocks.
+    No lane is idle if H or W is not a multiple of a block, and there are twice as many blocks.
     """
     b, c, y, x, *_ = sch.get_loops(sch.get_sblock("out"))
     block, thread = sch.split(sch.fuse(b, c, y, x), [None, 128])
@@ -146,11 +148,11 @@ def _framed(case: Case, image: Any, kernel: Any, name: str) -> Any:
     claims=_frame_fits,
 )
 def shared_memory(sch: Schedule, case: Case) -> None:
-    """A block's piece of the image with its frame, and its kernel, in shared memory.
+    """Keep a block's piece of the image with its frame, and its kernel, in shared memory.
 
-    Each pixel is fetched, and asked whether it lies inside, once for a block instead of up to K x K
-    times. At 7 x 7 the cache had given most of this. A warp reads a row of the frame: no two of its
-    lanes meet in a bank of shared memory.
+    Each pixel is fetched, and its bounds are checked, once per block instead of up to K x K times.
+    At 7 x 7 the cache had given most of this. A warp reads a row of the frame: no two of its lanes
+    meet in a bank of shared memory.
     """
     _shared(sch)
 
@@ -169,7 +171,7 @@ def _shared(sch: Schedule) -> None:
 
 @ladder.rung(expected=(1.1, 2))
 def unroll(sch: Schedule, case: Case) -> None:
-    """The taps written out, for kernels of up to 8 x 8: no counters, addresses known in advance."""
+    """Unroll the taps of kernels of up to 8 x 8: no counters, addresses known in advance."""
     out = sch.get_sblock("out")
     _shared(sch)
     if case["K"] <= 8:
@@ -179,7 +181,7 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 @separable.rung(name="naive", expected=(1, 1), kind="naive")
 def separable_naive(sch: Schedule, case: Case) -> None:
-    """Two kernels, each with a block of one thread for each result."""
+    """Launch two kernels, each with a block of one thread for each result."""
     for name in ("deep", "out"):
         b, c, y, x, *_ = sch.get_loops(sch.get_sblock(name))
         sch.bind(sch.fuse(b, c, y, x), "blockIdx.x")
@@ -187,19 +189,19 @@ def separable_naive(sch: Schedule, case: Case) -> None:
 
 @separable.rung(name="threads_2d", expected=(3, 16), claims=_halves_fit)
 def separable_threads_2d(sch: Schedule, case: Case) -> None:
-    """Two kernels with blocks of 8 x 32 threads: whole warps, each reading a run of a row."""
+    """Use blocks of 8 x 32 threads in both kernels: whole warps, each reading a run of a row."""
     for name in ("deep", "out"):
         _planes(sch, name)
 
 
 @separable.rung(name="fuse", expected=(1.1, 2), claims=_channels_fit)
 def separable_fuse(sch: Schedule, case: Case) -> None:
-    """One kernel: a block computes the depthwise results of all channels for its piece into shared
-    memory, then all output channels from there.
+    """Fuse both halves into one kernel: a block computes the depthwise results of all channels for
+    its piece into shared memory, then all output channels from there.
 
     One launch instead of two, and the array between the halves never reaches global memory. A warp
-    is a stretch of a row, so the trace finds no bank conflict. (The sum over channels at a pixel
-    reads what the same thread wrote; shared memory has room for more channels than registers.)
+    is part of a row, so the trace finds no bank conflict. (The sum over channels at a pixel reads
+    values that the same thread wrote; shared memory has room for more channels than registers.)
     """
     out, deep = sch.get_sblock("out"), sch.get_sblock("deep")
     b, o, y, x, _ = sch.get_loops(out)

@@ -1,4 +1,4 @@
-"""A product with bias and GELU on a CPU: what fusing the epilogue is worth at each step."""
+"""A matmul with bias and GELU on a CPU: the gain of fusing the epilogue at each step."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ladder = Ladder(gelu_matmul.GELU_MATMUL, "cpu")
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Three stages one after the other, none scheduled: a product, a sum, GELU.
+    """Run three stages one after the other, none scheduled: matmul, bias, GELU.
 
-    The product down the columns of B takes nearly all of the time.
+    The matmul down the columns of B takes nearly all of the time.
     """
 
 
 @ladder.rung(expected=(0.95, 1.1))
 def fuse(sch: Schedule, case: Case) -> None:
-    """Bias and GELU computed in one loop, without the array of sums between them.
+    """Compute bias and GELU in one loop, without the array of sums between them.
 
-    One pass over M N values fewer: a megabyte beside a product that takes a hundred times longer.
+    One pass over M N values fewer: a megabyte beside a matmul that takes a hundred times longer.
     """
     sch.compute_inline(sch.get_sblock("shifted"))
 
@@ -46,9 +46,9 @@ def define_packed(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=fuse, expected=(100, 2000), define=define_packed)
 def best_product(sch: Schedule, case: Case) -> None:
-    """The last rung of `gemm` for the product; bias and GELU each stay a loop over all of C.
+    """Use the last rung of `gemm` for the matmul; bias and GELU each stay a loop over all of C.
 
-    What is left shows: two passes over C on one thread, one of them with a rational function for
+    The rest now shows: two passes over C on one thread, one of them with a rational function for
     every value.
     """
     gemm_cpu.cache_block(sch, case)
@@ -56,9 +56,9 @@ def best_product(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.1, 3))
 def parallel_epilogue(sch: Schedule, case: Case) -> None:
-    """Bias and GELU in one loop, in vectors and on all threads, but after the whole product.
+    """Compute bias and GELU in one loop, in vectors and on all threads, but after the whole matmul.
 
-    As many times less for the epilogue as there are cores and lanes; C is still read back.
+    The epilogue's time is divided by the number of cores and lanes; C is still read back.
     """
     gemm_cpu.cache_block(sch, case)
     sch.compute_inline(sch.get_sblock("shifted"))
@@ -70,10 +70,10 @@ def parallel_epilogue(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.0, 1.5))
 def fuse_into_tile(sch: Schedule, case: Case) -> None:
-    """GELU(x + bias) is applied to a tile of C as it leaves the registers.
+    """Apply GELU(x + bias) to a tile of C as it leaves the registers.
 
-    C is written once and never read back, and the threads meet once instead of twice. This is what
-    a library's separate calls cannot do.
+    C is written once and never read back, and the threads meet once instead of twice. A library's
+    separate calls cannot do this.
     """
     for name in ("C", "shifted"):
         sch.compute_inline(sch.get_sblock(name))

@@ -1,4 +1,4 @@
-"""A product with bias and GELU on a GPU: one kernel instead of three."""
+"""A matmul with bias and GELU on a GPU: one kernel instead of three."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
 
 @ladder.rung(expected=(1, 1), kind="naive", claims=gemm_cuda.bands_fit)
 def naive(sch: Schedule, case: Case) -> None:
-    """Three kernels, 16 x 16 threads each: the product, the bias, GELU.
+    """Launch three kernels of 16 x 16 threads per block: the matmul, the bias, GELU.
 
     C goes to global memory and back twice between them.
     """
@@ -29,7 +29,8 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.02, 1.5))
 def fuse(sch: Schedule, case: Case) -> None:
-    """Bias and GELU in one kernel behind the product: two launches and one pass over C fewer."""
+    """Compute bias and GELU in one kernel after the matmul: two launches become one, and one pass
+    over C fewer."""
     sch.compute_inline(sch.get_sblock("shifted"))
     gemm_cuda.square(sch, row="threadIdx.y", column="threadIdx.x")
     i, j = sch.get_loops(sch.get_sblock("out"))
@@ -38,11 +39,11 @@ def fuse(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 12), claims=gemm_cuda.deep_tiles)
 def fuse_into_tile(sch: Schedule, case: Case) -> None:
-    """The register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
+    """Use the register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
 
-    One kernel; C itself is never written. Most of the gain is the product's tiles. The trace
-    reports bank conflicts of two turns, because TVM's loops load one element at a time; nvcc joins
-    four into a load of 16 bytes, and those have none (32 such loads in its PTX, no other).
+    One kernel; C itself is never written. Most of the gain is the matmul's tiles. The trace reports
+    bank conflicts of two turns, because TVM's loops load one element at a time; nvcc joins four
+    into a load of 16 bytes, and those have none (32 such loads in its PTX, no other).
     """
     sch.compute_inline(sch.get_sblock("shifted"))
     c, k_outer = gemm_cuda.tiled(sch, 2 * gemm_cuda.STEP, vector=4, result="out")

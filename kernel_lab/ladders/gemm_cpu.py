@@ -1,8 +1,8 @@
-"""Matrix product on a CPU: from three loops to a register tile over a packed operand.
+"""Matmul on a CPU: from three loops to a register tile over a packed operand.
 
 The last rungs follow Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
-(ACM TOMS 2008): a tile of the result stays in vector registers while the kernel walks one packed
-panel of B, and a block of A stays in the second-level cache while all panels pass by.
+(ACM TOMS 2008): a tile of the result stays in vector registers while the kernel reads one packed
+panel of B, and a block of A stays in the L2 cache while all panels pass by.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ladder = Ladder(gemm.GEMM, "cpu")
 
 BLOCK = 32  # edge of the cache block: three 32 x 32 blocks of float32 are 12 KiB
 UNROLL = 4
-PANEL_UNROLL = 8  # steps of k written out over panels, whose rows follow each other in memory
-ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the second-level cache
+PANEL_UNROLL = 8  # steps of k unrolled over panels, whose rows follow each other in memory
+ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the L2 cache
 
 
 def _tile(case: Case) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def _tile(case: Case) -> tuple[int, int]:
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """The definition as it stands: for every element of C a sum along k, on one thread.
+    """Run the definition as it stands: for every element of C a sum along k, on one thread.
 
     B is read down a column, so each load touches another cache line, and the sum is one chain of
     dependent additions that no vector unit can help with. The chain alone would allow one
@@ -47,13 +47,13 @@ def naive(sch: Schedule, case: Case) -> None:
     "down a column of B is more than twice as fast, at small ones B stays in the first-level cache",
 )
 def reorder(sch: Schedule, case: Case) -> Any:
-    """k outside j: the inner loop walks a row of B and a row of C, both contiguous.
+    """Move k outside j: the inner loop walks a row of B and a row of C, both contiguous.
 
     One loaded element of A serves a whole row, each cache line of B is used in full, and the inner
-    loop's iterations are independent, so that LLVM makes vectors of them by itself: of 512 bits for
-    Zen 4, of 256 for Intel's processors with AVX-512, where it takes them for the safer choice. So
-    the factor is made of three: no sets of the cache to fight for (2.3 at N = 512), no chain of
-    additions, and 8 or 16 lanes.
+    loop's iterations are independent, so that LLVM vectorises them by itself: with 512 bits for
+    Zen 4, with 256 for Intel's processors with AVX-512, where it takes that for the safer choice.
+    So the factor has three parts: no conflicts in the sets of the cache (2.3 at N = 512), no chain
+    of additions, and 8 or 16 lanes.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -69,11 +69,11 @@ def reorder(sch: Schedule, case: Case) -> Any:
     "column is inside keeps LLVM from making vectors, and 3 times is what is left",
 )
 def tile(sch: Schedule, case: Case) -> Any:
-    """Blocks of 32 x 32 results, k in steps of 4 outside of them.
+    """Tile the result by blocks of 32 x 32, with k in steps of 4 outside of them.
 
     The block of C and the strip of B stay in the first-level cache while k advances, so that B
-    comes from memory M / 32 times instead of M times. As in `reorder` LLVM makes vectors of the
-    columns, where 32 divides N; what reuse saves here, short inner loops cost again.
+    comes from memory M / 32 times instead of M times. As in `reorder`, LLVM vectorises the columns
+    if 32 divides N. Short inner loops cost about as much as reuse saves here.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -86,10 +86,10 @@ def tile(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.1, 3))
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """The 32 neighbouring results of a block's row in vectors: two of 16 lanes with AVX-512.
+    """Put the 32 neighbouring results of a block's row in vectors: two of 16 lanes with AVX-512.
 
-    Little where the compiler had done it: 1.4 times on Zen 4, up to 2 where LLVM's own vectors had
-    been of 256 bits (Intel). At sizes that 32 does not divide, up to a factor of the lanes.
+    Little gain where the compiler had done it: 1.4 times on Zen 4, up to 2 where LLVM's own vectors
+    had been of 256 bits (Intel). At sizes that 32 does not divide, up to a factor of the lanes.
     """
     c = tile(sch, case)
     sch.vectorize(sch.get_loops(c)[-1])
@@ -98,7 +98,7 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> Any:
-    """Rows of blocks on different threads: they share nothing that is written.
+    """Put rows of blocks on different threads: they share no memory that they write.
 
     As many times faster as there are cores, while the work outweighs the few microseconds that it
     takes to wake the threads.
@@ -110,7 +110,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.1, 3))
 def cache_write(sch: Schedule, case: Case) -> None:
-    """A block of C is summed in a small buffer of its own and written out once.
+    """Sum a block of C in a small buffer of its own and write it once.
 
     Otherwise every step of k reads and writes C itself, whose rows lie far apart in memory (at a
     power of two even in the same set of the cache).
@@ -119,7 +119,7 @@ def cache_write(sch: Schedule, case: Case) -> None:
 
 
 def _accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> None:
-    """Sums of a rows x columns block in a local buffer, or written out so that it is registers."""
+    """Sum a rows x columns block in a local buffer, or unrolled so that it stays in registers."""
     c = sch.get_sblock("C")
     write = sch.cache_write(c, 0, "local")
     i, j = sch.get_loops(write)
@@ -143,13 +143,13 @@ def _accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> N
 
 @ladder.rung(expected=(0.9, 3))
 def register_tile(sch: Schedule, case: Case) -> None:
-    """The block shrinks to 8 x 32 and its loops are unrolled, so that it lives in registers.
+    """Shrink the block to 8 x 32 and unroll its loops, so that it lives in registers.
 
     Sixteen 512-bit accumulators leave room for a row of B and a broadcast element of A; each loaded
     vector of B is used eight times, and the multiply-adds of a step are independent of each other,
-    so their latency is hidden. It pays where a core starts two 512-bit multiply-adds in a cycle
-    (Zen 5, Intel's servers) and the loads of `cache_write` cannot keep up. Zen 4 starts one, and
-    there `cache_write` is at 107 of 115 GFLOP/s of a core already: nothing is left to gain.
+    so their latency is hidden. It pays if a core starts two 512-bit multiply-adds in a cycle (Zen
+    5, Intel's servers) and the loads of `cache_write` cannot keep up. Zen 4 starts one, and there
+    `cache_write` is at 107 of 115 GFLOP/s of a core already: nothing is left to gain.
     """
     _accumulate(sch, *_tile(case), in_registers=True)
 
@@ -167,7 +167,7 @@ def too_large_tile(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=parallel, expected=(0.001, 0.5))
 def parallel_inside(sch: Schedule, case: Case) -> None:
-    """FAILS: the threads share out the rows within a block instead of rows of blocks.
+    """FAILS: parallelise the rows within a block instead of rows of blocks.
 
     The threads are woken and waited for once for each block and step of k, thousands of times, and
     each time there is less than a microsecond of work to share.
@@ -179,8 +179,8 @@ def parallel_inside(sch: Schedule, case: Case) -> None:
 def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
     """B copied into panels as wide as the register tile, C made of whole tiles and cut to size.
 
-    Inside a panel the kernel reads memory front to back. Tiles that hang over the edge of C read
-    the last row of A again and zeros of B; what they compute there is not written.
+    Inside a panel the kernel reads memory front to back. Tiles past the edge of C read the last row
+    of A again and zeros of B; their results there are not written.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -214,7 +214,7 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(1.0, 2), define=define_packed)
 def pack(sch: Schedule, case: Case) -> None:
-    """B copied into panels first, the time for that included; the schedule stays the same.
+    """Copy B into panels first, with the copy's time included; the schedule stays the same.
 
     Down an unpacked strip of B every row is on another page and, at powers of two, in the same few
     sets of the cache. A panel is read front to back, which the prefetcher can follow. The copy
@@ -227,7 +227,7 @@ def pack(sch: Schedule, case: Case) -> None:
 
 
 def _pack(sch: Schedule) -> None:
-    """Panels copied in vectors, each by one thread."""
+    """Copy panels in vectors, each in one thread."""
     panel, _, column = sch.get_loops(sch.get_sblock("packed"))
     sch.parallel(panel)
     sch.vectorize(column)
@@ -245,7 +245,7 @@ def _product(sch: Schedule, most: int = PANEL_UNROLL) -> tuple[Any, Any, Any]:
     k_outer, k_inner = sch.split(k, [None, unroll])
     sch.reorder(k_outer, k_inner, row, column)
     # Scope, vectors and threads come before the reduction is decomposed: afterwards the
-    # initialisation has loops of its own, and TVM no longer knows the sum for a reduction.
+    # initialisation has loops of its own, and TVM no longer recognises the sum as a reduction.
     sch.set_scope(tiles, 0, "local")
     sch.unroll(k_inner)
     sch.unroll(row)
@@ -254,7 +254,7 @@ def _product(sch: Schedule, most: int = PANEL_UNROLL) -> tuple[Any, Any, Any]:
 
 
 def _write(sch: Schedule, loop: Any, k_outer: Any, result: str = "C") -> None:
-    """Finished tiles written out inside `loop`, where they are still in registers."""
+    """Write finished tiles inside `loop`, where they are still in registers."""
     c = sch.get_sblock(result)
     sch.reverse_compute_at(c, loop, preserve_unit_loops=True)
     row, column = sch.get_loops(c)[-2:]
@@ -265,12 +265,12 @@ def _write(sch: Schedule, loop: Any, k_outer: Any, result: str = "C") -> None:
 
 @ladder.rung(expected=(1.0, 1.5))
 def cache_block(sch: Schedule, case: Case) -> None:
-    """Panels outside, 32 tiles one above the other inside: a block of A stays in the L2 cache.
+    """Loop over panels outside, 32 row tiles inside: a block of A stays in the L2 cache.
 
-    Without it every band of 8 rows reads all of packed B again; with it a panel, once read, serves
-    256 rows, and there are tasks enough for the threads to end at the same time. A thread on Zen 4
+    Without it every band of 8 rows reads all of packed B again. With it a panel, once read, serves
+    256 rows, and there are enough tasks for the threads to end at the same time. A thread on Zen 4
     then runs at 115 GFLOP/s at 512 and 110 at 1024, where registers alone give 115 and OpenBLAS 105
-    and 102: beyond that only what threads lose to each other is left to be won.
+    and 102: beyond that, only what threads lose to each other is left to gain.
     """
     blocked(sch, "C")
 
@@ -288,7 +288,7 @@ def blocked(
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Register tiles that fit, blocks of A, and how far k is written out."""
+    """Register tiles that fit, blocks of A, and how far k is unrolled."""
     registers, lanes = case.processor.registers, case.processor.lanes
     tiles = [
         (rows, vectors * lanes)

@@ -1,8 +1,8 @@
-"""Matrix product on a GPU: from one result per thread to register tiles.
+"""Matmul on a GPU: from one result per thread to register tiles.
 
-The steps up to shared memory are document 002's; register tiles, vector loads and double buffering
-follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008). The
-ladder goes on with tensor cores in `gemm_tensor_core`.
+The steps up to shared memory are those of W. Ye, "TVM: GEMM GPU Optimization" (2025). Register
+tiles, vector loads and double buffering follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune
+dense linear algebra" (SC 2008). The ladder goes on with tensor cores in `gemm_tensor_core`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ladder = Ladder(gemm.GEMM, "cuda")
 
 WARP = 32
 EDGE = 16  # of a square block of threads
-STEP = 8  # of k that is in shared memory at a time
+STEP = 8  # of k in shared memory at a time
 TILE = 64  # edge of a block's results once threads have several
 EACH = 4  # results of a thread along each axis
 
 
 def multiples(size: Size, **tiles: int) -> str | None:
-    """Why a size is no whole number of tiles of these extents; None where it is."""
+    """The reason that a size is not a whole number of tiles of these extents; None if it is."""
     for name, tile in tiles.items():
         if size[name] % tile:
             return f"{name}={size[name]} is not a multiple of {tile}"
@@ -46,7 +46,8 @@ def whole_tiles(size: Size) -> str | None:
 
 @ladder.rung(expected=(1, 1), kind="naive", claims=lambda size: grid_claim(y=size["M"]))
 def naive(sch: Schedule, case: Case) -> None:
-    """One block of a single thread for each result (document 002's baseline).
+    """Give each result a block of a single thread (the baseline of W. Ye, "TVM: GEMM
+    GPU Optimization").
 
     A warp has 32 lanes and executes one: 31 of 32 are idle, and no two loads are ever combined.
     """
@@ -58,7 +59,7 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.5, 8), claims=lambda size: grid_claim(y=size["N"]))
 def threads_1d(sch: Schedule, case: Case) -> None:
-    """Blocks of 32 threads down a column of C (document 002's v1).
+    """Use blocks of 32 threads down a column of C (Ye's v1).
 
     All lanes of a warp work, but neighbours read A one whole row apart: 32 cache lines for each
     load, of which one element each is used.
@@ -74,7 +75,7 @@ def threads_1d(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", claims=bands_fit, expected=(0.8, 1.4))
 def threads_2d_rows(sch: Schedule, case: Case) -> None:
-    """FAILS: 16 x 16 threads with threadIdx.x along the rows (document 002's v2, 1.04 times).
+    """FAILS: 16 x 16 threads with threadIdx.x along the rows (Ye's v2, 1.04 times).
 
     Neighbouring lanes still differ in the row, so every load of A and every store of C is spread
     over as many cache lines as there are lanes in x.
@@ -84,7 +85,7 @@ def threads_2d_rows(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(after=threads_1d, claims=bands_fit, expected=(2, 8))
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """16 x 16 threads with threadIdx.x along the columns: neighbours read neighbours.
+    """Use 16 x 16 threads with threadIdx.x along the columns: neighbours read neighbours.
 
     A load of B and a store of C are two runs of 64 bytes for a warp, a load of A is a broadcast.
     """
@@ -92,7 +93,7 @@ def threads_2d(sch: Schedule, case: Case) -> None:
 
 
 def square(sch: Schedule, row: str, column: str) -> tuple[Any, Any]:
-    """One result for each thread of a square block; returns the block of the sums and its k."""
+    """One result for each thread of a square block; return the block of the sums and its k."""
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
     bind_square(sch, i, j, row, column)
@@ -100,7 +101,7 @@ def square(sch: Schedule, row: str, column: str) -> tuple[Any, Any]:
 
 
 def bind_square(sch: Schedule, i: Any, j: Any, row: str, column: str) -> None:
-    """Rows and columns to 16 x 16 threads."""
+    """Bind rows and columns to blocks of 16 x 16 threads."""
     i_outer, i_inner = sch.split(i, [None, EDGE])
     j_outer, j_inner = sch.split(j, [None, EDGE])
     sch.reorder(i_outer, j_outer, i_inner, j_inner)
@@ -112,10 +113,10 @@ def bind_square(sch: Schedule, i: Any, j: Any, row: str, column: str) -> None:
 
 @ladder.rung(expected=(1.2, 5))
 def shared_memory(sch: Schedule, case: Case) -> None:
-    """Strips of A and B, 8 of k deep, loaded by all threads together into shared memory.
+    """Load strips of A and B, 8 of k deep, into shared memory with all threads together.
 
-    Each element comes from global memory once for a block instead of 16 times. Every thread loads
-    its share (cooperative fetching), neighbours loading neighbours.
+    Each element comes from global memory once per block instead of 16 times. Every thread loads its
+    share (cooperative fetching), neighbours loading neighbours.
     """
     c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
     k_outer, _ = sch.split(k, [None, STEP])
@@ -128,7 +129,7 @@ def shared_memory(sch: Schedule, case: Case) -> None:
 def _fetch(
     sch: Schedule, copy: Any, threads: tuple[int, int], vector: int = 1, depth: int = 2
 ) -> None:
-    """A copy shared out among a block's threads (y, x), `vector` elements at a time."""
+    """Distribute a copy over a block's threads (y, x), `vector` elements at a time."""
     loop = sch.fuse(*sch.get_loops(copy)[-depth:])
     y, x = threads
     _, ty, tx, lane = sch.split(loop, [None, y, x, vector])
@@ -141,8 +142,8 @@ def _fetch(
 def tiled(sch: Schedule, step: int, vector: int, result: str = "C") -> tuple[Any, Any]:
     """Blocks of 64 x 64 results, 4 x 4 for each thread, operands through shared memory.
 
-    `result` is the block that writes the results out, where it is not the product itself. Returns
-    the block of the sums and the loop over steps of k.
+    `result` is the block that writes the results, if it is not the matmul itself. Returns the block
+    of the sums and the loop over steps of k.
     """
     c = sch.get_sblock("C")
     if result == "C":
@@ -175,7 +176,7 @@ def tiled(sch: Schedule, step: int, vector: int, result: str = "C") -> tuple[Any
 
 @ladder.rung(expected=(2, 6), claims=whole_tiles)
 def register_tile(sch: Schedule, case: Case) -> None:
-    """Each thread sums 4 x 4 results in registers, a block 64 x 64.
+    """Sum 4 x 4 results per thread in registers, 64 x 64 per block.
 
     Eight values read from shared memory serve sixteen multiply-adds instead of two serving one, and
     each element of A and B comes from global memory a quarter as often.
@@ -186,7 +187,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.0, 1.6))
 def vector_loads(sch: Schedule, case: Case) -> None:
-    """Global memory read and written four elements, 16 bytes, at a time; k in steps of 16.
+    """Read and write global memory four elements, 16 bytes, at a time, with k in steps of 16.
 
     A quarter of the load instructions, and each thread's addresses are computed once for four.
     """
@@ -201,10 +202,10 @@ def deep_tiles(size: Size) -> str | None:
 
 @ladder.rung(expected=(0.9, 1.4), claims=deep_tiles)
 def double_buffer(sch: Schedule, case: Case) -> None:
-    """Two copies of each strip in shared memory: one is filled while the other is multiplied.
+    """Keep two copies of each strip in shared memory: one is filled while the other is multiplied.
 
-    A warp that is done may fetch before the others are. But what is fetched goes through registers
-    and is stored before the multiplying begins, so each warp still waits for its own loads, and TVM
+    A warp that is done may fetch before the others are. But fetched values go through registers and
+    are stored before the multiplication begins, so each warp still waits for its own loads, and TVM
     keeps both barriers, since it does not see that the copies differ. `async_copies` waits less.
     """
     c, k_outer = tiled(sch, 2 * STEP, vector=4)
@@ -215,10 +216,11 @@ def double_buffer(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=threads_2d, claims=bands_fit, expected=(0.3, 1.0))
 def local_copies(sch: Schedule, case: Case) -> None:
-    """FAILS: strips of A and B in each thread's own local memory (document 004's step).
+    """FAILS: strips of A and B in each thread's own local memory (as in W.
+    Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM").
 
-    Nothing is shared: every thread fetches a whole strip of its own from global memory, and what
-    does not fit into registers is spilled to global memory under another name.
+    Nothing is shared: every thread fetches a whole strip of its own from global memory, and the
+    part that does not fit into registers is spilled to global memory under another name.
     """
     c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
     k_outer, _ = sch.split(k, [None, STEP])

@@ -1,10 +1,10 @@
-"""The top of the GPU ladder of the matrix product: tensor cores.
+"""The top of the GPU ladder of the matmul: tensor cores.
 
-Added to `gemm_cuda.ladder` behind the float32 rungs. Tensor cores multiply halves, so these rungs
+Added to `gemm_cuda.ladder` after the float32 rungs. Tensor cores multiply halves, so these rungs
 round: A and B stay float32 in global memory, each block rounds its strips to float16 on their way
-into shared memory, and the sums are float32. That is another precision than the rungs below have
-(an operand keeps 11 bits instead of 24), which `precision` says, the table shows and the tolerance
-follows.
+into shared memory, and the sums are float32. That is a lower precision than that of the rungs
+before (an operand keeps 11 bits instead of 24): `precision` states it, the table shows it and the
+tolerance follows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ladder = gemm_ffma.ladder
 
-EDGE = 16  # of a fragment, and the terms one instruction sums
+EDGE = 16  # of a fragment, and the number of terms that one instruction sums
 WARPS = 2  # of a block along each axis
 
 
@@ -44,8 +44,8 @@ def define(case: Case) -> list[Any]:
 
 
 class Blocks(NamedTuple):
-    """What `blocks` leaves: the product of a tile and the block of that product for each tile, and
-    the loops over a block's warps, strips and pieces of a strip."""
+    """The result of `blocks`: the matmul of a tile, the block of that matmul for each tile, and the
+    loops over a block's warps, strips and pieces of a strip."""
 
     product: Any
     tiles: Any
@@ -58,7 +58,7 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
     """Blocks of 2 x 2 warps, `each` x `each` fragments for a warp, strips of `step` terms.
 
     The strips are rounded as they are copied into shared memory, `vector` elements at a time, with
-    rows `pad` elements longer than need be.
+    rows padded by `pad` elements.
     """
     c = sch.get_sblock("C")
     strips = [sch.get_sblock("A_half"), sch.get_sblock("B_half")]
@@ -84,7 +84,7 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
 
 
 def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
-    """`blocks` with CUDA's wmma; returns the loop over the strips."""
+    """`blocks` with CUDA's wmma; return the loop over the strips."""
     from needle_tvm.kernels.dense.gpu_wmma import Fragments
 
     kind = Fragments()
@@ -125,7 +125,7 @@ def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Non
 
 
 def fetch(sch: Schedule, copy: Any, vector: int) -> None:
-    """A copy shared out among all threads of a block, `vector` elements at a time."""
+    """Distribute a copy over all threads of a block, `vector` elements at a time."""
     loop = sch.fuse(*sch.get_loops(copy)[-2:])
     _, z, y, x, lane = sch.split(loop, [None, WARPS, WARPS, gemm_cuda.WARP, vector])
     sch.bind(z, "threadIdx.z")
@@ -136,7 +136,7 @@ def fetch(sch: Schedule, copy: Any, vector: int) -> None:
 
 
 def tile(sch: Schedule, copy: Any) -> Any:
-    """The loops of a copy in tiles of a fragment; returns the outer loop of a tile."""
+    """Tile the loops of a copy by fragments; return the outer loop within a tile."""
     row, column = sch.get_loops(copy)[-2:]
     row, row_in = sch.split(row, [None, EDGE])
     column, column_in = sch.split(column, [None, EDGE])
@@ -167,28 +167,28 @@ def whole_warp_tiles(size: Size) -> str | None:
     expected=(0.5, 3),
 )
 def tensor_cores(sch: Schedule, case: Case) -> None:
-    """Products of 16 x 16 x 16 by one instruction of a warp, operands rounded to float16.
+    """Multiply 16 x 16 x 16 by one instruction of a warp, with operands rounded to float16.
 
-    A tensor core does in a cycle what a warp's multiply-adds do in many. One fragment of results a
-    warp reads two fragments from shared memory for each product, and 16 terms at a time means two
-    barriers for each: it is the memory that is waited for, so the gain may be none.
+    A tensor core does in a cycle what a warp's multiply-adds do in many. With one fragment of
+    results, a warp reads two fragments from shared memory for each multiplication, and 16 terms at
+    a time means two barriers for each: the kernel waits for memory, so there may be no gain.
     """
     fragments(sch, each=1, step=EDGE, vector=1)
 
 
 @ladder.rung(expected=(1.5, 4), claims=whole_warp_tiles)
 def tensor_core_tiles(sch: Schedule, case: Case) -> None:
-    """2 x 2 fragments of results for each warp, strips of 32 terms, loads of 16 bytes.
+    """Compute 2 x 2 fragments of results per warp, with strips of 32 terms and loads of 16 bytes.
 
-    Four fragments that were loaded serve four products instead of two serving one, and an element
-    of A or B comes from global memory half as often.
+    Four loaded fragments serve four multiplications instead of two serving one, and an element of A
+    or B comes from global memory half as often.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4)
 
 
 @ladder.rung(expected=(1.0, 2))
 def tensor_core_padded(sch: Schedule, case: Case) -> None:
-    """Rows of the strips 16 bytes longer, so that the rows of a fragment lie in different banks.
+    """Pad the rows of the strips by 16 bytes, so that a fragment's rows lie in different banks.
 
     A warp loads a fragment in rows of 16 bytes, eight at a time: 64 or 128 bytes apart they meet in
     two banks or one group of banks and take four or eight turns; padded they take one. The price is
@@ -199,7 +199,7 @@ def tensor_core_padded(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.0, 1.6))
 def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
-    """While one strip is multiplied the next one is fetched, as in `double_buffer`.
+    """Fetch the next strip while one is multiplied, as in `double_buffer`.
 
     The multiplication is now so short that the latency of global memory is most of a step.
     """
@@ -210,9 +210,9 @@ def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(after="tensor_core_padded", expected=(0.9, 1.5), needs="sm_80")
 def tensor_core_mma(sch: Schedule, case: Case) -> None:
-    """PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
+    """Use PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
 
-    wmma is a few of these underneath, so on its own this step need not gain. What it opens is the
-    control over registers and shared memory that the fastest kernels start from.
+    wmma compiles to a few of these, so on its own this step need not gain. It opens up the control
+    over registers and shared memory that the fastest kernels start from.
     """
     registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

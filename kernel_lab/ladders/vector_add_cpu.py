@@ -20,14 +20,14 @@ UNROLL = 4
 def naive(sch: Schedule, case: Case) -> None:
     """One loop on one thread: two loads, an addition, a store.
 
-    Twelve bytes for one operation: memory decides, whatever the schedule. LLVM makes vectors of so
-    plain a loop by itself.
+    Twelve bytes for one operation: memory decides, whatever the schedule. LLVM vectorises so plain
+    a loop by itself.
     """
 
 
 @ladder.rung(expected=(0.9, 1.3))
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Sixteen elements at a time, said in the schedule.
+    """Vectorise sixteen elements at a time in the schedule.
 
     Hardly faster: the compiler had done it, and the vectors would wait for memory anyway.
     """
@@ -39,9 +39,9 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.2, 2))
 def parallel(sch: Schedule, case: Case) -> Any:
-    """One stretch of the vectors for each thread.
+    """Give each thread one stretch of the vectors.
 
-    One core alone cannot ask for as many cache lines at a time as memory can deliver.
+    One core alone cannot request as many cache lines at a time as memory can deliver.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     task, rest, lane = sch.split(i, [case.processor.cores, None, case.processor.lanes])
@@ -52,7 +52,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(kind="failed", expected=(0.8, 1.1))
 def unroll(sch: Schedule, case: Case) -> None:
-    """FAILS: four vectors for each step of the loop.
+    """FAILS: four vectors for each iteration of the loop.
 
     A loop counter costs nothing beside a load that waits for memory.
     """
@@ -65,7 +65,7 @@ def unroll(sch: Schedule, case: Case) -> None:
 def small_tasks(sch: Schedule, case: Case) -> None:
     """FAILS: a vector of sixteen is a task of its own.
 
-    TVM hands each thread one stretch of tasks, so this is no queue of 65,536 entries, but the loop
-    over a thread's tasks is one the compiler cannot see into as well.
+    TVM hands each thread one stretch of tasks, so this is not a queue of 65,536 entries, but the
+    compiler cannot optimise across the loop over a thread's tasks.
     """
     sch.parallel(vectorise(sch, case))

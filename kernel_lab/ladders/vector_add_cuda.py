@@ -1,4 +1,4 @@
-"""Sum of two vectors on a GPU: what coalescing is, on the smallest kernel there is."""
+"""Sum of two vectors on a GPU: coalescing, shown on the smallest kernel there is."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EACH = 4
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Blocks of one thread: every warp has 31 idle lanes, every access is a transaction of its own.
+    """Use blocks of one thread: every warp has 31 idle lanes, every access is its own transaction.
 
-    A multiprocessor holds a few dozen blocks at a time, so only as many loads are ever on the way.
+    A multiprocessor holds a few dozen blocks at a time, so only as many loads are ever in flight.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     sch.bind(i, "blockIdx.x")
@@ -29,7 +29,7 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(10, 64))
 def threads(sch: Schedule, case: Case) -> None:
-    """Blocks of 256 threads, neighbours on neighbours: a warp's load is one run of 128 bytes."""
+    """Use blocks of 256 threads, neighbours on neighbours: a warp's load is a run of 128 bytes."""
     (i,) = sch.get_loops(sch.get_sblock("c"))
     block, thread = sch.split(i, [None, THREADS])
     sch.bind(block, "blockIdx.x")
@@ -38,7 +38,7 @@ def threads(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.0, 1.3))
 def vector_loads(sch: Schedule, case: Case) -> None:
-    """Four elements, 16 bytes, for each access of a thread: a quarter of the instructions.
+    """Access four elements, 16 bytes, at a time in each thread: a quarter of the instructions.
 
     Memory was the limit before, so little is left to gain.
     """

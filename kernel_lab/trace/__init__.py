@@ -1,4 +1,4 @@
-"""Memory accesses of a scheduled kernel, in execution order, and what can be read off them."""
+"""Memory accesses of a scheduled kernel, in execution order, and statistics of them."""
 
 from kernel_lab.trace.errors import NotInterpreted, NotLowered, TraceError, TraceTooLarge
 from kernel_lab.trace.events import BufferInfo, Region, Site, Trace

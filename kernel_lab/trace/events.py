@@ -11,12 +11,12 @@ WARP = 32  # threads of a warp, on every CUDA device so far
 
 @dataclass(frozen=True)
 class BufferInfo:
-    """A buffer of the kernel. `base` is the byte address the trace gives its first element.
+    """A buffer of the kernel. `base` is the byte address that the trace gives its first element.
 
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
-    each aligned to 256 bytes. A buffer of another scope lives in its owner's (a block's, a
-    thread's, a CPU worker's) own memory, and addresses start anew in each of these. `shape` is the
-    one it is declared with: of an argument its own, of other buffers the flat one.
+    each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
+    a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
+    shape: an argument's own, and the flat one for other buffers.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Site:
 
 @dataclass(frozen=True)
 class Region:
-    """A stretch of the run: `kind` is "kernel" (a GPU launch) or "parallel" (a parallel CPU loop).
+    """A part of the run: `kind` is "kernel" (a GPU launch) or "parallel" (a parallel CPU loop).
 
-    `start` and `stop` are times. A kernel has `blocks` blocks of `threads` threads; a parallel loop
-    has `blocks` iterations of one thread each, dealt to the workers in contiguous chunks, as TVM's
-    runtime deals them.
+    `start` and `stop` are times. A kernel has `blocks` blocks of `threads` threads. A parallel loop
+    has `blocks` iterations of one thread each, assigned to the workers in contiguous chunks, as
+    TVM's runtime assigns them.
     """
 
     kind: str
@@ -63,13 +63,13 @@ class Trace:
 
     `site` indexes `sites`, `index` is the element in the flat buffer. `time` counts steps: one step
     is one load or store instruction. The threads of a block, and all blocks, take their steps
-    together; a CPU worker takes the iterations it was dealt one after another. `worker` is the
-    CPU worker, or the block of a GPU kernel; `thread` is the iteration of a parallel CPU loop, or
-    the thread within its block (x fastest); `lane` is the vector lane. Entries are in order of
-    time, and of worker, thread and lane within a step.
+    together; a CPU worker takes its iterations one after another. `worker` is the CPU worker, or
+    the block of a GPU kernel; `thread` is the iteration of a parallel CPU loop, or the thread
+    within its block (x fastest); `lane` is the vector lane. Entries are in order of time, and of
+    worker, thread and lane within a step.
 
-    The accesses are the ones the scheduled loops ask for. A compiler may keep in a register what
-    the loops load or store again and again.
+    The accesses are those that the scheduled loops make. A compiler may keep in a register what the
+    loops load or store repeatedly.
 
     `arrays` holds the kernel's arguments after the run, by name.
     """
@@ -94,7 +94,7 @@ class Trace:
 
     @property
     def buffer(self) -> np.ndarray:
-        """Buffer of each access, as an index into `buffers`."""
+        """The buffer of each access, as an index into `buffers`."""
         return np.array([site.buffer for site in self.sites], np.int16)[self.site]
 
     @property
@@ -110,13 +110,13 @@ class Trace:
 
     @property
     def address(self) -> np.ndarray:
-        """Byte address of each access; see `BufferInfo` for the address spaces."""
+        """The byte address of each access; see `BufferInfo` for the address spaces."""
         bases = [self.buffers[site.buffer].base for site in self.sites]
         return np.array(bases, np.int64)[self.site] + self.index * self.itemsize
 
     @property
     def warp(self) -> np.ndarray:
-        """Warp of each access within its block; 0 on a CPU."""
+        """The warp of each access within its block; 0 on a CPU."""
         return self.thread // WARP if self.device == "gpu" else np.zeros_like(self.thread)
 
     def select(self, keep: np.ndarray) -> Trace:
@@ -135,14 +135,14 @@ class Trace:
         )
 
     def of_buffer(self, name: str) -> Trace:
-        """Accesses of the buffers of that name; KeyError where there is none."""
+        """The accesses of the buffers of that name. Raises KeyError if there are none."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
         if not wanted:
             raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
         return self.select(np.isin(self.buffer, wanted))
 
     def of_scope(self, scope: str) -> Trace:
-        """Accesses of the buffers of that scope ("global", "shared", "local")."""
+        """The accesses of the buffers of that scope ("global", "shared", "local")."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
         return self.select(np.isin(self.buffer, wanted))
 

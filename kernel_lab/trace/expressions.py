@@ -1,9 +1,9 @@
 """TIR expressions as Python text.
 
 Expressions become code that runs either on Python numbers (serial code) or on NumPy arrays of shape
-(threads, lanes). What does not differ between threads and lanes stays a number in both. Each load
-becomes a line of its own, so that it is noted in the order of execution; a branch that contains
-loads is only run for the threads that take it.
+(threads, lanes). Values that do not differ between threads and lanes stay numbers in both. Each
+load becomes a line of its own, so that it is recorded in the order of execution. A branch that
+contains loads runs only for the threads that take it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a buffer variable's elements are: the storage's name in the program, and its number."""
+    """The elements of a buffer variable: their storage's name in the program, and its number."""
 
     storage: str
     buffer: int
@@ -66,7 +66,7 @@ INFIX_CALLS = {
     "shift_left": "<<",
     "shift_right": ">>",
 }
-# Intrinsics as functions of NumPy arrays or scalars; the dtype of the result is the arguments'.
+# Intrinsics as functions of NumPy arrays or scalars; the result's dtype is that of the arguments.
 INTRINSICS: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(np, name)
@@ -118,18 +118,18 @@ class Expressions:
         self.lines.append((self.depth, text))
 
     def fresh(self, stem: str) -> str:
-        """A name no other line uses."""
+        """A name that no other line uses."""
         self._names += 1
         return "".join(c if c.isalnum() else "_" for c in stem) + f"_{self._names}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """A name under which the program finds a Python object."""
+        """The name under which the program finds a Python object."""
         name = self.fresh(stem)
         self.constants[name] = value
         return name
 
     def named(self, value: Value, stem: str = "v") -> Value:
-        """The value under a name of its own, so that its text is run once."""
+        """The value under a name of its own, so that its text runs once."""
         if value.code.isidentifier() or value.code.lstrip("-").isdigit():
             return value
         name = self.fresh(stem)
@@ -137,7 +137,7 @@ class Expressions:
         return Value(name, value.varying)
 
     def expr(self, node: Any) -> Value:
-        """Emit what the expression needs; returns its value."""
+        """Emit the lines that the expression needs; return its value."""
         kind = type(node).__name__
         if kind in INFIX:
             left, right = self.expr(node.a), self.expr(node.b)
@@ -178,7 +178,7 @@ class Expressions:
         return self._choice(node, "<")
 
     def _choice(self, node: Any, operator: str) -> Value:
-        # As the compiled code does it: a comparison, which is false for NaN, and a selection.
+        # Like compiled code: a comparison, which is false for NaN, and a selection.
         left, right = self.named(self.expr(node.a)), self.named(self.expr(node.b))
         return self._where(
             Value(f"({left.code} {operator} {right.code})", left.varying or right.varying),
@@ -202,7 +202,7 @@ class Expressions:
         return self._both(node, "|", "or")
 
     def _both(self, node: Any, array_operator: str, operator: str) -> Value:
-        # What the right side loads, it loads only where the left side does not decide.
+        # The right side loads only where the left side does not decide.
         left = self.named(self.expr(node.a))
         undecided = inverse(left) if operator == "or" else left
         right = self._guarded(undecided, node.b, "False")
@@ -257,7 +257,7 @@ class Expressions:
         return Value(name)
 
     def _checked(self, slot: Slot, site: int, index: Value) -> Value:
-        """Emit the bounds check and the note of a single access."""
+        """Emit the bounds check and the record of a single access."""
         index = self.named(index, "i")
         self.emit(
             f"if not 0 <= {index.code} < {slot.size}: "
@@ -279,13 +279,13 @@ class Expressions:
         return self.slots[buffer]
 
     def site(self, slot: Slot, is_store: bool, indices: Any) -> int:
-        """Number of a new load or store in the program; -1 where its scope is not recorded."""
+        """The number of a new load or store in the program; -1 if its scope is not recorded."""
         scope = self.scopes[slot.buffer]
         if scope.startswith("wmma."):
             raise NotInterpreted(
                 f"trace: {slot.name} has scope {scope!r}; only tensor-core instructions access it"
             )
-        if scope in self.ignore or scope == "warp":  # which is registers of a warp's threads
+        if scope in self.ignore or scope == "warp":  # "warp": registers of a warp's threads
             return -1
         self.estimate += self.times
         text = f"{slot.name}[{', '.join(str(index) for index in indices)}]"
@@ -330,7 +330,7 @@ class Expressions:
         return self._where(condition, then, other)
 
     def _guarded(self, condition: Value, node: Any, otherwise: str) -> Value:
-        """The node's value; what it loads, it loads only where the condition holds."""
+        """The node's value; its loads run only where the condition holds."""
         lines, before = self.lines, self.mask
         self.lines = []
         self.begin_where(condition)
@@ -361,17 +361,17 @@ class Expressions:
 
 
 def inverse(condition: Value) -> Value:
-    """The condition's opposite."""
+    """The condition's negation."""
     operator = "~" if condition.varying else "not "
     return Value(f"({operator}{condition.code})", condition.varying)
 
 
 def call_name(node: Any) -> str:
-    """Name of what is called, without the namespace TVM registers it in."""
+    """The name of a called operator, without the namespace that TVM registers it in."""
     name = str(getattr(node.op, "name", node.op))
     return name.partition(".")[2] or name
 
 
 def dtype_of(node: Any) -> str:
-    """Element type of an expression, such as "float32"."""
+    """The element type of an expression, such as "float32"."""
     return str(node.ty.dtype).partition("x")[0]

@@ -1,20 +1,20 @@
-"""Tensor-core instructions in a trace: fragments of 16 x 16 that a warp holds together.
+"""Tensor-core instructions of CUDA's wmma in a trace: fragments of 16 x 16 that a warp holds.
 
-CUDA's warp matrix functions (wmma) are collective: all 32 threads of a warp carry one out, and it
-is not specified which of them holds, loads or stores which element. A fragment is kept here as one
-matrix for the warp, and an access of memory is recorded on a mapping that the PTX ISA does specify
-for the instructions these compile to since sm_75:
+CUDA's warp matrix functions (wmma) are collective: all 32 threads of a warp execute one together,
+and it is not specified which of them holds, loads or stores which element. Here a fragment is one
+matrix per warp, and a memory access is recorded with the mapping that the PTX ISA does specify for
+the instructions that these functions compile to since sm_75:
 
-- a load of an operand as `ldmatrix.x4` reads it: thread t reads the 8 adjacent elements of row
+- a load of an operand, as `ldmatrix.x4` reads it: thread t reads the 8 adjacent elements of row
   t % 16 from column 8 (t // 16) on, 16 bytes in one instruction;
-- a load or store of sums on the layout of `mma.m16n8`'s accumulators: thread t has columns
+- a load or store of sums, in the layout of `mma.m16n8`'s accumulators: thread t has columns
   2 (t % 4) and 2 (t % 4) + 1 of row t // 4, and the same 8 rows and 8 columns further on: four
   instructions of two adjacent elements.
 
-"Row" is a run of adjacent elements in memory, which is a column of the matrix where the layout is
+A "row" is a run of adjacent elements in memory, which is a column of the matrix if the layout is
 "col_major". Fragments are registers: their own accesses are not recorded.
 
-Products of halves are exact in float32 and are summed there, in NumPy's order.
+Products of halves are exact in float32, and are summed in float32, in NumPy's order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCOPES = ("wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator")
 OPERANDS = SCOPES[:2]
 
 _THREAD = np.arange(WARP)[:, None]
-# (rows, columns) of what a warp's threads access, of shape (32, elements of a thread).
+# (rows, columns) that a warp's threads access, of shape (32, elements of a thread).
 _OPERAND = [(_THREAD % EDGE + 0 * np.arange(8), _THREAD // EDGE * 8 + np.arange(8))]
 _SUMS = [
     (row + _THREAD // 4 + 0 * np.arange(2), column + _THREAD % 4 * 2 + np.arange(2))
@@ -93,7 +93,7 @@ def multiply(
     addend: tuple[Storage, Any],
     mask: Any,
 ) -> None:
-    """result = left right + addend, of fragments (storage, number)."""
+    """result = left right + addend, for fragments (storage, number)."""
     warps = np.arange(m.width // WARP)
     active = np.broadcast_to(True if mask is None else uniform(m, mask, "predicate"), (m.width, 1))
     active = active[::WARP, 0]
@@ -115,7 +115,7 @@ def multiply(
 
 
 def uniform(m: Machine, value: Any, what: str) -> Any:
-    """The value, which all threads of a warp must have alike."""
+    """Return the value; raise TraceError unless all threads of a warp agree on it."""
     values = np.asarray(value)
     if values.ndim == 0:
         return value
@@ -131,7 +131,7 @@ def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
 
 
 def _inside(m: Machine, number: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """Places in the fragment of that number of what the threads access."""
+    """The indices in the fragment of that number of the elements that the threads access."""
     return uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
 
 
@@ -160,7 +160,7 @@ def _emit_move(program: Expressions, name: str, arguments: Any) -> None:
     operation = load if name == "tvm_load_matrix_sync" else store
     site = program.site(memory, operation is store, [place])
     if site >= 0:
-        program.estimate += program.times * (EDGE**2 // WARP - 1)  # of a thread; one is counted
+        program.estimate += program.times * (EDGE**2 // WARP - 1)  # per thread; one is counted
     program.emit(
         f"{_callee(program, operation)}(m, {program.constant('steps', steps)},"
         f" {layout == 'col_major'}, ({fragment}), ({memory.storage}, {site}, {first.code},"
@@ -176,7 +176,7 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
     program.emit(f"{_callee(program, multiply)}(m, {joined}, {program.mask})")
 
 
-# What a statement is emitted by; NotInterpreted, naming it, for forms that are not known.
+# The emitters of calls; they raise NotInterpreted, naming the call, for unsupported forms.
 CALLS = {
     "tvm_fill_fragment": _emit_fill,
     "tvm_load_matrix_sync": _emit_move,

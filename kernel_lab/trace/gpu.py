@@ -1,10 +1,10 @@
-"""How a GPU would carry out a trace: sectors per warp instruction, and shared-memory banks.
+"""A model of how a GPU executes a trace: sectors per warp instruction, and shared-memory banks.
 
-Rules of the CUDA C++ Programming Guide and Best Practices Guide, for compute capability 5.0 and
-later: a warp's access of global memory moves the 32-byte sectors its threads touch; shared memory
-has 32 banks of 4-byte words, and threads that need different words of one bank take turns, while
-those that need the same word are served together. A warp whose threads access 8 or 16 bytes each is
-served in two or four parts.
+The rules are from the CUDA C++ Programming Guide and Best Practices Guide, for compute capability
+5.0 and later. A warp's access of global memory moves the 32-byte sectors that its threads touch.
+Shared memory has 32 banks of 4-byte words; threads that need different words of one bank take
+turns, and those that need the same word are served together. A warp whose threads access 8 or 16
+bytes each is served in two or four parts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kernel_lab.trace.events import WARP, Trace
 
 SECTOR = 32  # bytes
 BANKS = 32
-WORD = 4  # bytes a bank delivers at a time
-WIDEST = 16  # bytes a thread can access with one instruction
+WORD = 4  # bytes that a bank delivers at a time
+WIDEST = 16  # bytes that a thread can access with one instruction
 
 
 @dataclass(frozen=True)
 class SiteReport:
-    """A load or store of the kernel, over all warps that carried it out.
+    """A load or store of the kernel, over all warps that executed it.
 
-    `requests` counts warp instructions. In global memory `used` is the distinct bytes they asked
-    for and `moved` the bytes of the sectors they touched. In shared memory `turns` counts passes
-    through the banks, `fewest` how many there would be without conflicts, and `degree` is the most
-    turns any part of a warp had to take.
+    `requests` counts warp instructions. In global memory `used` is the number of distinct bytes
+    that they requested and `moved` the bytes of the sectors they touched. In shared memory `turns`
+    counts passes through the banks, `fewest` is their number without conflicts, and `degree` is the
+    most turns that any part of a warp took.
     """
 
     site: int
@@ -47,12 +47,12 @@ class SiteReport:
 
     @property
     def efficiency(self) -> float:
-        """Bytes used of bytes moved, 1 where nothing moves."""
+        """Bytes used as a fraction of bytes moved; 1 if nothing moves."""
         return self.used / self.moved if self.moved else 1.0
 
     @property
     def finding(self) -> str | None:
-        """What is wrong with the access, in words; None where nothing is."""
+        """A description of the access's fault; None if it has none."""
         verb = "store to" if self.is_store else "load of"
         if self.scope == "shared" and self.degree > 1:
             return f"bank conflict: the {verb} {self.text} takes up to {self.degree} turns a warp"
@@ -66,10 +66,10 @@ class SiteReport:
 
 
 def instructions(trace: Trace) -> np.ndarray:
-    """Number of the warp instruction each access belongs to, counting in the trace's order.
+    """The number of the warp instruction that each access belongs to, in the trace's order.
 
-    The lanes of a vectorised loop are one instruction where each thread's elements lie side by
-    side and it is not wider than 16 bytes; otherwise each lane is one by itself.
+    The lanes of a vectorised loop are one instruction if each thread's elements are contiguous and
+    span at most 16 bytes; otherwise each lane is an instruction of its own.
     """
     if trace.device != "gpu":
         raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, it has no warps")
@@ -85,7 +85,7 @@ def instructions(trace: Trace) -> np.ndarray:
 
 
 def _side_by_side(trace: Trace) -> np.ndarray:
-    """Whether an access is of a step whose lanes form vectors that one instruction can access."""
+    """Whether an access is in a step whose lanes form vectors that one instruction can access."""
     if not len(trace) or not trace.lane.any():
         return np.ones(len(trace), bool)
     # The trace is in order of time, worker, thread and lane.
@@ -156,14 +156,14 @@ def _banks(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct pairs of two arrays of numbers that are not negative, in order."""
+    """The distinct pairs of two arrays of non-negative numbers, in order."""
     width = int(second.max()) + 1 if len(second) else 1
     return np.divmod(np.unique(first * width + second), width)
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """Which part of its warp an access is served with: halves at 8 bytes a
-    thread, quarters at 16."""
+    """The part of its warp that an access is served with: halves at 8 bytes per thread, quarters at
+    16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
     bytes_each = (members * size / np.maximum(threads, 1))[group]

@@ -1,8 +1,8 @@
 """`trace`: run a scheduled kernel in Python and record every load and store.
 
 The kernel is lowered by TVM's own passes to loops over flat buffers, turned into a Python program
-(statements.py, expressions.py) and run on NumPy memory (machine.py), so what it computes can be
-compared with NumPy as what the compiled kernel computes is.
+(statements.py, expressions.py) and run on NumPy memory (machine.py). So its results can be compared
+with NumPy's, like those of the compiled kernel.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernel_lab.trace.machine import Machine, Storage, filled
 from kernel_lab.trace.statements import Program
 
 LIMIT = 1_000_000
-ROOM = 4  # a run is given up at so many times the limit
-ALIGNMENT = 256  # of buffers in the trace's address space
+ROOM = 4  # a run is given up at this multiple of the limit
+ALIGNMENT = 256  # of buffers in the trace's address space, in bytes
 
 
 def trace(
@@ -37,13 +37,13 @@ def trace(
 
     `func_or_module` is a PrimFunc, or a module holding one; it may have blocks (as a schedule
     leaves it) or be lowered already. `inputs` are arrays for its first arguments, or for those it
-    names; the others start as NaN (integers as 0). `cores` is the number of workers parallel CPU
-    loops are dealt to. Accesses of the scopes in `ignore` ("local") are carried out and not
+    names; the others start as NaN (integers as 0). `cores` is the number of workers that parallel
+    CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are executed but not
     recorded.
 
-    Raises TraceTooLarge where the kernel could make more than `limit` accesses, NotInterpreted for
-    what is not known (tensor-core instructions beside those of fragments.py, calls of other
-    functions), NotLowered where TVM itself refuses the schedule, TraceError where the kernel reads
+    Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
+    unsupported code (tensor-core instructions other than those of fragments.py and mma.py, calls of
+    other functions), NotLowered if TVM itself rejects the schedule, TraceError if the kernel reads
     or writes outside a buffer, LabUsageError for inputs that do not fit.
     """
     if cores < 1:
@@ -51,13 +51,13 @@ def trace(
     name, function = lowered(func_or_module)
     program = Program(tuple(ignore))
     run = program.build(function)
-    # The estimate counts what predicates may leave out, so it only decides where it is far off.
+    # The estimate counts accesses that predicates may skip, so it decides only if it is far off.
     if program.estimate > ROOM * limit:
         raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
     arguments = _arguments(program, inputs)
     machine = Machine(ROOM * limit)
     machine.site_names = [site.text for site in program.sites]
-    with np.errstate(all="ignore"):  # as the compiled kernel: infinities and NaN, no warnings
+    with np.errstate(all="ignore"):  # like the compiled kernel: infinities and NaN, no warnings
         run(machine, arguments)
     arrays = {storage.name: storage.data for storage in arguments}
     result = _assemble(name, program, machine, cores, arrays, tuple(ignore))
@@ -74,7 +74,7 @@ def _too_many(name: str, count: str, limit: int) -> str:
 
 
 def lowered(func_or_module: Any) -> tuple[str, Any]:
-    """Name and lowered form of the one PrimFunc; LabUsageError where there is not exactly one."""
+    """Name and lowered form of the one PrimFunc. Raises LabUsageError unless there is just one."""
     from needle_tvm._tvm import names as tvm_names
     from needle_tvm.tir import functions as tir_functions
 
@@ -125,7 +125,7 @@ def _assemble(
     arrays: dict[str, np.ndarray],
     ignore: tuple[str, ...],
 ) -> Trace:
-    """The columns of the trace from the machine's log."""
+    """Assemble the columns of the trace from the machine's log."""
     log = machine.log
     single = [(step, entry) for step, entry in enumerate(log) if type(entry) is int]
     packed = np.array([entry for _, entry in single], np.int64)

@@ -1,4 +1,4 @@
-"""What the interpreter asks of TIR loops and thread axes."""
+"""The interpreter's queries about TIR loops and thread axes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_plain(node: Any) -> bool:
 
 
 def constant_extent(node: Any) -> int:
-    """A loop's extent; raises NotInterpreted where it is not a constant."""
+    """A loop's extent. Raises NotInterpreted if it is not a constant."""
     if not hasattr(node.extent, "value"):
         raise NotInterpreted(
             f"trace: loop {node.loop_var.name} is parallel or vectorised over {node.extent}, which"
@@ -30,7 +30,7 @@ def constant_extent(node: Any) -> int:
 
 
 def thread_extents(node: Any) -> dict[str, int]:
-    """Extent of each thread axis that a kernel binds, anywhere in it, by tag."""
+    """The extent, by tag, of each thread axis that a kernel binds anywhere."""
     found: dict[str, int] = {}
     pending = [node]
     while pending:

@@ -1,4 +1,4 @@
-"""What a traced kernel runs on: its buffers, its lockstep threads and the log of its accesses.
+"""The machine that runs a traced kernel: buffers, lockstep threads and the log of accesses.
 
 All threads of a kernel, or all iterations of a parallel loop, run together: a value that differs
 between them is an array of shape (threads, lanes), either of which may be 1. For a kernel without
@@ -19,7 +19,7 @@ from kernel_lab.trace.events import WARP
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of that name; raises NotInterpreted where NumPy has none."""
+    """NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -38,7 +38,7 @@ class Storage:
 
 
 def filled(size: int, dtype: np.dtype) -> np.ndarray:
-    """Memory nothing has been written to: NaN where the dtype has it, so that reading it shows."""
+    """Unwritten memory: NaN if the dtype has it, so that reading it shows."""
     return np.full(size, np.nan if dtype.kind in "fc" else 0, dtype)
 
 
@@ -68,13 +68,13 @@ class Machine:
         threads = np.arange(self.width)[:, None]
         if self.width == 1 or share == "all":
             return Storage(name, size, share, filled(size, dtype))
-        # Where warps matter blocks are whole warps, so counting on over the blocks numbers them.
+        # If warps matter, blocks are whole warps, so counting across blocks numbers the warps.
         owner = threads // {"block": self.block_size, "warp": WARP}.get(share, 1)
         copies = int(owner[-1, 0]) + 1
         return Storage(name, size, share, filled(size * copies, dtype), owner * size)
 
     def enter(self, kind: str, blocks: int, threads: int) -> np.ndarray:
-        """Start a kernel or a parallel loop; returns the threads' numbers, (threads, 1)."""
+        """Start a kernel or a parallel loop; return the threads' numbers, (threads, 1)."""
         if self.width != 1:
             raise NotInterpreted("trace: a parallel loop inside another is not supported by TVM")
         self.width, self.block_size, self._start = blocks * threads, threads, len(self.log)
@@ -88,18 +88,18 @@ class Machine:
         self.width = self.block_size = 1
 
     def barrier(self) -> None:
-        """All threads of a block wait for each other. They run in step anyway: only noted."""
+        """Record a barrier. The threads of a block run in step anyway."""
         self.barriers.append(len(self.log))
 
     def guard(self) -> None:
-        """Stop a run whose length nobody could foresee."""
+        """Stop a run whose length could not be foreseen."""
         if len(self.log) + self.count > self.limit:
             raise TraceTooLarge(
                 f"trace: given up at {self.limit:,} accesses; trace the kernel at a smaller size"
             )
 
     def load(self, buffer: Storage, site: int, index: Any, mask: Any) -> np.ndarray:
-        """The elements all active threads and lanes read; 0-th elements where inactive."""
+        """The elements that all active threads and lanes read; 0-th elements where inactive."""
         index = np.asarray(index)
         lanes = index.shape[1] if index.ndim == 2 else 1
         index = np.broadcast_to(index, (self.width, lanes))
@@ -140,10 +140,11 @@ class Machine:
         extents: list[int],
         combine: Callable[[Any, Any], Any],
     ) -> np.ndarray:
-        """Combine the values of the threads that differ along some axes only; each gets the result.
+        """Combine the values of threads that differ along some axes only; each gets the result.
 
-        `strides` are the axes' in the threads' numbers. The order is that of the numbers; the
-        compiled kernel's is its own, so results may differ in the last bits.
+        `strides` are the axes' strides in the threads' numbers. Values are combined in the order of
+        the numbers; the compiled kernel has an order of its own, so results may differ in the last
+        bits.
         """
         values = np.broadcast_to(value, (self.width, 1))[:, 0].copy()
         for stride, extent in zip(strides, extents, strict=True):
@@ -157,7 +158,7 @@ class Machine:
         return values[:, None]
 
     def outside(self, site: int, index: int, buffer: Storage) -> None:
-        """Raise for an access outside its buffer."""
+        """Raise TraceError for an access outside its buffer."""
         where = self.site_names[site] if site >= 0 else f"{buffer.name}[...]"
         raise TraceError(
             f"trace: {where} is element {index} of {buffer.name}, which has {buffer.size} elements"
@@ -193,7 +194,7 @@ def trunc_div(a: Any, b: Any) -> Any:
 
 
 def trunc_mod(a: Any, b: Any) -> Any:
-    """Remainder with the sign of the dividend."""
+    """The remainder with the sign of the dividend."""
     return a - b * trunc_div(a, b)
 
 

@@ -1,10 +1,10 @@
-"""PTX's tensor-core instructions in a trace: ldmatrix.x4 and mma.m16n8k16, of halves.
+"""PTX's tensor-core instructions in a trace: ldmatrix.x4 and mma.m16n8k16, for halves.
 
-All 32 threads of a warp carry one out together, and the PTX ISA ("Matrix fragments for mma.m16n8k16
+All 32 threads of a warp execute one together, and the PTX ISA ("Matrix fragments for mma.m16n8k16
 with floating point type", "ldmatrix") says which of them has which element. Their fragments are
 memory of scope "warp": an array of which each thread holds its part in registers, so its accesses
-are not recorded. Of ldmatrix the 16 bytes that each thread's address points to are: one access of
-8 halves by that thread.
+are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one access of 8
+halves by that thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EACH = 8  # elements of a 16 x 16 fragment that a thread holds
 
 _THREAD, _ELEMENT = np.arange(WARP)[:, None], np.arange(EACH)
 _GROUP, _PAIR = _THREAD // 4, _THREAD % 4 * 2
-# (row, column) of what a thread holds, of shape (32, its elements).
+# (row, column) of the elements that a thread holds, of shape (32, its elements).
 _LEFT = (_GROUP + _ELEMENT % 4 // 2 * 8, _PAIR + _ELEMENT % 2 + _ELEMENT // 4 * 8)
 _RIGHT = (_PAIR + _ELEMENT[:4] % 2 + _ELEMENT[:4] // 2 * 8, _GROUP + 0 * _ELEMENT[:4])
 _SUMS = (_GROUP + _ELEMENT[:4] // 2 * 8, _PAIR + _ELEMENT[:4] % 2)
-# (8 x 8 matrix, row, column) that ldmatrix.x4 gives a thread.
+# (8 x 8 matrix, row, column) of the elements that ldmatrix.x4 gives a thread.
 _LOADED = (_ELEMENT // 2 + 0 * _THREAD, _GROUP + 0 * _ELEMENT, _PAIR + _ELEMENT % 2)
 
 
@@ -47,7 +47,7 @@ def load(
     memory: tuple[Storage, int, Any],
     mask: Any,
 ) -> None:
-    """Four matrices of 8 x 8: thread t of the warp points to row t % 8 of matrix t // 8."""
+    """Load four 8 x 8 matrices: thread t of the warp points to row t % 8 of matrix t // 8."""
     if mask is not None:
         uniform(m, mask, "predicate")
     storage, site, first = memory
@@ -85,7 +85,7 @@ def _gathered(
     shape: tuple[int, int],
     mask: Any,
 ) -> np.ndarray:
-    """The matrix of each warp, float32, put together from its threads' elements."""
+    """The float32 matrix of each warp, assembled from its threads' elements."""
     rows, columns = places
     count = rows.shape[1]
     values = m.load(fragment[0], -1, fragment[1] + _ELEMENT[:count], mask)

@@ -26,7 +26,7 @@ from kernel_lab.trace.loops import (
 )
 from kernel_lab.trace.machine import Machine, Storage, numpy_dtype
 
-# Attributes that say how to generate code, not what it does.
+# Attributes that control code generation and do not change the result.
 SILENT_ATTRIBUTES = (
     "pragma_",
     "double_buffer",
@@ -50,7 +50,7 @@ class Program(Expressions):
         self.buffers: list[tuple[str, str, str, tuple[int, ...]]] = []  # name, scope, dtype, shape
         self.arguments: list[int] = []  # numbers of the buffers that are the function's arguments
         self.bounded = True  # whether `estimate` covers every loop
-        self._prologue = 0  # where lines go that must run once for the region
+        self._prologue = 0  # the place of lines that must run once for the region
         self._region: str | None = None
         self._lanes = False
         self._threads: dict[str, Value] = {}
@@ -58,7 +58,7 @@ class Program(Expressions):
         self._extents: dict[str, int] = {}
 
     def build(self, function: Any) -> Callable[[Machine, list[Storage]], None]:
-        """Generate the program; raises NotInterpreted naming what it does not know."""
+        """Generate the program. Raises NotInterpreted naming code that is not supported."""
         for parameter in function.params:
             if not hasattr(parameter, "scope"):
                 raise NotInterpreted(f"trace: argument {parameter.name} is not a buffer")
@@ -158,7 +158,7 @@ class Program(Expressions):
             raise NotInterpreted(f"trace: attribute {key} is not interpreted")
 
     def _thread_allreduce(self, reducer: Any, arguments: Any) -> None:
-        """One value of each thread becomes one of all threads along the axes named last."""
+        """Reduce one value of each thread to one of all threads along the axes named last."""
         if int(arguments[0].value) != 1:
             raise NotInterpreted("trace: a reduction of several values across threads")
         value, condition = self.named(self.expr(arguments[1])), self.expr(arguments[2])
@@ -262,7 +262,7 @@ class Program(Expressions):
         self.vector, self._lanes = before, False
 
     def _serial(self, node: Any) -> None:
-        # Loops nested in nothing but each other become one: Python nests only 20 deep.
+        # Perfectly nested loops become one: Python nests only 20 deep.
         nest = [node]
         while is_plain(nest[-1]) and is_plain(nest[-1].body):
             nest.append(nest[-1].body)
@@ -295,7 +295,7 @@ class Program(Expressions):
         self.times //= count
 
     def _dynamic(self, node: Any) -> None:
-        """A loop whose bounds are computed; where they differ between threads, as a GPU runs it."""
+        """A loop with computed bounds; if they differ between threads, it runs as on a GPU."""
         self.bounded = False
         first, extent = self.named(self.expr(node.min)), self.named(self.expr(node.extent))
         count = f"int({extent.code}.max())" if extent.varying else extent.code

@@ -1,4 +1,4 @@
-"""What a trace says about locality: counts, cache lines, hit rates and reuse distances."""
+"""Locality statistics of a trace: counts, cache lines, hit rates and reuse distances."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LINE = 64  # bytes of a cache line
 
 @dataclass(frozen=True)
 class BufferCounts:
-    """Accesses of a buffer: of elements, and by whole cache lines.
+    """Accesses of a buffer, by element and by cache line.
 
-    `elements` and `bytes` are the distinct ones, in a buffer of which each block or thread has a
-    copy those of one copy. `line_accesses` is how often an instruction touched a line, `lines` the
-    number of distinct lines.
+    `elements` and `bytes` count distinct ones, within one copy if each block or thread has a copy
+    of the buffer. `line_accesses` is how often an instruction touched a line, `lines` the number of
+    distinct lines.
     """
 
     name: str
@@ -32,7 +32,7 @@ class BufferCounts:
 
 
 def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
-    """Counts of each buffer that is accessed, in the order of the kernel's text."""
+    """The counts of each accessed buffer, in the order of the kernel's text."""
     buffer, is_store = trace.buffer, trace.is_store
     touched = line_accesses(trace, line)
     rows = []
@@ -59,8 +59,8 @@ def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
 
 @dataclass(frozen=True)
 class LineAccesses:
-    """Cache lines in the order in which they are touched: once for each instruction of a thread,
-    or of a warp, however many of its lanes fall into the line."""
+    """Cache lines in the order in which they are touched: once for each instruction of a thread or
+    a warp, however many of its lanes fall into the line."""
 
     line: np.ndarray
     worker: np.ndarray
@@ -95,21 +95,21 @@ class CacheResult:
 
     @property
     def hit_rate(self) -> float:
-        """Hits of all accesses; 0 where there was none."""
+        """Hits as a fraction of all accesses; 0 if there were none."""
         return self.hits / max(1, self.hits + self.misses)
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes the misses brought in."""
+        """Bytes that the misses loaded."""
         return self.misses * self.line
 
 
 def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) -> CacheResult:
-    """Run the trace's global accesses through an LRU cache that each worker has of its own.
+    """Run the trace's global accesses through an LRU cache, one for each worker.
 
-    `size` is in bytes; `ways` lines share a set, or all of them where it is None (a fully
-    associative cache). Stores allocate. Registers and prefetching are not modelled. Raises
-    LabUsageError where the size is not a whole number of sets.
+    `size` is in bytes. `ways` lines share a set, or all lines if it is None (a fully associative
+    cache). Stores allocate. Registers and prefetching are not modelled. Raises LabUsageError if the
+    size is not a whole number of sets.
     """
     capacity = size // line
     ways = capacity if ways is None else ways
@@ -138,8 +138,8 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
 
 
 def stack_distances(sequence: np.ndarray) -> np.ndarray:
-    """For each entry, how many distinct others came since the same value was last seen; -1 for a
-    value that is seen for the first time.
+    """For each entry, the number of distinct others since the same value was last seen; -1 at the
+    first occurrence of a value.
 
     A fully associative LRU cache of n lines hits exactly where the distance is below n: Mattson,
     Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
@@ -164,7 +164,7 @@ def stack_distances(sequence: np.ndarray) -> np.ndarray:
 
 
 def _larger_before(values: np.ndarray) -> np.ndarray:
-    """For each entry, how many entries before it are larger. The values are distinct."""
+    """For each entry, the number of larger entries before it. The values are distinct."""
     count = np.zeros(len(values), np.int64)
     ascending = np.argsort(values)
     level = 0
@@ -182,7 +182,7 @@ def _larger_before(values: np.ndarray) -> np.ndarray:
 
 
 def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
-    """Stack distances in cache lines of all global line accesses, each worker's by itself."""
+    """Stack distances in cache lines of all global line accesses, separately for each worker."""
     touched = line_accesses(trace.of_scope("global"), line)
     parts = [
         stack_distances(touched.line[touched.worker == worker])
@@ -192,7 +192,7 @@ def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
 
 
 def reuse_histogram(distances: np.ndarray) -> tuple[int, np.ndarray]:
-    """First touches, and how many distances are 0, 1, 2-3, 4-7, ... lines."""
+    """The number of first touches, and of distances of 0, 1, 2-3, 4-7, ... lines."""
     again = distances[distances >= 0]
     bins = np.where(again > 0, np.floor(np.log2(np.maximum(again, 1))).astype(int) + 1, 0)
     return int(len(distances) - len(again)), np.bincount(bins)

@@ -1,4 +1,4 @@
-"""One-dimensional convolution of a long signal with a short kernel, as NumPy's `convolve`."""
+"""One-dimensional convolution of a long signal with a short kernel, like NumPy's `convolve`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _T4 = "Tesla T4 (Colab), from the document"
 
 
 def first(size: Size) -> int:
-    """Index in the full convolution of the first element that the mode keeps."""
+    """The index in the full convolution of the first element that the mode keeps."""
     return (size["N"] - 1) // 2 if size["mode"] == "same" else 0
 
 
 def length(size: Size) -> int:
-    """Number of results: M + N - 1 in full form, M in the same form."""
+    """The number of results: M + N - 1 in full form, M in the same form."""
     return int(size["M"]) if size["mode"] == "same" else int(size["M"] + size["N"] - 1)
 
 
 def define(case: Case) -> list[Any]:
     """B[n] = sum over k of A[k] W[n - k], k over every index of the full result.
 
-    Indices outside of A or W contribute nothing; the definition asks at every single term.
+    Indices outside of A or W contribute nothing; the definition checks them at every single term.
     """
     return define_over(case, case["M"] + case["N"] - 1)
 
@@ -52,7 +52,7 @@ def define_over(case: Case, terms: int) -> list[Any]:
 
 
 def padded(case: Case, extent: int) -> tuple[Any, Any, Any]:
-    """Signal, kernel, and the signal between zeros: result i meets padded[i : i + N]."""
+    """Signal, kernel, and the signal between zeros: result i reads padded[i : i + N]."""
     from needle_tvm._tvm.names import te, tirx
 
     m, n = case["M"], case["N"]
@@ -78,7 +78,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 
 
 def flops(size: Size) -> int:
-    """Two for every pair of a signal's and a kernel's element that meet in a kept result."""
+    """Two for every pair of elements of signal and kernel that meet in a kept result."""
     left = first(size)
     right = size["M"] + size["N"] - 1 - length(size) - left
     return int(2 * (size["M"] * size["N"] - left * (left + 1) // 2 - right * (right + 1) // 2))

@@ -29,7 +29,7 @@ def placeholders(case: Case) -> tuple[Any, Any]:
 
 
 def depthwise(case: Case, image: Any, kernel: Any, name: str) -> Any:
-    """Each channel with its own kernel, zeros asked for where the kernel hangs over the edge."""
+    """Each channel with its own kernel; bounds are checked where the kernel overhangs the edge."""
     from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], before(case.size)
@@ -51,7 +51,7 @@ def define(case: Case) -> list[Any]:
 
 
 def define_separable(case: Case) -> list[Any]:
-    """The depthwise convolution, then every output channel a weighted sum of its channels."""
+    """The depthwise convolution, then every output channel as a weighted sum of its channels."""
     from needle_tvm._tvm.names import te
 
     image, kernel = placeholders(case)
@@ -95,7 +95,7 @@ def shapes_separable(size: Size) -> list[tuple[int, ...]]:
 
 
 def _taps(extent: int, size: Size) -> int:
-    """Pairs of a result and a tap along one axis that meet inside the image."""
+    """The number of pairs of a result and a tap along one axis that meet inside the image."""
     left = before(size)
     offsets = range(-left, size["K"] - left)
     return sum(max(0, extent - abs(offset)) for offset in offsets)

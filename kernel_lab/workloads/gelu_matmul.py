@@ -1,4 +1,4 @@
-"""out = GELU(A B + bias): an operator of one's own, which no library has in one piece."""
+"""out = GELU(A B + bias): a custom operator, which no library has in one piece."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from kernel_lab.workload import Array, Case, Size, Workload
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
-# erf(x) = x P(x^2) / Q(x^2) for |x| below 4, where it is 1 in float32; the coefficients are Eigen's
-# (generic_fast_erf_float), off by less than 1e-6. No exp, so every backend makes vectors of it.
+# erf(x) = x P(x^2) / Q(x^2) for |x| below 4, beyond which it is 1 in float32. The coefficients are
+# Eigen's (generic_fast_erf_float), off by less than 1e-6. There is no exp, so every backend
+# vectorises it.
 _P = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
@@ -50,7 +51,7 @@ def _horner(coefficients: Sequence[float], x: Any) -> Any:
 
 
 def define(case: Case) -> list[Any]:
-    """Three stages: the product, the bias added, GELU of that."""
+    """Three stages: the matmul, the bias added, GELU of that."""
     from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]

@@ -1,4 +1,4 @@
-"""C = A B: matrix product of float32 matrices."""
+"""C = A B: matmul of float32 matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""c = a + b: the first page, where memory is all there is."""
+"""c = a + b: the first example, limited by memory alone."""
 
 from __future__ import annotations
 

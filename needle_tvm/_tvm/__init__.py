@@ -1,1 +1,1 @@
-"""TVM as it is installed: its names, its versions, its runtime library. Only `names` imports it."""
+"""The installed TVM: its names, versions and runtime library. Only `names` imports TVM."""

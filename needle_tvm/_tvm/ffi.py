@@ -1,4 +1,4 @@
-"""tvm_ffi and TVM's runtime library, loaded without the compiler and without PyTorch."""
+"""Loads tvm_ffi and TVM's runtime library without the compiler and without PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from needle_tvm._tvm import versions
 from needle_tvm.errors import InstallError
 
-# Registered by TVM's runtime library, so also where the compiler has been imported.
+# Registered by TVM's runtime library, which may be loaded already because the compiler is.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
 _CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
@@ -41,12 +41,12 @@ def load_ffi() -> Any:
 
 
 def load_library(code: bytes, *, stays: bool = False) -> Any:
-    """The module of a compiled library, from a private copy of its bytes.
+    """Load a compiled library's module from a private copy of its bytes.
 
-    The loader hands out what it has already loaded under a path's name, whatever the file holds
-    by now, and a file that is overwritten changes under the process that runs it: so the copy has
-    a name of its own, which is gone once it is loaded. The module and every function of it keep the
-    library in the process; with the last of them it is unloaded, unless it `stays`.
+    The loader returns a library it has already loaded under a path, whatever the file now holds,
+    and a file that is overwritten changes under the process that runs it. So the copy has a name of
+    its own, and is deleted once it is loaded. The module and each of its functions keep the library
+    in the process; when the last of them is gone it is unloaded, unless it `stays`.
     """
     ffi = load_ffi()
     with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
@@ -56,7 +56,7 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
 
 
 def load_cuda_runtime() -> Any:
-    """As `load_ffi`, with TVM's functions for CUDA too; InstallError where they do not load."""
+    """Like `load_ffi`, plus TVM's functions for CUDA. Raises InstallError if they do not load."""
     ffi = load_ffi()
     with _load_lock:
         if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
@@ -77,8 +77,8 @@ def load_cuda_runtime() -> Any:
 def torch_left_out() -> Iterator[None]:
     """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
 
-    Both import it wherever it is installed, for conversions that are not used here: arrays cross
-    over DLPack. Where the process has imported PyTorch itself, nothing is left out.
+    Both import it if it is installed, for conversions that needle does not use: arrays are passed
+    by DLPack. If the process has imported PyTorch already, nothing changes.
     """
     if "torch" in sys.modules:
         yield

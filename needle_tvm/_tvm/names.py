@@ -1,4 +1,4 @@
-"""TVM's modules and classes under the names used here, targets and versions."""
+"""TVM's modules and classes under the names that needle uses, plus targets and versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from needle_tvm.errors import InstallError
 from needle_tvm.process.threads import configure_tvm_threads
 
 versions.check_pins()
-# TVM takes half the processors unless told, and reads the variable once.
+# TVM takes half the processors unless told otherwise, and reads the variable once.
 configure_tvm_threads()
 
 try:
@@ -30,7 +30,7 @@ try:
         from tvm.s_tir import TensorIntrin as TensorIntrin
         from tvm.s_tir import meta_schedule as ms  # noqa: F401
         from tvm.script import ir_builder
-        from tvm.script import tirx as tvmscript  # what TVMScript's files call T
+        from tvm.script import tirx as tvmscript  # T in TVMScript files
         from tvm.sym import iter_affine_map as iter_affine_map
         from tvm.sym.pattern import detect_linear_equation as detect_linear_equation
         from tvm.target import Target
@@ -48,47 +48,47 @@ sequential = tvm.ir.transform.Sequential
 
 
 def module_pass(apply: Callable[[IRModule], IRModule]) -> Any:
-    """A function of a module as one of TVM's passes."""
+    """Wrap a function of a module as a TVM pass."""
     return tvm.ir.transform.module_pass(
         lambda module, context: apply(module), opt_level=0, name=apply.__name__
     )
 
 
-# AnnotateTIROpPattern's kinds, as the integers PrimFunc attribute "op_pattern" holds.
+# AnnotateTIROpPattern's kinds, as the integers that the PrimFunc attribute "op_pattern" holds.
 OP_PATTERN = SimpleNamespace(
     elementwise=0, broadcast=1, injective=2, reduction=3, out_fusable=4, opaque=8
 )
 
 
 def statements(body: Callable[[Any], None]) -> Any:
-    """The one statement that `body` writes with TVM's statement builder: what te.extern takes."""
+    """The statement that `body` writes with TVM's statement builder, for te.extern."""
     with ir_builder.IRBuilder() as builder:
         body(ir_builder.tirx)
         return builder.get()
 
 
-# What an op's `emit_te` is handed.
+# The namespace passed to an op's `emit_te`.
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
-derived_object = tvm.ir.utils.derived_object  # what makes a Python class a TVM object
+derived_object = tvm.ir.utils.derived_object  # makes a Python class a TVM object
 
 # PTX's instructions on whole fragments, as TVMScript calls.
 ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
 mma_fill = tvmscript.cuda.mma_fill_legacy
 SCHEDULE_ERROR = s_tir.ScheduleError
-INTERNAL_ERROR = tvm.error.InternalError  # what TVM's passes raise, of a user's schedule too
+INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes, also over a user's schedule
 
 
 @contextmanager
 def tensor_intrinsics(cuda: bool) -> Iterator[None]:
-    """Inside, a TuneContext is made without importing every intrinsic of every target (10 s): with
-    those of CUDA's tensor cores, a quarter of them, or none."""
+    """Within this context, create a TuneContext without importing every intrinsic of every target
+    (10 s): with those of CUDA's tensor cores, which take a quarter of that, or with none."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
         return
     stub = sys.modules[name] = ModuleType(name)
     try:
-        if cuda:  # found in the package's folder, without what the package itself imports
+        if cuda:  # found in the package's folder, without the package's own imports
             stub.__path__ = [os.path.join(os.path.dirname(s_tir.__file__), "tensor_intrin")]
             importlib.import_module(f"{name}.cuda")
         yield
@@ -97,7 +97,7 @@ def tensor_intrinsics(cuda: bool) -> Iterator[None]:
 
 
 def llvm_version() -> int:
-    """Major version of the LLVM that is linked into TVM."""
+    """The major version of the LLVM that is linked into TVM."""
     return int(_codegen.llvm_version_major())
 
 
@@ -107,7 +107,7 @@ def host_cpu() -> str:
 
 
 def cpu_features(target: Target) -> list[str]:
-    """The CPU features LLVM may use for this target, by LLVM's names."""
+    """The CPU features that LLVM may use for this target, by LLVM's names."""
     return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
 
 
@@ -118,12 +118,12 @@ def is_known_cpu(name: str, triple: str | None = None) -> bool:
 
 
 def make_target(description: dict[str, Any]) -> Target:
-    """A Target from its JSON form; ValueError or TVM's own error where TVM does not know it."""
+    """A Target from its JSON form. Raises ValueError or TVM's own error if TVM rejects it."""
     return Target(description)
 
 
 def target_fields(target: Target) -> dict[str, Any]:
-    """All that TVM's Target says, its host included, as plain JSON values."""
+    """All fields of a TVM Target, including its host, as plain JSON values."""
     fields = _plain(target.export())
     assert isinstance(fields, dict)
     return fields
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def pass_configuration() -> dict[str, Any]:
-    """The PassContext in force here, as plain JSON values."""
+    """The current PassContext, as plain JSON values."""
     context = tvm.transform.PassContext.current()
     return {
         "opt_level": int(context.opt_level),
@@ -152,7 +152,7 @@ def pass_configuration() -> dict[str, Any]:
 
 def load_module(text: str) -> IRModule:
     """The module that `tvm.ir.save_json` wrote as this text."""
-    # load_json spends most of its time on what older versions wrote.
+    # load_json spends most of its time on the formats of older versions.
     if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
         return tvm_ffi.serialization.from_json_graph_str(text)
     return tvm.ir.load_json(text)
@@ -164,12 +164,12 @@ def structural_hash(module: IRModule) -> str:
 
 
 def structural_equal(one: IRModule, other: IRModule) -> bool:
-    """Whether two modules are the same but for the names of variables."""
+    """Whether two modules are equal except for the names of variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
 def raised_through_tvm(error: type[Exception]) -> None:
-    """Have this error keep its type when it crosses TVM, as from a database to the search."""
+    """Let this error keep its type when it crosses TVM, as from a database to the search."""
     tvm_ffi.register_error(error.__name__, error)
 
 
@@ -179,5 +179,5 @@ def script(module: IRModule) -> str:
 
 
 def pool_threads() -> int:
-    """Threads of this process's pool, which starts with this call if it has not yet."""
+    """The number of threads of this process's pool, which this call starts if need be."""
     return int(tvm.runtime.num_threads())

@@ -1,4 +1,4 @@
-"""Which TVM this project is written for, and what is installed. Imports neither TVM nor needle."""
+"""The TVM version that needle requires, and the installed ones. Imports neither TVM nor needle."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FFI = "0.1.14.post1"
 INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
 
 
-UNKNOWN = "unknown"  # of what is there without telling its version
+UNKNOWN = "unknown"  # for a package that is installed but has no version
 
-_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # that write theirs to a file, too
+_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # they also have a version file
 _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
 
 
 @functools.cache
 def installed(distribution: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed or does not tell.
+    """The version of an installed distribution; None if it is not installed or has no version.
 
-    TVM and tvm-ffi tell it also where they are unpacked without their metadata. Imports neither.
+    TVM and tvm-ffi have one even if they are unpacked without metadata. Imports neither.
     """
     try:
         return metadata.version(distribution)
@@ -47,7 +47,7 @@ def check_pins() -> None:
     for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
         found = installed(name)
         if found is None and name == "apache-tvm" and _folder("tvm") is not None:
-            continue  # unpacked, and it does not tell
+            continue  # unpacked, without a version
         if found != wanted:
             raise InstallError(
                 f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
@@ -56,7 +56,7 @@ def check_pins() -> None:
 
 
 def _folder(package: str | None) -> Path | None:
-    """Where a package lies; found without importing it."""
+    """The folder of a package, found without importing it."""
     spec = PathFinder.find_spec(package) if package else None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -64,17 +64,17 @@ def _folder(package: str | None) -> Path | None:
 
 
 def tvm_library_folder() -> Path | None:
-    """Where TVM's shared libraries lie; found without importing TVM. None when not installed."""
+    """The folder of TVM's shared libraries, found without importing TVM; None if not installed."""
     folder = _folder("tvm")
     return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
 @functools.cache
 def compiler_identity() -> str:
-    """What tells one TVM compiler from another: LLVM is linked into it, so this covers LLVM too.
+    """The identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
 
-    The SHA-256 the wheel records for the library, with the file's size and time, which change when
-    someone puts another build in its place.
+    It is the SHA-256 that the wheel records for the library, with the file's size and time, which
+    change when another build takes its place.
     """
     recorded = _recorded_compiler()
     library = _compiler_library()
@@ -86,7 +86,7 @@ def compiler_identity() -> str:
 
 @functools.cache  # the wheel's record has thousands of lines
 def _recorded_compiler() -> str:
-    """The SHA-256 the wheel records for TVM's compiler library; empty where there is no wheel."""
+    """The SHA-256 that the wheel records for TVM's compiler library; empty without a wheel."""
     if installed("apache-tvm") is not None:
         for file in metadata.files("apache-tvm") or []:
             if file.name == "libtvm_compiler.so" and file.hash is not None:
@@ -102,7 +102,7 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 over the sources of needle and needle_tvm: an edited rule is another compiler."""
+    """SHA-256 over the sources of needle and needle_tvm: an edited rule makes another compiler."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
     for root in (here.with_name("needle"), here):  # always installed together
@@ -113,7 +113,7 @@ def source_digest() -> str:
 
 
 def pair() -> dict[str, str]:
-    """The versions of TVM and tvm-ffi that are installed: what an artifact needs to be loaded."""
+    """The installed versions of TVM and tvm-ffi, which an artifact requires when it is loaded."""
     return {
         "tvm": installed("apache-tvm") or TVM,
         "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
@@ -121,7 +121,7 @@ def pair() -> dict[str, str]:
 
 
 def stamp() -> dict[str, str]:
-    """Versions that decide what is compiled: part of every cache key and of every manifest."""
+    """The versions that determine generated code: part of every cache key and every manifest."""
     return {
         "needle": installed("needle-dl") or "source",
         "sources": source_digest(),
@@ -131,8 +131,8 @@ def stamp() -> dict[str, str]:
 
 
 def provenance() -> dict[str, str]:
-    """`stamp` without what belongs to this installation: two machines with the same packages write
-    the same manifest, although their compilers' files are not of the same time."""
+    """`stamp` without the parts specific to this installation: two machines with the same packages
+    write the same manifest, although the times of their compiler files differ."""
     library = _compiler_library()
     size = library.stat().st_size if library is not None else 0
     return {**stamp(), "compiler": f"{_recorded_compiler()}-{size}"}

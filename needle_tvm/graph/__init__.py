@@ -1,1 +1,1 @@
-"""Relax modules: what operators mean in loops, and tools to rewrite them."""
+"""Relax modules: our legalisation of operators into loops, and tools for graph rewrites."""

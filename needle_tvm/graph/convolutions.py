@@ -1,4 +1,4 @@
-"""The convolutions that passes look for."""
+"""Helpers for the convolutions that passes match: NHWC images with HWIO weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle_tvm.tir.functions import static_shape
 
 
 def is_conv(expr: Any) -> TypeGuard[relax.Call]:
-    """Whether `expr` is a `conv2d` of NHWC images with HWIO weights, its result NHWC as well."""
+    """Whether `expr` is a `conv2d` of NHWC images with HWIO weights and an NHWC result."""
     if not is_op(expr, "relax.nn.conv2d"):
         return False
     layouts = expr.attrs.data_layout, expr.attrs.kernel_layout, expr.attrs.out_layout
@@ -19,8 +19,8 @@ def is_conv(expr: Any) -> TypeGuard[relax.Call]:
 
 
 def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes of a convolution's input, weights and result; None where one is not static or empty,
-    or where `expr` is no such convolution."""
+    """The shapes of a convolution's input, weights and result; None if one is not static or empty,
+    or if `expr` is not such a convolution."""
     if not is_conv(expr):
         return None
     x, w, y = (static_shape(each) for each in (*expr.args, expr))
@@ -32,7 +32,7 @@ def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int,
 def with_weights(
     call: Any, w: Any, *, padding: Sequence[int] | None = None, groups: int | None = None
 ) -> Any:
-    """The convolution `call` with other weights, and what goes with them."""
+    """The convolution `call` with other weights, and the padding and groups that go with them."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
         call.args[0],

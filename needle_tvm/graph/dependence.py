@@ -1,4 +1,4 @@
-"""What reads what in a function, and what depends on its parameters alone: work for load time."""
+"""Readers and dependences in a function, and its work on parameters alone, done at load time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_op(expr: Any, name: str) -> TypeGuard[relax.Call]:
 
 
 def operands(expr: Any) -> Sequence[Any]:
-    """What the value of an expression is made of: a call's arguments, a tuple's fields."""
+    """The operands of an expression: a call's arguments, a tuple's fields."""
     if isinstance(expr, relax.Call):
         return expr.args
     if isinstance(expr, relax.Tuple):
@@ -24,14 +24,14 @@ def operands(expr: Any) -> Sequence[Any]:
 
 
 def bindings_of(function: relax.Function) -> dict[Any, Any]:
-    """What each variable of a function is bound to, in order."""
+    """The value bound to each variable of a function, in order."""
     return {
         binding.var: binding.value for block in function.body.blocks for binding in block.bindings
     }
 
 
 def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
-    """The expressions that read each variable, once for each time they do; a result counts."""
+    """The expressions that read each variable, once per read; the function's result counts."""
     readers: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in [*bindings_of(function).values(), function.body.body]:
         pending = [value]
@@ -46,7 +46,7 @@ def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
 def parameters_of(function: relax.Function) -> set[Any]:
     """The arguments of a function that are parameters: those after its `num_input` inputs.
 
-    Empty where it does not say how many inputs it has.
+    Empty if the function has no `num_input`.
     """
     if "num_input" not in (function.attrs or {}):
         return set()
@@ -64,10 +64,10 @@ def input_work_of(function: relax.Function) -> set[Any]:
 
 
 def is_parameter_work(expr: Any, parameters: set[Any], lookup: Callable[[Any], Any | None]) -> bool:
-    """Whether `expr` depends on parameters and constants alone, and on one parameter at least.
+    """Whether `expr` depends on parameters and constants alone, and on at least one parameter.
 
-    `lookup` gives what a variable is bound to, None for an argument. Walks without recursion: a
-    chain of any length may stand behind a weight.
+    `lookup` returns the value that a variable is bound to, or None for an argument. The walk does
+    not recurse: a chain of any length may lead to a weight.
     """
     found = False
     for argument in arguments_behind(expr, lookup):
@@ -78,7 +78,7 @@ def is_parameter_work(expr: Any, parameters: set[Any], lookup: Callable[[Any], A
 
 
 def arguments_behind(expr: Any, lookup: Callable[[Any], Any | None]) -> Iterator[Any]:
-    """The function's arguments that `expr` depends on; of a constant, none."""
+    """Yield the function's arguments that `expr` depends on; none for a constant."""
     pending, seen = [expr], set()
     while pending:
         item = pending.pop()

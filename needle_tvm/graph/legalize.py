@@ -1,4 +1,4 @@
-"""What Relax's operators mean in loops where TVM's own legalisation will not do."""
+"""Legalisation of Relax operators into loops, where TVM's own is wrong or slow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from needle_tvm.tir.functions import static_shape
 
 
 def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
-    """In two passes: TVM's takes the square of the mean from the mean of the squares, which leaves
-    nothing of a variance that is small beside them."""
+    """Legalise in two passes: TVM subtracts the square of the mean from the mean of squares, which
+    cancels to nothing if the variance is small beside them."""
     axes = [int(axis) for axis in call.attrs.axes]
     normalize = Normalize(tuple(axes), float(call.attrs.epsilon))
     centered, scaled = bool(call.attrs.center), bool(call.attrs.scale)
@@ -39,8 +39,8 @@ def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Multiplied by the sum's inverse: TVM's divides every element, and a vector of divisions takes
-    as long as ten multiplications."""
+    """Multiply by the inverse of the sum: TVM divides every element, and a vector of divisions
+    takes as long as ten multiplications."""
     axis = int(call.attrs.axis)
 
     def rule(x: te.Tensor) -> te.Tensor:
@@ -52,7 +52,7 @@ def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def clip(builder: relax.BlockBuilder, call: Any) -> Any:
-    """NaN where there is one: TVM's gives a limit. Limits at infinity, no integer's, are none."""
+    """Propagate NaN, where TVM returns a limit. Infinite limits are dropped: integers have none."""
     low, high = (float(limit.value) for limit in call.args[1:])
     least, most = (None if low == -math.inf else low), (None if high == math.inf else high)
     return _limited(least, most)(builder, call)
@@ -63,7 +63,7 @@ def _limited(low: float | None, high: float | None) -> Callable[[relax.BlockBuil
         dtype, name = str(call.ty.dtype), str(call.op.name).rpartition(".")[2]
 
         def element(value: Any) -> Any:
-            if low is not None:  # in this order NaN survives
+            if low is not None:  # this order of operands propagates NaN
                 value = tirx.max(tirx.const(low, dtype), value)
             return value if high is None else tirx.min(tirx.const(high, dtype), value)
 
@@ -77,8 +77,8 @@ def _limited(low: float | None, high: float | None) -> Callable[[relax.BlockBuil
 
 
 def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
-    """NaN where there is one, and -inf where all is: TVM's forgets the one, and starts at the least
-    finite number. Of one, two or three dimensions."""
+    """Propagate NaN, which TVM drops, and return -inf for windows of -inf, where TVM returns the
+    least finite number. Handles one, two or three dimensions."""
     attrs, layout = call.attrs, str(call.attrs.layout)
     shape = [int(extent) for extent in call.ty.shape.values]
     axes = [layout.index(place) for place in "DHW" if place in layout]
@@ -112,7 +112,7 @@ def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """NaN where there is one: TVM's forgets it."""
+    """Propagate NaN, which TVM drops."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
@@ -122,7 +122,7 @@ def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], A
 
 
 def _summed(op: type[Summation] | type[Mean]) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Long sums of float32 in float64."""
+    """Accumulate long sums of float32 in float64."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
@@ -134,7 +134,8 @@ def _summed(op: type[Summation] | type[Mean]) -> Callable[[relax.BlockBuilder, A
 
 
 def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """What `op` says of two tensors, one of which may be a number: TVM's forgets NaN."""
+    """Legalise an operator of two operands, one of which may be a number, by `op`, which propagates
+    NaN; TVM drops it."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         numbers = {i: _number(arg) for i, arg in enumerate(call.args) if _is_number(arg)}
@@ -153,8 +154,8 @@ def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 def _extremum(
     op: Op, choose: Callable[[Any, Any], Any]
 ) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """The larger or the smaller of two tensors, or of a tensor and a number, which no buffer is
-    made for: epilogues of products are known by this form."""
+    """The maximum or minimum of two tensors, or of a tensor and a number. A number is not put in a
+    buffer: schedules recognise epilogues of matmuls by this form."""
     of_two = _of_two(op)
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
@@ -165,7 +166,7 @@ def _extremum(
         (tensor,) = (arg for arg in call.args if not arg.same_as(numbers[0]))
         if math.isnan(limit.value):
             return of_two(builder, call)
-        return builder.call_te(  # in this order NaN survives
+        return builder.call_te(  # this order of operands propagates NaN
             lambda x: choose(limit, x), tensor, primfunc_name_hint=op.name
         )
 
@@ -173,7 +174,7 @@ def _extremum(
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a Relax value is a constant without axes, of a dtype that NumPy has."""
+    """Whether a Relax value is a constant scalar, of a dtype that NumPy has."""
     constant = isinstance(value, Constant) and static_shape(value) == ()
     return constant and str(value.ty.dtype) != "bfloat16"
 
@@ -184,7 +185,7 @@ def _number(constant: Any) -> te.Tensor:
 
 
 def _place(sign: int) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """The place of the largest, or of the smallest, or of the first NaN: TVM's forgets these."""
+    """The index of the largest or smallest element, or of the first NaN, which TVM ignores."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
@@ -193,7 +194,7 @@ def _place(sign: int) -> Callable[[relax.BlockBuilder, Any], Any]:
         def compute(x: te.Tensor) -> te.Tensor:
             if sign < 0 and is_floating(str(x.dtype)):
                 x = topi.negative(x)
-            elif sign < 0:  # the complement, which the least integer has as well
+            elif sign < 0:  # the complement, which even the least integer has
                 x = te.compute(x.shape, lambda *at: ~x(*at))
             return _emitted(op, x)
 
@@ -203,7 +204,7 @@ def _place(sign: int) -> Callable[[relax.BlockBuilder, Any], Any]:
 
 
 def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """A rule by which an operator means what `op` says in tensor expressions."""
+    """A rule that legalises an operator by `op.emit_te`."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         return builder.call_te(lambda x: _emitted(op, x), *call.args, primfunc_name_hint=op.name)
@@ -212,20 +213,20 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 
 
 def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
-    """What `op` says in tensor expressions; of halves in float32, rounded once."""
+    """The result of `op.emit_te`; halves are computed in float32 and rounded once."""
     halves = {str(x.dtype) for x in tensors} & {*HALVES}
     out = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
     return _te.cast(TE_NAMESPACE, out, *halves) if halves and is_floating(str(out.dtype)) else out
 
 
 def _wide(x: te.Tensor) -> te.Tensor:
-    """Halves as float32: of bfloat16 TVM has not every operation."""
+    """Halves as float32: TVM does not have every operation for bfloat16."""
     return _te.cast(TE_NAMESPACE, x, "float32") if str(x.dtype) in HALVES else x
 
 
 def _inside(index: te.Tensor, extent: Any) -> te.Tensor:
-    """Places along an axis, counted from its end where they are negative. None lies beyond it:
-    memory there is never read, which TVM's rules leave to who calls."""
+    """Indices along an axis, with negative ones counted from its end, clamped to the axis: memory
+    beyond it is never read. TVM's rules leave that check to the caller."""
     n = tirx.Cast("int64", extent)
 
     def place(*at: Any) -> Any:
@@ -237,7 +238,7 @@ def _inside(index: te.Tensor, extent: Any) -> te.Tensor:
 
 
 def take(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Negative indices count from the end."""
+    """Count negative indices from the end."""
 
     def rule(x: te.Tensor, index: te.Tensor) -> te.Tensor:
         axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(x.shape)
@@ -251,7 +252,7 @@ def take(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def gather_elements(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Negative indices count from the end."""
+    """Count negative indices from the end."""
 
     def rule(x: te.Tensor, index: te.Tensor) -> te.Tensor:
         axis = int(call.attrs.axis) % len(x.shape)
@@ -264,7 +265,7 @@ def gather_elements(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def index_tensor(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Negative indices count from the end."""
+    """Count negative indices from the end."""
 
     def rule(x: te.Tensor, *indices: te.Tensor) -> te.Tensor:
         places = [_inside(index, n) for index, n in zip(indices, x.shape, strict=False)]
@@ -280,7 +281,7 @@ def index_tensor(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def scatter_elements(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Negative indices count from the end, and nothing is written beyond an axis."""
+    """Count negative indices from the end, and write nothing beyond an axis."""
 
     def places(index: te.Tensor, x: te.Tensor) -> te.Tensor:
         return _inside(index, x.shape[int(call.attrs.axis) % len(x.shape)])
@@ -292,7 +293,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def full(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Of any number: TVM's takes no infinity and no NaN."""
+    """Accept any number: TVM accepts neither infinity nor NaN."""
     fill, dtype = call.args[1], str(call.ty.dtype)
     known = isinstance(fill, Constant) and static_shape(fill) == () and is_floating(dtype)
     value = float(fill.value.numpy()) if known else 0.0
@@ -307,7 +308,7 @@ def full(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
-    """By 0 as well, of which TVM takes 0 for the product whatever the other factor is."""
+    """Multiply by a constant 0 as IEEE 754 does: TVM returns 0 whatever the other operand is."""
     zeros = [arg for arg in call.args if _is_number(arg) and arg.value.numpy().item() == 0]
     if not zeros or not is_floating(str(call.ty.dtype)):
         return call.op.get_attr("FLegalize")(builder, call)
@@ -318,7 +319,7 @@ def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def divide(builder: relax.BlockBuilder, call: Any) -> Any:
-    """By 0 as well, which TVM refuses where it knows that it is."""
+    """Divide by a constant 0 as well, which TVM rejects."""
     if not _is_number(call.args[1]) or call.args[1].value.numpy().item() != 0:
         return call.op.get_attr("FLegalize")(builder, call)
     zero = call.args[1].value.numpy().item()
@@ -327,7 +328,7 @@ def divide(builder: relax.BlockBuilder, call: Any) -> Any:
     )
 
 
-# What needle's own ops say of Relax's operators that do as they do.
+# Relax operators that equal ops of needle's are legalised by these.
 _ELEMENTWISE = [
     op
     for op in REGISTRY.values()

@@ -1,4 +1,4 @@
-"""Running a mutator over every Relax function of a module, and what mutators ask about one."""
+"""Runs a mutator over every Relax function of a module, and the base class of such mutators."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def rewrite(
     *,
     with_parameters: bool = False,
 ) -> IRModule:
-    """The module with each Relax function visited by the mutator made for it.
+    """Visit each Relax function of a module by the mutator made for it; return the new module.
 
-    `with_parameters` leaves out functions that do not say, by `num_input`, which of their
-    arguments are parameters.
+    `with_parameters` skips functions that have no `num_input`, which says which of their arguments
+    are parameters.
     """
     for name, function in list(module.functions_items()):
         if not isinstance(function, relax.Function):
@@ -51,8 +51,8 @@ def rewrite(
 def rebind(
     module: IRModule, change: Callable[[relax.Function, Sequence[Any]], Sequence[Any]]
 ) -> IRModule:
-    """The module with the bindings of each dataflow block replaced by those that `change` makes of
-    the Relax function it stands in and of them."""
+    """Replace the bindings of each dataflow block by `change(function, bindings)`, where `function`
+    is the Relax function that contains the block."""
     for name, function in list(module.functions_items()):
         if not isinstance(function, relax.Function):
             continue
@@ -69,14 +69,14 @@ def rebind(
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
             ),
         )
-    # An expression without a type is given one where it is first visited, in place, and is then not
-    # found by the hash that it had before.
+    # An expression without a type gets one, in place, when it is first visited, and its earlier
+    # hash then no longer finds it.
     return transform.Normalize()(module)
 
 
 def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """What is computed otherwise has the type it had: readers may mean other axes by a number, and
-    say nothing. The last of several results may be gone: a reader of these says so."""
+    """Check that a rewritten call keeps its type: readers could mistake an axis number without an
+    error. The last of several results may be dropped: reading it raises an error."""
 
     @wraps(visit)
     def visit_call_(self: Any, call: Any) -> Any:
@@ -93,9 +93,9 @@ def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 
 class Rewriter(expr_functor.PyExprMutator):
-    """The base of mutators of one function; what is derived is decorated with `mutator`.
+    """The base of mutators of one function; derived classes are decorated with `mutator`.
 
-    `readers` are those of the function as it came: what the mutator itself has bound is not there.
+    `readers` are those of the original function, without what the mutator itself has bound.
     """
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
@@ -119,13 +119,13 @@ class Rewriter(expr_functor.PyExprMutator):
         return all(argument in self._parameters for argument in behind)
 
     def only_use(self, expr: Any) -> Any:
-        """What the variable `expr` is bound to, None where it is not read in just one place."""
+        """The value of the variable `expr`, or None unless it is read in exactly one place."""
         if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
             return None
         return self.lookup_binding(expr)
 
     def half_of(self, operand: Any) -> Any:
-        """The tensor of halves that `operand` is in float32, None where it is no such cast."""
+        """The tensor of halves that `operand` casts to float32; None if it is not such a cast."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or not is_half(str(value.args[0].ty.dtype)):
             return None

@@ -1,4 +1,4 @@
-"""Chains of reshapes, permutations and slices as index arithmetic, so as to read in place."""
+"""Chains of reshapes, permutations and slices as index arithmetic, for reading in place."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Lookup = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as elements of another: `at(index)` is where `source` has the element `index`."""
+    """A tensor as elements of another: `at(index)` is the index in `source` of element `index`."""
 
     source: Any
     at: Callable[[Index], list[Any]]
 
 
 def view_of(expr: Any, lookup: Lookup) -> View:
-    """`expr` as a view of the first tensor behind it that is no view itself. All static shapes."""
+    """`expr` as a view of the first tensor behind it that is not a view. All shapes are static."""
     steps: list[Callable[[Index], list[Any]]] = []
     while True:
         value = lookup(expr) if isinstance(expr, relax.Var) else None
@@ -51,7 +51,7 @@ def order_of(call: Any) -> list[int]:
 
 
 def _step(call: Any) -> Callable[[Index], list[Any]] | None:
-    """The index into a view's source of an index into it, None where `call` is no view."""
+    """Maps an index into a view to one into its source; None if `call` is not a view."""
     before = static_shape(call.args[0]) if call.op in (_PERMUTE, _RESHAPE, _SLICE) else None
     after = static_shape(call)
     if before is None or after is None or 0 in before or 0 in after:
@@ -79,10 +79,10 @@ def _numbers(items: Any) -> list[int]:
 
 
 def reshaped_index(index: Index, shape: Sequence[int], other: Sequence[int]) -> list[Any]:
-    """Where the element `index` of an array of `shape` is after a reshape to `other`.
+    """The index after a reshape to `other` of element `index` of an array of `shape`.
 
-    Neighbouring axes are taken together only as far as the extents make it necessary: splitting an
-    axis needs no division.
+    Neighbouring axes are fused only as far as the extents require, and splitting an axis needs no
+    division.
     """
     result: list[Any] = []
     i = j = 0

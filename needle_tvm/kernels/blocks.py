@@ -1,4 +1,4 @@
-"""What every schedule rule asks of a function and of the target it is scheduled for."""
+"""Helpers shared by the schedule rules: questions about blocks and targets, and common steps."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, cpu_features, tirx
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
-# Below about this many scalar operations a kernel is one core's, whatever stands beside it. Whether
-# waking the pool pays is known only later, of all the kernels it is woken for: `merge_kernels`.
+# Kernels of fewer scalar operations run on one core. Whether waking the thread pool pays is decided
+# later, over all kernels it would be woken for (`merge_kernels`).
 PARALLEL_WORK = 1 << 12
 
-TASKS = 16  # for each core, so that the last ones end at about the same time
+TASKS = 16  # per core, so that all cores finish at about the same time
 
-# How many vectors wide a register tile may be. Of three LLVM makes scalars: an eighth of the speed.
+# Widths of a register tile, in vectors. LLVM scalarises tiles of three: an eighth of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"
 
-# Annotation of blocks that are written with their vectors and what they keep, as `columns` and
-# `windows` write them: scalar operations of one. Their loops go over what can be shared out.
+# Annotation of blocks that hold their vectors and registers already, as `columns` and `windows`
+# write them. Its value is the scalar operations of one block; its loops are those to share out.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
 
-# Loads in one inlined expression; more would only be spilled, and compile slowly.
+# Most loads in one inlined expression: beyond this, registers spill and compiling gets slow.
 _MOST_LOADS = 32
 
 
 def blocks_of(sch: Schedule) -> list[Any]:
-    """The blocks there are to schedule: none in a statement that an op wrote itself."""
+    """The blocks to schedule; empty for a statement that an op wrote itself."""
     try:
         root = sch.get_sblock("root")
     except SCHEDULE_ERROR:
@@ -44,7 +44,7 @@ def extent(sch: Schedule, loop: Any) -> int:
 
 
 def block_work(sch: Schedule, block: Any) -> int:
-    """Scalar operations of a block: the product of its loops' extents."""
+    """The number of scalar operations of a block: the product of its loops' extents."""
     work = int(sch.get(block).annotations.get(WRITTEN, 1))
     for loop in sch.get_loops(block):
         extent = sch.get(loop).extent
@@ -53,24 +53,24 @@ def block_work(sch: Schedule, block: Any) -> int:
 
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
-    """Whether a block computes exponentials or the like: long code, where it is unrolled."""
+    """Whether a block computes exponentials or the like, which are long when unrolled."""
     return has_functions(sch.get(block).body)
 
 
 def has_functions(root: Any) -> bool:
-    """The same of an expression or a statement."""
+    """Whether an expression or a statement computes exponentials or the like."""
     return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
 
 
 def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
-    """A block that copies what `block` writes for `reader`, which reads the copy."""
+    """Copy what `block` writes to a local buffer that `reader` reads; return the copying block."""
     written = sch.get(block).writes[0].source
     reads = [region.source.same_as(written) for region in sch.get(reader).reads]
     return sch.cache_read(reader, reads.index(True), "local")
 
 
 def annotated(sch: Schedule, key: str) -> Any:
-    """The block that carries annotation `key`, None where there is none."""
+    """Return the block that carries annotation `key`, or None if none does."""
     for block in blocks_of(sch):
         if key in sch.get(block).annotations:
             return block
@@ -78,8 +78,11 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def is_written(sch: Schedule, block: Any) -> bool:
-    """Whether a block has its vectors already. Nothing may be inlined into it: TVM would find what
-    it reads and writes anew, and what it keeps among that."""
+    """Whether a block holds its vectors already (`WRITTEN`).
+
+    Nothing may be inlined into such a block: TVM would recompute the regions that it reads and
+    writes, and count its registers among them.
+    """
     return WRITTEN in sch.get(block).annotations
 
 
@@ -89,10 +92,10 @@ def is_partial(sch: Schedule, block: Any) -> bool:
 
 
 def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
-    """The vectors of a block of `reduce.partial`, in registers, under loops that others share."""
+    """Vectorise a block of `partial_results` in registers, below `shared` loops of other blocks."""
     axes = sch.get(block).iter_vars
     if int(sch.get(block).annotations[PARTIAL]) == 1:
-        return  # a number for each vector, which may be the function's result
+        return  # one number per vector, which may be the function's result
     own = sch.get_loops(block)[shared:]
     kinds = [axis.iter_type for axis in axes][len(axes) - len(own) :]
     summed = [loop for loop, kind in zip(own, kinds, strict=True) if kind != tirx.IterVar.DataPar]
@@ -107,16 +110,16 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
 
 
 def work(function: PrimFunc) -> int:
-    """Scalar operations of a function, the largest of its blocks counted."""
+    """The number of scalar operations of a function's largest block."""
     sch = Schedule(function)
     return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
-    """Inline every block that one other block alone reads and that is no reduction.
+    """Inline every block that has exactly one reader and is not a reduction.
 
-    A consumer that reads a value twice gets its expression twice, and a chain of such blocks
-    exponentially often: past a certain size they keep loops of their own.
+    A consumer that reads a value twice gets its expression twice, so that a chain of such blocks
+    grows exponentially. Past a certain size, blocks keep loops of their own.
     """
     for block in blocks_of(sch):
         if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
@@ -150,7 +153,7 @@ def vector_registers(target: Target) -> tuple[int, int]:
 def sum_in_registers(
     sch: Schedule, block: Any, outer: Any, unrolled: Sequence[Any], vector: Any
 ) -> None:
-    """A sum over `outer` whose unrolled loops and vector are a tile that stays in registers."""
+    """Keep a sum over `outer` in registers: its unrolled loops and its vector form the tile."""
     sch.reorder(outer, *unrolled, vector)
     # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
     # would keep loops of its own.
@@ -162,23 +165,25 @@ def sum_in_registers(
 
 
 def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
-    """A long loop as two, the outer one for the cores to share out: what iterations keep in a
-    buffer is allocated anew in each of the parallel loop."""
+    """Split a long loop in two, of which the cores share out the outer one.
+
+    A buffer used within an iteration is allocated anew in each iteration of the parallel loop.
+    """
     count = extent(sch, loop)
     tasks = next(n for n in range(min(count, TASKS * cores), count + 1) if count % n == 0)
     return [loop] if tasks == count else list(sch.split(loop, [tasks, None]))
 
 
 def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
-    """Have the cores share out a loop where there is work enough in `block`."""
+    """Parallelise a loop over the cores if `block` has enough work."""
     enough = int(target.attrs["num-cores"]) > 1 and block_work(sch, block) >= PARALLEL_WORK
     if enough and extent(sch, loop) > 1:
         sch.parallel(loop)
 
 
 def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
-    """The blocks of a function besides `kept`, once what can be inlined is: the last one, and those
-    before it, which it needs."""
+    """Inline what can be inlined, and return the blocks besides `kept`: those that the last block
+    needs, and the last block."""
     names = {sch.get(block).name_hint for block in kept}
     inline_producers(sch, keep=names)
     *between, last = [each for each in blocks_of(sch) if sch.get(each).name_hint not in names]
@@ -188,11 +193,12 @@ def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
 def write_back(
     sch: Schedule, tiles: Any, between: list[Any], last: Any, at: Any, loops: Sequence[Any]
 ) -> None:
-    """Schedule what comes after one tile of `tiles`, up to the last block, whose `loops` over the
-    tile lie in loop `at`.
+    """Schedule the blocks that follow one tile of `tiles` (the epilogue). The last block's `loops`
+    over the tile lie in loop `at`.
 
-    An intermediate that is used more than once lives for one tile, in registers. So does what
-    functions are computed of, though on the stack: they take the tile vector by vector.
+    An intermediate used more than once lives for one tile, in registers. The operands of functions
+    such as exp live for one tile as well, but on the stack: functions take the tile vector by
+    vector.
     """
     heavy = calls_functions(sch, last)
     if heavy and not between:
@@ -205,7 +211,7 @@ def write_back(
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
-    """Compute in loop `at` what is needed of a block there, a tile of so many axes."""
+    """Compute in loop `at` the part of a block needed there: a tile of `axes` axes in registers."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     *unrolled, vector = sch.get_loops(block)[-axes:]
@@ -215,7 +221,7 @@ def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
 
 
 def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
-    """Elements of what a block writes in a vector register."""
+    """The number of elements that a block writes per vector register."""
     return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
 
 
@@ -225,8 +231,8 @@ def item_bytes(dtype: str) -> int:
 
 
 def sums_along_rows(sch: Schedule, block: Any) -> bool:
-    """Whether every value a reduction reads that differs between its terms is indexed last by an
-    axis that is summed over."""
+    """Whether a reduction reads its terms along rows: every operand that differs between terms has
+    a reduction axis in its last index."""
     details = sch.get(block)
     result = details.writes[0].source
     summed = {a.var for a in details.iter_vars if a.iter_type == tirx.IterVar.CommReduce}
@@ -240,7 +246,7 @@ def sums_along_rows(sch: Schedule, block: Any) -> bool:
 
 
 def bind_threads(sch: Schedule, loop: Any, threads: int) -> None:
-    """A loop shared out among blocks of at most that many threads."""
+    """Split a loop into blocks of at most `threads` threads and bind both halves."""
     outer, inner = sch.split(loop, [None, min(threads, extent(sch, loop))])
     sch.bind(outer, "blockIdx.x")
     sch.bind(inner, "threadIdx.x")

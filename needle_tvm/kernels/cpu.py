@@ -1,4 +1,4 @@
-"""Schedules for CPUs: a function gets the first rule that fits it, and `loops` where none does."""
+"""Schedules for CPUs: a function gets the first rule that fits it, or else `loops`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import CPU, rules
 
-REDUCTIONS = (partial_results, windows, columns)  # the first that fits a reduction writes it anew
+REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction
 
 
 def names() -> tuple[str, ...]:
-    """What may be left out: the rules, and what is done to functions that none of them fits."""
+    """The names that `without` accepts: rules, and steps for functions that no rule fits."""
     others = (*REDUCTIONS, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 
 
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
-    """The module with every PrimFunc scheduled that is not marked as scheduled already.
+    """Schedule every PrimFunc of a module that is not marked as scheduled.
 
-    `without` names those of `names()` that are left out.
+    `without` lists the `names()` to leave out.
     """
     return schedule_each(
         module, lambda function: schedule_function(function, target, without), or_as_it_is=True
@@ -38,7 +38,7 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 def schedule_function(
     function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
-    """One PrimFunc scheduled by the first rule that fits it, `without` those of `names()`."""
+    """Schedule one PrimFunc by the first rule that fits it. `without` is as in `schedule`."""
     for rule in rules(CPU):
         found = None if rule.name in without else rule.apply(function, target, None)
         if found is not None:
@@ -55,10 +55,10 @@ def schedule_function(
 
 
 def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Every way in which our rules schedule a function as a search can record it.
+    """Yield every schedule of a function by our rules that a search can record.
 
-    The first of a rule is the one without a search. Where none fits, what `schedule_function` does
-    besides `loops` is missing, since no trace of a schedule has it.
+    The first one is the schedule used without a search. If no rule fits, only `loops` is applied:
+    the other steps of `schedule_function` leave no trace that a record could hold.
     """
     for rule in rules(CPU):
         found = rule.apply(function, target, None)
@@ -73,8 +73,8 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:
-    """Its reductions written in vectors: of partial results only where these need not be kept for
-    all rows."""
+    """Rewrite a function's reductions in vectors. Partial results are used only if they need not be
+    kept for all rows at once."""
     changed = Schedule(rewritten(function, writes))
     if keeps_few_partial_results(changed):
         return changed

@@ -15,15 +15,15 @@ from needle_tvm._tvm.names import (
 )
 from needle_tvm.tir.functions import NODES, nodes_in
 
-# TVM's default rules for GPUs, `tvm.s_tir.dlight`'s, in their order.
+# TVM's default rules for GPUs (`tvm.s_tir.dlight`), in their order.
 DLIGHT = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
 
 def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT) -> PrimFunc | None:
-    """A function by the first that fits of TVM's default rules of these names; None: none does.
+    """Schedule a function by the first of TVM's default rules `names` that fits; None if none does.
 
-    One that finds in the middle of its work that it does not fit raises one of many errors; of some
-    it shows only when what threads reduce together is lowered.
+    A rule that finds halfway that it does not fit raises one of many errors. Some misfits show only
+    when reductions across threads are lowered.
     """
     from tvm.s_tir.dlight import gpu
 
@@ -46,8 +46,8 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
 
 
 def _is_well_typed(function: PrimFunc) -> bool:
-    """Whether operands have one type. What sets a sum's first value and casts its result is merged
-    into one statement by TVM where there is but one term, which then has both types."""
+    """Whether the operands of each node have one type. TVM merges a reduction's initialisation and
+    the cast of its result into one statement if there is one term, which then mixes both types."""
     pairs = [
         *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),
         *(

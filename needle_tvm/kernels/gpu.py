@@ -1,4 +1,4 @@
-"""Schedules for GPUs: the plainest there is, TVM's default ones, and our own rules before those."""
+"""Schedules for GPUs: one thread per element, TVM's default rules, and our own rules."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from needle_tvm.kernels.rule import GPU, rules
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in
 
-_THREADS = 256  # of a block: whole warps, and several blocks to a processor
+_THREADS = 256  # per block: whole warps, and several blocks per multiprocessor
 
 
 def names() -> tuple[str, ...]:
-    """Our rules, any of which may be left out."""
+    """The names that `without` accepts: those of our rules."""
     return tuple(each.name for each in rules(GPU))
 
 
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
-    """Every function with a thread for each element of each of its blocks, and nothing else done.
+    """Give every function one thread for each element of each of its blocks, and nothing else.
 
-    A GPU runs no code without threads: this is the plainest schedule it takes.
+    A GPU runs no code without threads: this is the simplest schedule that it accepts.
     """
     return schedule_each(prepared(module), _one_thread_each)
 
 
 def by_default(module: IRModule, target: Target) -> IRModule:
-    """Every function by the first that fits of dlight's rules, TVM's default schedules of a GPU.
+    """Schedule every function by the first of dlight's rules (TVM's default for GPUs) that fits.
 
-    Those that none fits get `one_thread_each`.
+    Functions that none fits get `one_thread_each`.
     """
     return schedule_each(prepared(module), lambda function: _by_default(function, target))
 
 
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
-    """Every function by the first that fits of our rules, in the end as `by_default` does it.
+    """Schedule every function by the first of our rules that fits, or else as `by_default` does.
 
-    `without` names those of `names()` that are left out.
+    `without` lists the `names()` to leave out.
     """
     return schedule_each(
         prepared(module), lambda function: schedule_function(function, target, without)
@@ -51,7 +51,7 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 def schedule_function(
     function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
-    """One function of `prepared`, scheduled as `schedule` does it."""
+    """Schedule one function of a `prepared` module as `schedule` does."""
     for rule in rules(GPU):
         found = None if rule.name in without else rule.apply(function, target, None)
         if found is not None:
@@ -65,7 +65,7 @@ def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def prepared(module: IRModule) -> IRModule:
-    """Every function as a GPU's code can be made of it, whatever schedules it."""
+    """Make every function of a module fit for GPU code, whatever schedules it afterwards."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             module.update_func(name, _particular(keeping_nan(function)))
@@ -73,7 +73,7 @@ def prepared(module: IRModule) -> IRModule:
 
 
 def _particular(function: PrimFunc) -> PrimFunc:
-    """The function, scheduled where no rule knows it: written statements, and empty loops."""
+    """Schedule a function that no rule handles: opaque statements, or empty loops."""
     if is_scheduled(function):
         return function
     sch = Schedule(function)
@@ -88,14 +88,14 @@ def _particular(function: PrimFunc) -> PrimFunc:
 
 
 def _written(function: PrimFunc) -> list[Any]:
-    """The buffers that a function is given to write to."""
+    """The parameters of a function that it writes to."""
     given = list(function.params)
     stores = nodes_in(function.body, NODES.store)
     return [each for each in given if any(store.buffer.same_as(each) for store in stores)]
 
 
 def _on_threads(function: PrimFunc) -> PrimFunc:
-    """Statements that an op wrote itself, their parallel loop over the grid; else in one thread."""
+    """Put an opaque statement's parallel loops on the grid; without any, run it in one thread."""
 
     def over_grid(loop: Any) -> Any:
         return _over_grid(loop) if loop.kind == tirx.ForKind.PARALLEL else loop
@@ -113,7 +113,7 @@ def _on_threads(function: PrimFunc) -> PrimFunc:
 
 
 def _over_grid(loop: Any) -> Any:
-    """The loop with a block of one thread for each of its steps."""
+    """The loop with a block of one thread for each iteration."""
     index = tirx.Var("blockIdx.x", str(loop.loop_var.ty))
     thread = tirx.IterVar(None, index, tirx.IterVar.ThreadIndex, "blockIdx.x")
     kind = tirx.ForKind.THREAD_BINDING
@@ -123,7 +123,7 @@ def _over_grid(loop: Any) -> Any:
 def _one_thread_each(function: PrimFunc) -> PrimFunc:
     sch = Schedule(function)
     for block in blocks_of(sch):
-        loops = sch.get_loops(block)  # none of a single element
+        loops = sch.get_loops(block)  # empty for a single element
         axes = sch.get(block).iter_vars
         each = [
             loop for loop, axis in zip(loops, axes, strict=False) if axis.iter_type == nests.SPATIAL

@@ -1,9 +1,8 @@
-"""What a search may try of our rules for GPUs: their knobs, and which rule to take at all.
+"""The candidates of a search over our GPU rules: each rule's knobs, and the choice of a rule.
 
-A rule may write a function anew before it schedules it, so that no trace of a schedule leads from
-the function to what the rule makes. A candidate is therefore the function with a note, of the rule
-and the knobs: that has a trace, which the record store keeps, and `realised` makes of it what is
-compiled.
+A rule may rewrite a function before it schedules it, in which case no trace leads from the function
+to the rule's result. A candidate is therefore the function with a note that names the rule and the
+knobs: it has a trace, which the record store keeps. `realised` turns it into the module to compile.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from needle_tvm.tir.functions import module_of
 
 NOTE = "needle.rule"  # annotation of a function's root block
 
-_MOST = 32  # of a rule's knobs: those which its author, or its arithmetic, puts first
+_MOST = 32  # knobs tried per rule, in the order that the rule gives
 
 
 def _candidates(function: PrimFunc, target: Target) -> list[list[tuple[Rule, Any]]]:
-    """Each rule as it is, since of several that fit the first is taken where nothing is measured;
-    each rule with its knobs; and TVM's."""
+    """Rows of candidates: every rule by itself, each rule with its knobs, and TVM's rules. The
+    first row matters because, unmeasured, only the first of several rules that fit is taken."""
     own = rules(GPU)
     rows: list[list[tuple[Rule, Any]]] = [[(each, None) for each in own]]
     rows += [
@@ -45,8 +44,8 @@ _TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """A function of `gpu.prepared` noted with each rule and knobs that make something else of it
-    than `gpu.schedule_function` does, and than what came before. The rules take turns."""
+    """Yield a function of `gpu.prepared` with a note for each rule and knobs whose result differs
+    from `gpu.schedule_function`'s and from all earlier ones. The rules take turns."""
     with target:
         seen = {_digest(gpu.schedule_function(function, target))}
         rows = _candidates(function, target)
@@ -61,9 +60,9 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """What is compiled of a module of one function, "main": by its note, where it has one.
+    """Return the module to compile for a module of one function, "main": by its note, if any.
 
-    Raises ValueError where no rule has such knobs (any more), or they do not fit the function.
+    Raises ValueError if no rule has such knobs (any more), or they do not fit the function.
     """
     sch = Schedule(module)
     root = sch.get_sblock("root")
@@ -85,7 +84,7 @@ def realised(module: IRModule, target: Target) -> IRModule:
 
 
 def is_noted(trace: str) -> bool:
-    """Whether the text of a trace is that of a choice: it schedules nothing by itself."""
+    """Whether the text of a trace holds a note of `choices`: it schedules nothing by itself."""
     return f'"{NOTE}"' in trace
 
 
@@ -99,7 +98,7 @@ def _text(rule: Rule, knobs: Any) -> str:
 
 
 def _digest(scheduled: PrimFunc) -> str:
-    """Of a function's loops, without the attributes in which it may differ besides."""
+    """A hash of a function without its attributes."""
     for name in dict(scheduled.attrs or {}):
         scheduled = scheduled.without_attr(name)
     return structural_hash(module_of(scheduled))

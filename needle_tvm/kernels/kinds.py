@@ -1,4 +1,4 @@
-"""What a search needs of the schedule rules, for CPUs and for GPUs."""
+"""The interface between the search and the schedule rules, for CPUs and for GPUs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from needle_tvm.kernels import cpu, gpu, gpu_knobs
 
 @dataclass(frozen=True)
 class Rules:
-    """What our rules make of functions: by `schedule_function`, what a search competes with.
+    """The schedule rules of one kind of target, as a search uses them.
 
-    `prepared` is done to a module before tasks are taken from it. A candidate of `variants` is a
-    schedule, which TVM's search may go on from; one of `choices` stands for what `realised` makes
-    of its module, as of that of any candidate.
+    `prepared` is applied to a module before tasks are extracted. `schedule_function` gives the
+    schedule that a search competes with. A candidate of `variants` is a schedule, which TVM's
+    search may mutate further. A candidate of `choices` is a note that `realised` turns into the
+    module to compile; `realised` is applied to every candidate's module.
     """
 
     prepared: Callable[[IRModule], IRModule]

@@ -1,4 +1,4 @@
-"""Which functions of a module have their schedule already, and giving it to those that do not."""
+"""The mark of functions that have a schedule, and a loop that schedules those that do not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SCHEDULED = "tirx.is_scheduled"  # TVM's attribute of functions
 def schedule_each(
     module: IRModule, schedule: Callable[[PrimFunc], PrimFunc], or_as_it_is: bool = False
 ) -> IRModule:
-    """The module with every PrimFunc that has no schedule yet replaced by its own.
+    """Replace every PrimFunc of a module that has no schedule yet by `schedule` of it.
 
-    A function whose schedule TVM refuses runs `or_as_it_is`, with a ScheduleWarning: right and slow
-    is better than not at all. The campaign and the tests take that for a failure.
+    With `or_as_it_is`, a function whose schedule TVM rejects runs unscheduled, with a
+    ScheduleWarning: slow and correct is better than not at all. The campaign and the tests treat
+    the warning as a failure.
     """
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and not is_scheduled(function):
@@ -40,9 +41,10 @@ def schedule_each(
 
 
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """`scheduled` with the attributes of `original`, marked so that no later rule touches it.
+    """Return `scheduled` with the attributes of `original`, marked so that no rule touches it.
 
-    A function that was scheduled alone is called "main", and must not be in a module that has one.
+    A function that was scheduled alone is called "main"; the name is dropped, since the module may
+    have a "main" of its own.
     """
     if "global_symbol" not in (original.attrs or {}):
         scheduled = scheduled.without_attr("global_symbol")
@@ -50,5 +52,5 @@ def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
 
 
 def is_scheduled(function: PrimFunc) -> bool:
-    """Whether a function has its schedule already."""
+    """Whether a function is marked as scheduled."""
     return SCHEDULED in (function.attrs or {})

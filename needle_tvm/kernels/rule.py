@@ -1,7 +1,7 @@
-"""One protocol for all schedule rules: does it fit, its schedule, and what a search may change.
+"""One protocol for all schedule rules: whether a rule fits, its schedule, and its knobs.
 
-A rule is a function with a decorator, in a file of a kernel's folder (a package, with an
-`__init__.py`). It is found by living there:
+A rule is a decorated function in a file of a kernel's folder (a package, with an `__init__.py`).
+It is found by living there:
 
     @rule("cuda", order=30, knobs=tiles)
     def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None: ...
@@ -9,8 +9,8 @@ A rule is a function with a decorator, in a file of a kernel's folder (a package
     @annotated(CONV, knobs=CONV_VARIANTS)
     def conv(sch: Schedule, block: Any, target: Target, knobs: ConvKnobs) -> None: ...
 
-The first looks at any function. The second is for functions with a block that an op or a pass has
-annotated, which is how it asks for the rule.
+The first form is tried on any function. The second is for functions with an annotated block: an op
+or a pass annotates the block to ask for the rule.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from needle_tvm.faults import blamed_on
 from needle_tvm.kernels import blocks
 from needle_tvm.tir.functions import NODES, nodes_in
 
-CPU, GPU = "llvm", "cuda"  # kinds of rules, as TVM names what generates the code
+CPU, GPU = "llvm", "cuda"  # kinds of rules, named after TVM's code generators
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`apply(function, target, knobs)` is the schedule of a function that the rule fits, else None.
+    """A schedule rule. `apply(function, target, knobs)` returns a schedule, or None if the rule
+    does not fit.
 
-    Rules of a `kind` are tried in their `order`. `knobs` None stands for the rule's own choice;
-    `knobs(function, target)` are what else a search may give it, the most promising first: JSON
-    values, or dataclasses of them. It is asked for any function, as `apply` is. `revision` is
-    raised when the same knobs come to mean another schedule: what was measured is of the old one.
+    Rules of a `kind` are tried in their `order`. `knobs` None means the rule's own choice;
+    `knobs(function, target)` lists the other values that a search may try, the most promising
+    first: JSON values, or dataclasses of them. Both are called for any function. Raise `revision`
+    when the same knobs come to mean another schedule: earlier measurements are of the old one.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Rule:
     apply: Callable[[PrimFunc, Target, Any], Schedule | None]
     knobs: Callable[[PrimFunc, Target], Iterable[Any]]
     revision: int
-    home: str  # the function that was decorated, by its module
+    home: str  # qualified name of the decorated function
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -61,9 +62,9 @@ def rule(
     knobs: Callable[[PrimFunc, Target], Iterable[Any]] = lambda function, target: (),
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Enters `write(function, target[, knobs])`, which returns a schedule, or None.
+    """Register `write(function, target[, knobs])`, which returns a schedule, or None.
 
-    Raises ValueError where another rule of the kind has its name.
+    Raises ValueError if another rule of the kind has its name.
     """
 
     def enter(write: F) -> F:
@@ -85,16 +86,16 @@ def annotated(
     order: int = 10,
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Enters `write(schedule, block, target, knobs)`, for functions with a block annotated so.
+    """Register `write(schedule, block, target, knobs)` for functions with a block annotated so.
 
-    The first of `knobs` is its own choice, its name the annotation without its namespace. Raises
-    ValueError where another rule of the kind has that name.
+    The first of `knobs` is the rule's own choice; its name is the annotation without the namespace.
+    Raises ValueError if another rule of the kind has that name.
     """
     name = annotation.rpartition(".")[2]
 
     def enter(write: F) -> F:
         def apply(function: PrimFunc, target: Target, chosen: Any) -> Schedule | None:
-            # To make a schedule takes half a millisecond, and most functions are for none of these.
+            # Making a schedule takes half a millisecond, and most functions have no such block.
             noted = (annotation in each.annotations for each in nodes_in(function, NODES.sblock))
             if not any(noted):
                 return None

@@ -1,1 +1,1 @@
-"""From a Relax module to a library: the stages' passes, merged kernels, CUDA graphs, code."""
+"""From a Relax module to a library: the passes of each stage, merged kernels, CUDA graphs, code."""

@@ -35,7 +35,7 @@ TRANSFORM = f"{MAIN}_transform_params"
 
 
 def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
-    """A Relax module, whatever made it, through the variant's passes over the graph.
+    """Run the variant's graph passes on a Relax module, whatever frontend made it.
 
     Its function `main` takes `num_input` inputs (an attribute) and then the parameters.
     """
@@ -52,8 +52,8 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
 def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:
     """Compile a scheduled module into `folder`: the library and the script it was made from.
 
-    What the manifest is to say of it is returned: `kernels`, of a GPU's code what ptxas says that
-    each takes, and `libraries`, what else has to be found where it is loaded.
+    Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
+    by ptxas, and `libraries`, which must be found where the library is loaded.
     """
     (folder / artifact.SCRIPT).write_text(script(module) + "\n")
     kernels: list[nvcc.Resources] = []
@@ -74,7 +74,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
             objects[0].write_bytes(compiled_function(cublas.SOURCE))
         try:
             export_library(executable, linked, compile_cuda, objects)
-        except RuntimeError as error:  # TVM's, with a page of the linker's
+        except RuntimeError as error:  # TVM's, with a page of the linker's output
             reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
             raise ToolchainError(
                 f"the C++ compiler does not link code for {target.attrs['mtriple']!s} ({reason})"
@@ -93,7 +93,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
 def schedule(
     module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
 ) -> IRModule:
-    """The module with its loops scheduled as the stage says, but for what `disable` names."""
+    """Schedule a module's loops as the stage says, without the rules and passes in `disable`."""
     return pipeline.run(pipeline.without(target, stage, disable).schedule, module, target)
 
 
@@ -104,7 +104,7 @@ def describe(
     target: Target,
     notes: dict[str, Any],
 ) -> dict[str, Any]:
-    """The manifest of a compiled module, but for what is known only once the files are written."""
+    """The manifest of a compiled module, except for what is known only after writing its files."""
     names = {variable.name_hint for variable in module.get_global_vars()}
     transform = TRANSFORM if TRANSFORM in names else None
     by_kernel = BY_KERNEL if BY_KERNEL in names else None

@@ -1,21 +1,21 @@
-"""A function of the model that may be captured as one CUDA graph.
+"""Marks models that may be captured as one CUDA graph, and adds the functions that this needs.
 
-A graph is replayed with the addresses that it was captured with: of inputs and outputs, of weights,
-and of all memory in between. TVM's own `RewriteCUDAGraph` leaves out what reads an input or writes
-an output, and takes it for certain that weights stay where they are; here the runtime has buffers
-of its own for inputs (`needle_tvm/runtime/replay.py`), and captures anew for other weights.
+A graph is replayed with the addresses that it was captured with: those of inputs, outputs, weights
+and all intermediates. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or
+writes an output, and assumes that weights never move. Here the runtime has buffers of its own for
+inputs (`needle_tvm/runtime/replay.py`), and captures again for other weights.
 
-`cuda_graph` marks the `main` of a scheduled module where
+`cuda_graph` marks the `main` of a scheduled module if
 - all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,
-  views and tuples: what the host would decide is decided once;
+  views and tuples, so that the host has nothing to decide at run time;
 - none of the PrimFuncs allocates global memory: TVM's host code would take that from a pool of its
-  own, which hands it to others and may free it;
-- it pays, by the reckoning of `_pays`.
+  own, which may hand it to others or free it;
+- it pays, by the estimate of `_pays`.
 
-`add_graph_functions`, for which it is lowered to calls with explicit memory, then adds
-- `main_for_graph`, as `main`, but behind the outputs it returns all memory that was allocated on
-  the way: who keeps that may replay;
-- `main_results`, which returns new tensors like the outputs, with nothing written to them.
+`add_graph_functions` runs after `main` is lowered to calls with explicit memory, and adds
+- `main_for_graph`, which is `main` but returns, after its outputs, all memory that it allocated: a
+  graph may be replayed as long as that memory is kept;
+- `main_results`, which returns new tensors like the outputs, uninitialised.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _KERNELS = ("relax.call_tir", "relax.call_dps_packed")
 _VIEW = "relax.reshape"
 _ALLOCATIONS = ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
 
-# What decides whether a graph pays, designed by arithmetic and not measured. A kernel that TVM's
-# machine puts on a stream takes the host about 3 us: 2 to 2.5 for CUDA's launch, the rest for the
-# machine's call and for packing arguments. A graph takes about as long as two of them, however many
-# kernels it has. Each input and output is copied once more on the device: one call of the driver,
-# and its bytes are read and written at 1 TB/s or more on an A100 or newer.
+# The estimate of whether a graph pays, designed by arithmetic and not measured. For each kernel,
+# the host takes about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's call and
+# for packing arguments. A graph takes about as long as two kernels, however many it holds. Each
+# input and output is copied once more on the device: one call of the driver, and its bytes are read
+# and written at 1 TB/s or more on an A100 or newer.
 _KERNEL_US, _GRAPH_US, _COPY_US = 3.0, 6.0, 2.0
 _COPIED_BYTES_PER_US = 0.5e6
 
 
 def cuda_graph(module: IRModule, target: Target) -> IRModule:
-    """Mark the module's `main` where it may be captured and that pays."""
+    """Mark the module's `main` if it may be captured and that pays."""
     main = module[MAIN]
     return mark(module) if _has_static_shapes(main) and _pays(main) else module
 
 
 def mark(module: IRModule) -> IRModule:
-    """Mark the module's `main` where it may be captured, whether that pays or not."""
+    """Mark the module's `main` if it may be captured, whether or not that pays."""
     main = module[MAIN]
     functions = prim_funcs(module)
     called = {functions[name] for name in calls_of(module, MAIN)}
@@ -69,9 +69,9 @@ def is_marked(module: IRModule) -> bool:
 
 
 def add_graph_functions(module: IRModule) -> IRModule:
-    """A module that is marked with its two functions; another one as it is.
+    """Add the two functions to a marked module; return any other module unchanged.
 
-    Takes what `StaticPlanBlockMemory` gives.
+    Takes a module after `StaticPlanBlockMemory`.
     """
     if not is_marked(module):
         return module
@@ -83,7 +83,7 @@ def add_graph_functions(module: IRModule) -> IRModule:
 
 
 def _results(main: relax.Function) -> relax.Function:
-    """A function of nothing that allocates tensors like the results of `main`."""
+    """A function without parameters that allocates tensors like the results of `main`."""
     builder = relax.BlockBuilder()
     with builder.function(RESULTS, [], pure=False):
         found = [
@@ -95,7 +95,7 @@ def _results(main: relax.Function) -> relax.Function:
 
 
 def _keeping_memory(function: relax.Function) -> relax.Function:
-    """The function, lowered, with whatever it allocates behind its results."""
+    """The lowered function, returning everything that it allocates after its results."""
     body = function.body
     bound = bindings_of(function)
     result = body.body
@@ -134,8 +134,8 @@ def _is_static(ty: Any) -> bool:
 
 
 def _allocates(function: PrimFunc) -> bool:
-    """Whether it has a buffer in global memory that something is read from or written to; a rule
-    that keeps in registers what such a buffer held leaves it behind, and TVM drops it."""
+    """Whether a function accesses a buffer of its own in global memory. A rule that keeps such a
+    buffer's values in registers leaves the unused buffer behind, and TVM drops it."""
     accessed = [
         *(load.source for load in nodes_in(function.body, NODES.load)),
         *(store.buffer for store in nodes_in(function.body, NODES.store)),
@@ -148,7 +148,7 @@ def _allocates(function: PrimFunc) -> bool:
 
 
 def _pays(main: relax.Function) -> bool:
-    """Whether one launch of all kernels saves more than copying inputs and outputs takes."""
+    """Whether one launch of all kernels saves more time than copying inputs and outputs costs."""
     kernels = sum(
         any(is_op(value, name) for name in _KERNELS) for value in bindings_of(main).values()
     )

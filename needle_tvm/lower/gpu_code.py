@@ -1,11 +1,11 @@
-"""Machine code for GPUs put into libraries when they are made.
+"""Puts machine code for GPUs into libraries when they are built.
 
-TVM 0.27 exports a GPU's kernels as CUDA source, and calls a compiler when the library is loaded:
-`tvm_callback_cuda_compile`, which is in TVM's own compiler. Its runtime also takes machine code in
-the source's place, and that is what is put there. The place: a library's symbol
-`__tvm_ffi__library_bin` holds its modules' bytes, those of a CUDA module being its format, its
+TVM 0.27 exports GPU kernels as CUDA source, and calls a compiler when the library is loaded:
+`tvm_callback_cuda_compile`, which is part of TVM's compiler. Its runtime also accepts machine code
+in place of the source, which is what this module inserts. A library's symbol
+`__tvm_ffi__library_bin` holds the bytes of its modules. Those of a CUDA module are its format, its
 kernels' parameters and its code (`CUDAModuleNode::SaveToBytes`). Strings are a 64-bit little-endian
-length and as many bytes.
+length followed by as many bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from needle_tvm._tvm.names import tvm
 _SYMBOL = "__tvm_ffi__library_bin"
 _KIND, _SOURCE, _MACHINE_CODE = b"cuda", b"cuda", b"cubin"
 
-# TVM takes CUDA's approximations of these float32 functions (those of --use_fast_math): __logf has
-# no correct digit near 1, __expf loses one in ten of the argument.
+# TVM emits CUDA's approximations of these float32 functions (those of --use_fast_math): __logf has
+# no correct digit near 1, and __expf loses one per ten of the argument.
 _APPROXIMATE = re.compile(r"\b__((?:exp|exp10|log|log2|log10|pow|sin|cos|tan)f)\(")
 
 
 def module_of_library(library: Any) -> Any:
-    """What a build gave, without its wrapping. Asking a module for a name compiles all of it."""
+    """A build's module without its wrapper. Asking a module for a function compiles all of it."""
     return library.mod if isinstance(library, tvm.runtime.Executable) else library
 
 
 def device_source(library: Any) -> str:
-    """CUDA source of the kernels of a built module; empty where it has none."""
+    """CUDA source of a built module's kernels; empty if it has none."""
     return "\n".join(_source(module) for module in _cuda_modules(module_of_library(library)))
 
 
@@ -44,8 +44,8 @@ def export_library(
 ) -> None:
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
-    `compile_cuda` makes a cubin of CUDA source; it is not called where there are no kernels.
-    `objects` are object files that are linked in.
+    `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
+    `objects` are object files to link in.
     """
     module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
@@ -70,9 +70,9 @@ def export_library(
 
 
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
-    """A library's bytes with a CUDA module's machine code in place of its source.
+    """Return a library's bytes with a CUDA module's machine code in place of its source.
 
-    Raises ValueError where the bytes do not hold the module as described above.
+    Raises ValueError if the bytes do not hold the module as described above.
     """
     total, body = int.from_bytes(image[:8], "little"), image[8:]
     end_of_source = _string(source)
@@ -83,7 +83,7 @@ def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
     head = _string(_KIND)
     start = body.rfind(head, 0, place)
     while start >= 0:
-        first = start + len(head) + 8  # of the module's bytes, behind their number
+        first = start + len(head) + 8  # of the module's bytes, after their length
         length = int.from_bytes(body[start + len(head) : first], "little")
         if first + length == end and body.startswith(_string(_SOURCE), first):
             break
@@ -101,7 +101,7 @@ def _string(data: bytes) -> bytes:
 
 
 def _packed(module: Any, is_system_library: bool, prefix: str) -> bytes:
-    """What is to stand under the symbol; TVM gives it as a C array."""
+    """The bytes to store under the symbol; TVM returns them as a C array."""
     text = str(tvm.runtime._ffi_api.ModulePackImportsToC(module, is_system_library, prefix))
     array = text[text.index("= {") + 3 : text.rindex("};")]
     return bytes(int(each, 16) for each in re.findall(r"0x[0-9a-f]{2}", array))

@@ -28,15 +28,15 @@ from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tir.functions import NODES, nodes_in
 
-# LLVM keeps in registers what a loop adds up where the loop has few accesses to memory, 250 if not
-# told otherwise: four steps of a tile of 28 sums have 340. In a function of one kernel an earlier
-# pass removes most of them, but it gives up after so many in a function. A tile whose sums stay in
-# memory takes more than twice as long.
+# LLVM keeps a loop's accumulators in registers only if the loop has few memory accesses, by default
+# 250: four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier pass
+# removes most of them, but it gives up after a number of them per function. A tile whose sums stay
+# in memory takes more than twice as long.
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion:uint=4000",)
 
 
 def for_llvm(target: Target) -> Target:
-    """The target with the options that our loops need of LLVM, where that generates its code."""
+    """Return the target with the LLVM options that our loops need, if LLVM generates its code."""
     fields = target_fields(target)
     if fields["kind"] != "llvm":
         return target
@@ -44,10 +44,10 @@ def for_llvm(target: Target) -> Target:
 
 
 def pass_options(module: IRModule) -> dict[str, Any]:
-    """What TVM's passes must be told to compile these functions.
+    """Return the options of TVM's passes for compiling these functions.
 
-    Sharing storage, TVM 0.27 lays a tensor core's float32 results over its float16 factors, and
-    then refuses the pointer to them as one of another type.
+    When sharing storage, TVM 0.27 may place a tensor core's float32 results in its float16
+    operands' buffer, and then rejects the pointer to them as one of another type.
     """
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
@@ -58,11 +58,11 @@ def pass_options(module: IRModule) -> dict[str, Any]:
 def build_executable(
     module: IRModule, target: Target, planned: Callable[[IRModule], IRModule] | None = None
 ) -> Any:
-    """A virtual machine's executable of a module whose operators are all calls of PrimFuncs.
+    """Build a virtual machine's executable of a module whose operators are all calls of PrimFuncs.
 
-    Views apart, which are `reshape`: TVM's own pipeline begins with its legalisation and fusion,
-    which would make kernels of them again. `planned` is given the module once its memory is
-    planned, with every allocation a call, and returns the one to go on with.
+    Only views (`reshape`) are left as operators: TVM's own pipeline begins with its legalisation
+    and fusion, which would turn them into kernels again. `planned` gets the module after memory
+    planning, with every allocation a call, and returns the module to continue with.
     """
     from tvm.relax.backend import cpu_generic, cuda
 
@@ -88,7 +88,7 @@ def write_object(library: Any, path: str) -> None:
 
 
 def cxx_compiler() -> str | None:
-    """Command of the C++ compiler TVM would link with; None where there is none."""
+    """The command of the C++ compiler that TVM would link with; None if there is none."""
     from tvm.support import cc
 
     return cc.get_cc()
@@ -96,10 +96,10 @@ def cxx_compiler() -> str | None:
 
 @functools.cache
 def compiled_function(source: Path) -> bytes:
-    """The object file of C++ that exports functions by tvm-ffi's headers.
+    """Compile C++ that exports functions by tvm-ffi's headers; return the object file's bytes.
 
-    It refers to tvm-ffi's library, which whoever loads it has loaded. Raises ToolchainError where
-    there is no compiler, or it fails.
+    It refers to tvm-ffi's library, which the process that loads it has loaded already. Raises
+    ToolchainError if there is no compiler or it fails.
     """
     compiler = cxx_compiler()
     if compiler is None:
@@ -116,7 +116,7 @@ def compiled_function(source: Path) -> bytes:
 
 
 def generated_source(library: Any, form: str) -> str:
-    """What LLVM generated for a built module: "ll" is its IR, "asm" the assembly."""
+    """The code LLVM generated for a built module: its IR ("ll") or the assembly ("asm")."""
     return str(module_of_library(library).inspect_source(form))
 
 
@@ -125,9 +125,9 @@ _ABOUT = "needle.server.about"
 
 
 def serve_session(descriptor: int, folder: str, about: str) -> None:
-    """Serve one RPC session on a connected socket, to its end; uploaded files go to `folder`.
+    """Serve one RPC session on a connected socket until it ends; uploaded files go to `folder`.
 
-    `about` is what `about_server` gives the client.
+    `about` is the text that `about_server` gives the client.
     """
     logging.getLogger("RPCServer").setLevel(logging.WARNING)
     work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
@@ -142,17 +142,18 @@ def end_session(descriptor: int, reason: str) -> None:
 
 
 def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
-    """A session with a server, which ends it after `seconds`; RuntimeError where that fails."""
+    """Open a session with a server, which ends it after `seconds`; RuntimeError on failure."""
     return tvm.rpc.connect(host, port, word, seconds)
 
 
 def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
-    """A tensor over the beginning of another's memory; a compiled function takes no other part."""
+    """A tensor over the start of another's memory; compiled functions accept no other part."""
     return tensor._create_view(tuple(shape), dtype)
 
 
 def about_server(session: Any) -> str:
-    """What our server says of itself; empty of another's. RuntimeError of a session that ended."""
+    """A server's description of itself; empty if it is not needle's. Raises RuntimeError if the
+    session has ended."""
     try:
         return str(session.get_function(_ABOUT)())
     except AttributeError:  # TVM's own server has no such function

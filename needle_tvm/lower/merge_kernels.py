@@ -1,21 +1,21 @@
-"""Runs of small kernels, merged into one with one parallel region.
+"""Merges runs of small kernels into one kernel with one parallel region.
 
-Before: bindings of `main` that follow each other in a dataflow block, each
+Before: consecutive bindings of `main` in a dataflow block, each
 - a `call_tir` of a scheduled PrimFunc of static shapes and one result that is not large, whose body
   is a list of loop nests, each parallel as a whole or not at all, takes no buffer's address and
   cannot fail; or
 - a reshape or another name of such a result.
 
-After: one `call_tir` for the run. Its function has the nests of all of them in order, on threads
-that are woken once and wait for each other only where a nest needs what another one left since
-they last did (`region.py`). `main_by_kernel` stays as `main` was, to look at.
+After: one `call_tir` for the run. Its function has all nests in order, on threads that are woken
+once and synchronise only if a nest needs a result written since the last barrier (`region.py`).
+`main_by_kernel` stays as `main` was, for inspection.
 
-Waking the pool and waiting for it costs about a microsecond a kernel, and a call of the virtual
-machine 0.2: what small kernels take themselves. A barrier costs a fraction of that. Large kernels
-gain nothing by it and would be compiled twice: they end a run.
+Waking the thread pool and waiting for it costs about a microsecond per kernel, and a call of the
+virtual machine 0.2, which is as long as a small kernel runs. A barrier costs a fraction of that.
+Large kernels gain nothing and would be compiled twice: they end a run.
 
-Rules share a kernel out among threads wherever that may pay, since within a region it costs little.
-Where a run as a whole, or a kernel that stands alone, is done sooner by one thread, it is its own.
+Rules parallelise a kernel whenever that may pay, since it costs little within a region. A run, or
+a kernel that stands alone, that one thread would finish sooner runs on one thread.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
 
 @dataclass
 class _Run:
-    """Bindings that may become one call: kernels, and names and views of what they make."""
+    """Bindings that may become one call: kernels, and names and views of their results."""
 
     bindings: list[Any]
     kernels: list[tuple[Any, Kernel]]  # with the variable of the result
-    source: dict[Any, Any]  # variable -> the kernel's result it is, or is a view of
+    source: dict[Any, Any]  # variable -> the kernel's result that it names or views
 
 
 class _Merger:
@@ -90,7 +90,7 @@ class _Merger:
                 run.source[binding.var] = binding.var
                 run.kernels.append((binding.var, kernel))
             elif _viewed(value) is not None:
-                done.append(binding)  # of something older than the run: it can stand before it
+                done.append(binding)  # a view of something before the run: it can precede the run
                 continue
             else:
                 done += [*self._merge(run), binding]
@@ -100,7 +100,7 @@ class _Merger:
         return done + self._merge(run)
 
     def _kernel(self, value: Any) -> Kernel | None:
-        """The kernel a binding's value calls; None where it does not meet the preconditions."""
+        """The kernel a binding's value calls; None if it does not meet the preconditions."""
         if not is_op(value, "relax.call_tir") or len(value.args) != 2:
             return None
         if static_shape(value) is None:
@@ -111,10 +111,11 @@ class _Merger:
         return Kernel.of(function, arguments, self._target)
 
     def _merge(self, run: _Run) -> list[Any]:
-        """The bindings that stand for a run's."""
+        """The bindings that replace a run's."""
         if not run.kernels:
             return run.bindings
-        # Another name of a variable is no expression of its own: another run may give one, too.
+        # A variable that only names another one is not an expression of its own: other runs may
+        # have the same value.
         values = (binding.value for binding in run.bindings)
         inside = {value for value in values if not isinstance(value, relax.Var)}
         wanted = [
@@ -151,14 +152,14 @@ class _Merger:
 
 
 def _viewed(value: Any) -> Any:
-    """The variable that a binding's value is another name or a reshape of; None where it is not."""
+    """The variable that a binding's value names or reshapes; None for any other value."""
     if is_op(value, "relax.reshape"):
         value = value.args[0]
     return value if isinstance(value, relax.Var) else None
 
 
 def _views_for(wanted: Sequence[Any], run: _Run) -> list[Any]:
-    """The bindings of the views among `wanted`, and of the views they are views of."""
+    """The bindings of the views among `wanted`, and of the views that these view."""
     found: list[Any] = []
     needed, results = set(wanted), {variable for variable, _ in run.kernels}
     for binding in reversed(run.bindings):

@@ -6,8 +6,8 @@
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
 | tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
 
-A GPU cannot run what is not scheduled: there `noopt` gives each result a thread of its own, the
-plainest schedule that is one, and `fused` has the default schedules of TVM's dlight.
+A GPU cannot run unscheduled code: there `noopt` gives each result one thread, the simplest
+possible schedule, and `fused` has the default schedules of TVM's dlight.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
 
 
 def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
-    """Move what depends on parameters alone into `main_transform_params`, run once at load."""
+    """Move all work on parameters alone into `main_transform_params`, which runs once at load."""
     return transform.LiftTransformParams()(module)
 
 
 def _legalize_ops(module: IRModule, target: Target) -> IRModule:
-    """TVM's operators as loops: its own rules, but for those of ours."""
+    """Lower TVM's operators to loops by TVM's own rules, except where we have rules."""
     return transform.LegalizeOps(legalize.RULES)(module)
 
 
-# A variable that only renames another stops fusion, and lets a result that is a reshaped input be
-# handed out as a view of that input.
+# A variable that only renames another one stops fusion, and lets a reshaped input be returned as a
+# view of that input.
 _CLEAN = _plain(transform.CanonicalizeBindings)
 
-# What a pass left behind still counts as a reader to the next one.
+# Dead bindings that a pass left behind would count as readers for the next one.
 _DROP_DEAD = _plain(transform.DeadCodeElimination)
 
 _FUSE = (
@@ -98,9 +98,9 @@ _FUSE = (
 
 @dataclass(frozen=True)
 class Pipeline:
-    """How one stage is made: how ops are translated, what runs on the graph, what on its loops.
+    """The passes of one stage: how ops are translated, and the passes over the graph and its loops.
 
-    `schedule` is apart from `graph` because tuning takes its tasks between the two.
+    `schedule` is separate from `graph` because tuning extracts its tasks between the two.
     """
 
     prefer_emit: bool
@@ -108,7 +108,7 @@ class Pipeline:
     schedule: tuple[Pass, ...] = ()
 
 
-# What every tuned stage begins with, does about scales, and ends with.
+# The first passes of every tuned stage, its passes about scales, and its last passes.
 _SHARE = (
     _CLEAN,
     own_outputs,
@@ -131,7 +131,7 @@ _LOWER = (
     empty_constants,
 )
 
-# By what generates the code, as TVM's targets name it, and the stage.
+# By kind of TVM target (its code generator), then by stage.
 PIPELINES: dict[str, dict[str, Pipeline]] = {
     "llvm": {
         "noopt": Pipeline(
@@ -207,12 +207,12 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
 
 
 def of(target: Target, stage: str) -> Pipeline:
-    """The pipeline of a stage for what generates code for the target."""
+    """The pipeline of a stage for the target's kind."""
     return PIPELINES[str(target.kind)][stage]
 
 
 def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
-    """The module after `passes`, in order, under the target."""
+    """Run `passes` on a module, in order, under the target."""
     with target:
         for apply in passes:
             with blamed_on(f"pass {_name(apply)!r}"):
@@ -221,7 +221,7 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
 
 
 def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
-    """What `without` can leave out of a stage: its passes by name, and the schedule rules."""
+    """The names that `without` accepts for a stage: its passes and its schedule rules."""
     pipeline = PIPELINES[kind][stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
     rules = [names() for apply, names in _RULES.items() if apply in pipeline.schedule]
@@ -231,10 +231,10 @@ def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
 def by_library(
     pipeline: Pipeline, chosen: Callable[[Product], bool] | None, precision: str = FLOAT32
 ) -> Pipeline:
-    """A GPU's tuned pipeline with cuBLAS's products where `chosen` says so; None chooses none.
+    """Add cuBLAS to a GPU's tuned pipeline for the matmuls that `chosen` selects; None: for none.
 
-    They are chosen once the graph is what it will be, before our own rules have products, and round
-    their operands to `precision`.
+    The choice comes once the graph has its final form, before our own rules take matmuls. Operands
+    are rounded to `precision`.
     """
     if chosen is None:
         return pipeline
@@ -244,15 +244,15 @@ def by_library(
 
 
 def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
-    """The pipeline with products' operands rounded to `precision` (`needle_tvm.target.precision`).
+    """Round the operands of a pipeline's matmuls to `precision` (`needle_tvm.target.precision`).
 
-    A CPU's attention is not made one kernel then: there its products are none to narrow. A GPU's
-    stays one, in float32: that its scores never leave the chip is worth more than fast products.
+    On a CPU, attention is then not fused into one kernel, since its matmuls could not be narrowed.
+    On a GPU it is, in float32: keeping the scores on the chip is worth more than fast matmuls.
     """
     if precision == FLOAT32:
         return pipeline
     narrow = partial(narrow_products, precision=precision)
-    if narrow_products not in pipeline.graph:  # what has no passes of ours
+    if narrow_products not in pipeline.graph:  # a stage without passes of ours
         return replace(pipeline, graph=(_CLEAN, narrow, _DROP_DEAD, *pipeline.graph))
     left_out = fuse_attention if cpu.schedule in pipeline.schedule else None
     return replace(
@@ -266,12 +266,12 @@ def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
-    """The stage's pipeline with some of `switches` left out, to see what each is worth.
+    """The stage's pipeline without some of `switches`, to measure the gain of each.
 
-    A pass is left out wherever it stands. What a left-out rule would have scheduled goes to the
-    next one that fits, in the end to the default; without `schedule` loops stay as they are
-    written. Some passes cannot be done without, and the module then fails to compile or computes
-    something else: nothing but `names` being there is checked, with a StageError.
+    A pass is removed wherever it occurs. A function that a removed rule would have scheduled goes
+    to the next rule that fits, or to the default; without `schedule`, loops stay as written. Some
+    passes are indispensable: without them the module fails to compile or computes something else.
+    Only the existence of `names` is checked. Raises StageError for an unknown one.
     """
     pipeline = of(target, stage)
     if not names:
@@ -291,7 +291,7 @@ def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
     )
 
 
-# Passes that schedule by rules, with the names of these.
+# Passes that schedule by rules, with the names of the rules.
 _RULES: dict[Any, Callable[[], tuple[str, ...]]] = {
     cpu.schedule: cpu.names,
     gpu.schedule: gpu.names,

@@ -1,13 +1,13 @@
 """Several kernels as the steps of one function: phases between barriers, and a workspace.
 
-A step is one loop nest of a kernel. Steps are dealt out to phases in order; a new phase begins
-where a step touches what another one wrote, or writes what another one touched, since the threads
-last waited for each other. Two steps on one thread need not wait for each other.
+A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
+step accesses what another step wrote in the current phase, or writes what another one accessed
+there. Two steps on one thread need no barrier between them.
 
-What is read by no one else is a slot of a workspace, one for each dtype. Slots are placed largest
-first at the lowest offset where nothing lives at the same time (Pisarchyk and Lee, "Efficient
-memory management for deep neural net inference", 2020, greedy by size). Living is counted in
-phases: within one, a thread may be ahead of another.
+A buffer that nothing outside reads is a slot of a workspace, one workspace per dtype. Slots are
+placed largest first at the lowest offset that is free during their lifetime (Pisarchyk and Lee,
+"Efficient memory management for deep neural net inference", 2020, greedy by size). Lifetimes are
+counted in phases: within one phase, a thread may be ahead of another.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from needle_tvm.tir import regions
 
 _CACHE_LINE = 64  # bytes: no two slots share one
 
-# In instructions, at about four a nanosecond: what waking the pool and one barrier were measured
-# to cost (1 us and 0.5 us on two cores of a Zen 4).
+# In instructions, at about four a nanosecond: the measured costs of waking the pool and of one
+# barrier (1 us and 0.5 us on two cores of a Zen 4).
 _WAKING, _WAITING = 4000, 2000
 
 
@@ -31,7 +31,7 @@ _WAKING, _WAITING = 4000, 2000
 class Kernel:
     """A call of a scheduled function, taken apart. Buffers are the lowered function's own."""
 
-    arguments: tuple[Any, ...]  # what is called with, but for the result
+    arguments: tuple[Any, ...]  # of the call, without the result
     parameters: tuple[Any, ...]  # a buffer for each argument, and one for the result
     scratch: tuple[Any, ...]  # buffers that one nest writes and another reads
     views: dict[Any, Any]  # buffer -> the parameter or scratch buffer whose memory it is
@@ -39,7 +39,8 @@ class Kernel:
 
     @classmethod
     def of(cls, function: PrimFunc, arguments: Sequence[Any], target: Target) -> Kernel | None:
-        """None where the function is no plain list of loop nests over buffers of static shape."""
+        """Take a call apart; None if the function is not a plain list of loop nests over buffers of
+        static shape."""
         lowered, statements = regions.lowered_statements(function, target)
         views: dict[Any, Any] = {}
         scratch: list[Any] = []
@@ -72,7 +73,7 @@ class Kernel:
 
 @dataclass
 class _Value:
-    """Something in memory: an argument, a result, or scratch of one kernel."""
+    """A value in memory: an argument, a result, or scratch of one kernel."""
 
     key: Hashable
     buffer: Any  # the first buffer that stands for it
@@ -83,7 +84,7 @@ class _Value:
 
 @dataclass
 class Plan:
-    """A merged function. It takes `inputs`, then the results asked for, then the workspaces."""
+    """A merged function. It takes `inputs`, then the requested results, then the workspaces."""
 
     function: PrimFunc
     inputs: list[Any]
@@ -101,9 +102,9 @@ class Region:
     _written: dict[Any, bool] = field(default_factory=dict)
 
     def add(self, kernel: Kernel, operands: Sequence[Any]) -> None:
-        """Add a kernel that reads all `operands` but the last, and writes that.
+        """Add a kernel that reads all `operands` but the last, and writes the last.
 
-        An operand is whatever names a value: equal operands are the same memory.
+        An operand is any key that names a value: equal operands are the same memory.
         """
         owners = dict(zip(kernel.parameters, operands, strict=True))
         owners |= {buffer: buffer for buffer in kernel.scratch}
@@ -142,7 +143,7 @@ class Region:
             value.written |= key in written
 
     def phases(self, target: Target) -> list[list[Any]]:
-        """The steps by phase; all on one thread where that is done sooner."""
+        """The steps by phase, or all of them on one thread if that is faster."""
         threads = int(target.attrs["num-cores"])
         lanes = vector_registers(target)[1] // 4
         steps = [nest for phase in self._phases for nest in phase]
@@ -153,11 +154,11 @@ class Region:
         return [[regions.serial(nest) for nest in steps]]
 
     def takes_threads_back(self, target: Target) -> bool:
-        """Whether `phases` has on one thread what a rule has shared out."""
+        """Whether `phases` runs steps on one thread that a rule has parallelised."""
         return self.phases(target) != self._phases
 
     def plan(self, results: Sequence[Any], target: Target) -> Plan:
-        """The function, whose results are those of these keys."""
+        """The merged function, whose results are those of these keys."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
         buffers = {value.key: _like(value.buffer, f"p{n}") for n, value in enumerate(outside)}
@@ -193,7 +194,7 @@ def _size(value: _Value) -> tuple[int, str]:
 
 
 def _place(values: Sequence[_Value], itemsize: int) -> tuple[dict[Any, int], int]:
-    """Offset of each value in a workspace, in elements, and the workspace's size."""
+    """The offset of each value in a workspace, in elements, and the workspace's size."""
     unit = max(1, _CACHE_LINE // itemsize)
     placed: list[tuple[int, int, _Value]] = []  # begin, end
     for value in sorted(values, key=lambda each: -_size(each)[0]):

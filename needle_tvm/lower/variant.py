@@ -1,4 +1,4 @@
-"""Which code is wanted: stage, precision, what is left out, whose matmuls. Imports no TVM."""
+"""The variant of code to generate: stage, precision, disabled passes, cuBLAS. Imports no TVM."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variant:
-    """A stage, and what of it: `precision` is what matmuls take their operands in
-    (`target.precision`), `disable` names passes and rules to leave out (`lower.pipeline.switches`),
-    `by_library` says which matmuls are cuBLAS's, None for none."""
+    """A stage and its options.
+
+    `precision` is the dtype of matmul operands (`target.precision`), `disable` names passes and
+    rules to leave out (`lower.pipeline.switches`), and `by_library` selects the matmuls that cuBLAS
+    computes, None for none.
+    """
 
     stage: str
     precision: str = FLOAT32

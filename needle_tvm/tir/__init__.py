@@ -1,4 +1,4 @@
-"""Helpers over TVM's loops (TIR); importing them registers what our code needs of its lowering."""
+"""Helpers for TVM's loops (TIR); importing this package registers our additions to lowering."""
 
 from needle_tvm.tir import lowering
 

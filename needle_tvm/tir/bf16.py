@@ -1,7 +1,7 @@
-"""AVX512-BF16's `vdpbf16ps`, as an instruction that a schedule can tensorize with.
+"""AVX512-BF16's `vdpbf16ps` as an instruction for a schedule to tensorize with.
 
 It adds the products of 16 pairs of bfloat16 to 16 sums in float32. TVM's own types with bfloat16 do
-not reach code generation (docs/results/2026-11-21-bf16-cpu.md), so it comes as LLVM IR in text: a
+not reach code generation (docs/results/2026-11-21-bf16-cpu.md), so it comes as textual LLVM IR: a
 loop around the instruction must be annotated with `PRAGMA`: `SOURCE`.
 """
 
@@ -29,7 +29,7 @@ define <16 x float> @needle_dot_bf16(<16 x float> %sums, <16 x i32> %x, <16 x i3
 
 @functools.cache
 def multiply_add() -> str:
-    """The name of: sums[j] += x[0] * w[j, 0] + x[1] * w[j, 1] for 16 j, of one pair x."""
+    """The name of: sums[j] += x[0] * w[j, 0] + x[1] * w[j, 1] for 16 j and one pair x."""
 
     @T.prim_func(s_tir=True)
     def described(x: T.handle, w: T.handle, sums: T.handle) -> None:

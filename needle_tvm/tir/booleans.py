@@ -1,7 +1,7 @@
-"""Sums and products of booleans, which LLVM's code generator has none of, as NumPy has them.
+"""Sums and products of booleans with NumPy's meaning, which LLVM's code generator does not support.
 
-An own op that multiplies what it is given is checked in every dtype: of booleans, a sum is `or` and
-a product `and`.
+An own op that multiplies its inputs is checked in every dtype: for booleans, a sum is `or` and a
+product `and`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LOGICAL = ((tirx.Add, tirx.Or), (tirx.Mul, tirx.And), (tirx.Max, tirx.Or), (tir
 
 
 def logical_arithmetic(module: IRModule) -> IRModule:
-    """The module with no arithmetic of booleans in any PrimFunc."""
+    """Replace all arithmetic of booleans in a module's PrimFuncs by logical operations."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body

@@ -1,8 +1,8 @@
-"""Divisions of an index that counts downward, as divisions of one that counts upward.
+"""Rewrites divisions of decreasing indices as divisions of increasing ones.
 
 TVM 0.27 flattens buffers by `IterMapSimplify`, which takes floordiv(7 - i, 2) for
-floordiv(i, -2) + 3 and is off by one for odd i, and floormod likewise. Such an index comes of what
-is read backwards and then folded. With y = x + (d - 1 - c),
+floordiv(i, -2) + 3 and is off by one for odd i, and floormod likewise. Such indices arise when a
+buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
     floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
 """
@@ -15,7 +15,7 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm_ffi
 
 
 def upward_divisions(module: IRModule) -> IRModule:
-    """The module with no division, in any PrimFunc, of what only falls as its variables rise."""
+    """Rewrite all divisions in a module's PrimFuncs whose dividend falls as its variables rise."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body
@@ -27,7 +27,7 @@ def upward_divisions(module: IRModule) -> IRModule:
 
 
 def _upward(division: Any) -> Any:
-    """A division, innermost first; itself where it is another one."""
+    """The rewritten division, or the division itself if it has another form."""
     divisor = division.b
     if not isinstance(divisor, tirx.IntImm) or int(divisor) <= 0:
         return division
@@ -45,7 +45,7 @@ def _upward(division: Any) -> Any:
 
 
 def _collect(expr: Any, factor: int, terms: list[tuple[int, Any]]) -> int:
-    """Append (factor, term) of all that a sum adds up besides constants; the constants' sum."""
+    """Append (factor, term) for each non-constant term of a sum; return the constants added up."""
     if isinstance(expr, tirx.IntImm):
         return factor * int(expr)
     if isinstance(expr, tirx.Add):

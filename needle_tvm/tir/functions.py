@@ -1,4 +1,4 @@
-"""Looking into functions: what they read and write, their loops, their twins in float64."""
+"""Queries about functions: their reads, writes and loops; and their versions in float64."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _without_immediates(value: Any) -> Any:
 
 
 def static_shape(expr: Any) -> tuple[int, ...] | None:
-    """Shape of a Relax tensor expression; None where an extent is not a constant."""
+    """The shape of a Relax tensor expression; None if an extent is not a constant."""
     extents = getattr(getattr(expr.ty, "shape", None), "values", None)
     if extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
@@ -51,8 +51,8 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
 
 
 def tensors_of(value: Any) -> list[tuple[tuple[Any, ...], str]]:
-    """Shape and dtype of each tensor of a Relax value, or of a list of tensor expressions. What is
-    not known stays an expression."""
+    """The shape and dtype of each tensor of a Relax value, or of a list of tensor expressions.
+    Symbolic extents stay expressions."""
     if isinstance(value, list):
         types = [(part.shape, part.dtype) for part in value]
     else:
@@ -67,7 +67,7 @@ def _number(extent: Any) -> Any:
 
 
 def written_dtype(block: Any) -> str:
-    """Element type of the buffer a schedulable block writes."""
+    """The element type of the buffer that a schedulable block writes."""
     return str(block.writes[0].source.dtype)
 
 
@@ -86,8 +86,8 @@ def variables_of(expr: Any) -> set[Any]:
 
 
 def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
-    """The constant factors of `variables` in an index, and what is added; None where it is not
-    linear in them."""
+    """The constant factors of `variables` in an index, then the rest that is added to them; None if
+    the index is not linear in them."""
     *factors, added = detect_linear_equation(expr, list(variables)) or [None]
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
         return None
@@ -97,8 +97,8 @@ def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
 def inverse_of(
     indices: Sequence[Any], extents: Mapping[Any, int]
 ) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
-    """Where variables of these extents, from 0 on, give each value of `indices` once: what they are
-    at given values. None otherwise."""
+    """Return the inverse of `indices` as a function of variables of these extents, from 0 on: it
+    maps values of the indices to those of the variables. None if `indices` is not a bijection."""
     ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
     found = iter_affine_map.detect_iter_map(
         list(indices),
@@ -112,13 +112,13 @@ def inverse_of(
 
 
 def nothing(shape: Sequence[int], dtype: str) -> te.Tensor:
-    """A tensor expression without elements: an extent of `shape` is 0."""
+    """A tensor expression without elements; an extent of `shape` is 0."""
     zero = tirx.const(0, dtype)
     return te.compute([tirx.const(n, "int64") for n in shape], lambda *_: zero, name="nothing")
 
 
 def simplified(expr: Any) -> Any:
-    """An expression as TVM's rules simplify it."""
+    """An expression simplified by TVM's rules."""
     return tvm.sym.Analyzer().simplify(expr)
 
 
@@ -143,15 +143,15 @@ def nodes_in(root: Any, kind: type) -> list[Any]:
     return found
 
 
-# Calls whose meaning hangs on the number of bits of what they are given.
+# Calls whose meaning depends on the number of bits of their operands.
 _FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "address_of", "fast_")
 
 
 def in_float64(module: IRModule) -> IRModule:
-    """The module with float64 in place of every narrower floating-point type.
+    """Return the module with float64 in place of every narrower floating-point type.
 
-    Constants keep their values, integers and booleans their types. Raises ValueError naming a call
-    that cannot be carried out in another type.
+    Constants keep their values; integers and booleans keep their types. Raises ValueError naming a
+    call that cannot be carried out in another type.
     """
     described = json.loads(tvm.ir.save_json(module))
     for node in described["nodes"]:
@@ -165,7 +165,7 @@ def in_float64(module: IRModule) -> IRModule:
 
 
 def calls_of(module: IRModule, name: str) -> list[str]:
-    """Names of the PrimFuncs that Relax function `name` calls, one entry per call."""
+    """The names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
 
     def visit(expr: Any) -> None:
@@ -177,9 +177,10 @@ def calls_of(module: IRModule, name: str) -> list[str]:
 
 
 def estimate_flops(function: PrimFunc) -> int:
-    """Arithmetic operations of a PrimFunc by TVM's estimate, comparisons and padding included.
+    """The number of arithmetic operations of a PrimFunc by TVM's estimate, including comparisons
+    and padding.
 
-    Raises TuningError where TVM cannot estimate its body.
+    Raises TuningError if TVM cannot estimate its body.
     """
     try:
         return int(s_tir.analysis.estimate_tir_flops(IRModule({"main": function})))
@@ -189,7 +190,7 @@ def estimate_flops(function: PrimFunc) -> int:
 
 
 def parameter_bytes(function: PrimFunc) -> list[int]:
-    """Size of each parameter of a PrimFunc. Raises TuningError where an extent is no number."""
+    """The size of each parameter of a PrimFunc. Raises TuningError if an extent is not a number."""
     sizes = []
     for number, buffer in enumerate(function.params):
         bits = int(tvm.DataType(str(buffer.dtype)).bits)
@@ -205,19 +206,19 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
 
 
 def element_bytes(dtype: Any) -> int:
-    """Size of an element of a dtype, of booleans too as they lie in memory."""
+    """The size of an element of a dtype in memory, also for booleans."""
     return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
 
 
 def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
-    """Scheduled blocks lowered to loops over flat buffers, with the loops' kinds still on them.
+    """Lower scheduled blocks to loops over flat buffers; the loops keep their kinds.
 
-    This is the beginning of TVM's own pipeline up to the flattening of buffers, so that staging,
-    software pipelining, virtual threads and barriers are where the compiled kernel has them, but
-    vectorised and unrolled loops are still loops.
+    This is the beginning of TVM's own pipeline up to the flattening of buffers. Staging, software
+    pipelining, virtual threads and barriers are where the compiled kernel has them, but vectorised
+    and unrolled loops are still loops.
 
-    `select_branches`: choices between values that are loaded become branches, as they do in the end
-    of what is not vectorised. In what is to be vectorised yet, branches take the vectors apart.
+    With `select_branches`, choices between loaded values become branches, as they do in the end for
+    code that is not vectorised. In code still to be vectorised, branches would break up vectors.
     """
     passes = s_tir.transform
     return sequential(

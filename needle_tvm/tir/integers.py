@@ -1,13 +1,13 @@
-"""Arithmetic of integers that are data, as NumPy has it: it wraps around, and ends no process.
+"""Gives integer data NumPy's arithmetic: it wraps around, and never ends the process.
 
-TVM takes integers for numbers without an end, as indices are, and tells LLVM that none overflows:
-`x + 1 > x` is true to it, and a product of int32 that becomes an int64 is one of int64. A
-processor's division by 0, and of the least integer by -1, is a signal. So what CPUs' code computes
-of data is a call of a function, which no simplification looks into and LLVM inlines. By 0 it gives
-0, and the least integer by -1 itself.
+TVM treats integers as unbounded, as indices are, and tells LLVM that none overflows: it folds
+`x + 1 > x` to true, and turns a product of int32 that is cast to int64 into one of int64. A
+processor raises a signal for a division by 0, and of the least integer by -1. So arithmetic of
+integer data in CPU code becomes calls of functions, which no simplifier looks into and which LLVM
+inlines. A division by 0 gives 0, and the least integer divided by -1 gives itself.
 
-They are in LLVM's language, and no expressions of TVM's, whose own floordiv repeats both operands:
-a few in each other took minutes.
+The functions are in LLVM's language rather than TVM expressions, because TVM's own floordiv repeats
+both operands: a few nested ones took minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUNCTION = re.compile(rf"needle_({'|'.join(_KINDS.values())})_(u?)int([0-9]+)_x
 
 
 def register() -> None:
-    """Have TVM know of what stands for the calls until loops are vectors. To be called once."""
+    """Register the operators that stand for the calls until loops are vectorised. Call once."""
     for kind in _KINDS.values():
         name = f"tirx.needle_{kind}"
         for attribute, value in (
@@ -53,8 +53,8 @@ def _called(call: Any) -> Any:
 
 
 def of_data(module: IRModule, target: Target | None = None) -> IRModule:
-    """The module in which no arithmetic of integers that are data, of any PrimFunc for a CPU, is
-    one of indices. `target` is theirs, if they do not name it."""
+    """Replace arithmetic of integer data in a module's PrimFuncs for CPUs, so that TVM does not
+    treat it as arithmetic of indices. `target` is the functions' target if they do not name it."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -68,7 +68,7 @@ def of_data(module: IRModule, target: Target | None = None) -> IRModule:
 
 
 def _replaced(node: Any) -> Any:
-    """An operation, innermost first; itself where it is an index's, or of floats."""
+    """The replaced operation; the operation itself if it is on indices or floats."""
     dtype = str(node.ty)
     if not dtype.startswith(("int", "uint")) or not (_reads(node.a) or _reads(node.b)):
         return node
@@ -78,7 +78,7 @@ def _replaced(node: Any) -> Any:
 
 
 def _reads(root: Any) -> bool:
-    """Whether there are integers under it that are read, or that floats become."""
+    """Whether an expression reads integers or converts floats to integers."""
     return any(
         str(node.ty).startswith(("int", "uint"))
         for kind in (NODES.load, NODES.cast)
@@ -88,12 +88,12 @@ def _reads(root: Any) -> bool:
 
 
 def with_definitions(module: IRModule) -> IRModule:
-    """The module whose functions bring along the IR of those they call."""
+    """Add to each function of a module the IR of the functions that it calls."""
     return llvm.defining(module, _FUNCTION, lambda called, _: "".join(map(_definition, called)))
 
 
 def _definition(function: re.Match[str]) -> str:
-    """The IR of a function of vectors, or of numbers for one lane."""
+    """The IR of a function of vectors, or of scalars if there is one lane."""
     kind, unsigned, size, lanes = function.groups()
     many = int(lanes) > 1
     of, bits = (f"<{lanes} x {each}>" if many else each for each in (f"i{size}", "i1"))
@@ -101,7 +101,7 @@ def _definition(function: re.Match[str]) -> str:
     if kind in ("add", "sub", "mul"):
         lines = [f"%result = {kind} {of} %a, %b"]
     else:
-        # %d is %b, or 1 where that is fatal: the quotient is then %a, to be multiplied by 0 or -1.
+        # %d is %b, or 1 where %b is fatal: the quotient is then %a, multiplied by 0 or -1.
         lines = [
             f"%zero = icmp eq {of} %b, {zero}",
             f"%minus = icmp eq {of} %b, {minus}" if not unsigned else "",
@@ -134,6 +134,6 @@ def _definition(function: re.Match[str]) -> str:
                 ]
                 quotient = "%signed"
             lines.append(f"%result = select {bits} %zero, {of} {zero}, {of} {quotient}")
-    # Once in a program, whatever modules are linked that define the same.
+    # linkonce_odr: once in a program, however many linked modules define the same function.
     head = f"define linkonce_odr {of} @{function[0]}({of} %a, {of} %b) alwaysinline {{"
     return "\n".join([head, *lines, f"ret {of} %result", "}", ""])

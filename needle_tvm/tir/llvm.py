@@ -1,4 +1,4 @@
-"""Functions in LLVM IR that a statement calls, and what keeps LLVM from a fault of its own."""
+"""Functions in LLVM IR that statements call, and a workaround for a fault of LLVM's vectoriser."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _NO_VECTORS = "needle_one_by_one"
-# An instruction that is none, of which LLVM knows only that it must be carried out: what a loop has
-# to do with memory stays as free as it was.
+# An empty instruction, of which LLVM knows only that it must be executed: the loop's own memory
+# accesses stay as free to move as before.
 _DEFINITION = f"""
 define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
   call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
@@ -21,7 +21,7 @@ define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
 
 
 def importing(text: str, body: Any) -> Any:
-    """A statement that may call the functions that `text`, LLVM IR, defines."""
+    """A statement that may call the functions defined by `text`, which is LLVM IR."""
     source = tvm.ir.StringImm(text)
     return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
 
@@ -31,7 +31,7 @@ def defining(
     pattern: re.Pattern[str],
     definitions: Callable[[list[re.Match[str]], PrimFunc], str],
 ) -> IRModule:
-    """The module whose functions bring along the IR of what they call by names of a pattern."""
+    """Add to each function of a module the IR of the functions it calls by names of a pattern."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -48,10 +48,11 @@ def defining(
 
 
 def masked_loops(module: IRModule) -> IRModule:
-    """The lowered module with no loop that LLVM makes vectors of and whose variable is masked.
+    """Keep LLVM from vectorising loops of a lowered module whose variable is masked.
 
-    LLVM 22 makes wrong ones: of `for i in range(16)` with four branches that each read x[i & 3] it
-    takes the elements for 16 neighbours. What is to be in vectors is so before LLVM sees it.
+    LLVM 22 vectorises them wrongly: in `for i in range(16)` with four branches that each read
+    x[i & 3], it takes the elements for 16 neighbours. Loops meant to be vectorised are vectorised
+    before LLVM sees them.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and nodes_in(function.body, tirx.BitwiseAnd):

@@ -1,10 +1,10 @@
-"""TVM's own pipeline for functions, with what it needs before and after.
+"""TVM's own pipeline for functions, with the passes that it needs before and after.
 
-Before, divisions of indices are written so that TVM simplifies them rightly (`divisions`), integers
-that are data so that they wrap around and end no process (`integers`), arithmetic of booleans so
-that LLVM has it (`booleans`), and repeated numbers of bfloat16 so that TVM has them (`repeats`);
-after, the functions that `vector_math` and `integers` call are defined, and loops marked that LLVM
-is to leave as they are (`llvm`).
+Before it, divisions of indices are rewritten so that TVM simplifies them correctly (`divisions`),
+integer data so that it wraps around and never ends the process (`integers`), arithmetic of booleans
+so that LLVM supports it (`booleans`), and repeated bfloat16 numbers so that TVM supports them
+(`repeats`). After it, the functions that `vector_math` and `integers` call are defined, and loops
+that LLVM must leave alone are marked (`llvm`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from needle_tvm.tir.repeats import plain_repeats
 
 
 def register() -> None:
-    """Make this what every module of this process is built by. To be called once."""
+    """Make this the pipeline of every build in this process. Call once."""
     vector_math.register()
     opaque.register()
     integers.register()

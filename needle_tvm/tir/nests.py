@@ -1,4 +1,4 @@
-"""Blocks and the loop nests around them, made and changed without a schedule."""
+"""Blocks and the loop nests around them, built and changed without a schedule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A tree with what `change` gives in place of every node of a kind, innermost first."""
+    """A tree in which `change` has replaced every node of a kind, innermost first."""
     return tvm_ffi.structural_map(root, (kind, change))
 
 
@@ -40,9 +40,9 @@ def nest(
     annotations: Mapping[str, Any] | None = None,
     where: Any = None,
 ) -> Any:
-    """A block of one store, which `start` precedes in a reduction, with a loop for each axis.
+    """A block of one store in one loop per axis; in a reduction, `start` initialises it.
 
-    The store is only carried out `where` that holds.
+    The store is executed only if `where` holds.
     """
     body = store if where is None else tirx.IfThenElse(where, store, None)
     block = s_tir.SBlock(list(axes), [], [], name, body, start)
@@ -98,17 +98,17 @@ def renewed(block: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two expressions are the same one of the same variables."""
+    """Whether two expressions are equal, with the same variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
 def combined(
     lanes: Any, where: Sequence[Any], count: int, combine: Callable[[Any, Any], Any]
 ) -> Any:
-    """What the first `count` (a power of 2) elements of buffer row `lanes[where]` come to.
+    """Combine the first `count` (a power of 2) elements of buffer row `lanes[where]` into one.
 
-    They are read as one vector, of which halves are combined: LLVM makes a detour by way of
-    integers for a vector that is stored and then read in parts.
+    They are read as one vector, whose halves are combined: if a vector is stored and then read in
+    parts, LLVM goes through integers.
     """
     dtype = str(lanes.dtype)
     value = _vector(lanes, where, count)
@@ -129,7 +129,7 @@ def combined(
 
 
 def across(lanes: Any, where: Sequence[Any], count: int, reduction: str) -> Any:
-    """The same by one of LLVM's reductions of vectors, such as "fmaximum"."""
+    """Like `combined`, by one of LLVM's vector reductions, such as "fmaximum"."""
     bits = str(lanes.dtype).removeprefix("float")
     name = f"llvm.vector.reduce.{reduction}.v{count}f{bits}"
     return tirx.call_llvm_pure_intrin(str(lanes.dtype), name, _vector(lanes, where, count))
@@ -144,8 +144,8 @@ def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
 def loop(
     extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
 ) -> Any:
-    """A loop around the statement that `body` gives for its variable, of a kind of TVM's `ForKind`
-    in small letters; that statement alone where it would run once."""
+    """A loop around the statement that `body` returns for its variable, of a kind of TVM's
+    `ForKind` in lower case; the statement alone if it would run once."""
     start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
     if extent == 1:
         return body(start)
@@ -154,7 +154,7 @@ def loop(
 
 
 def region(buffer: Any, start: Sequence[Any], extents: Sequence[int]) -> Any:
-    """What a block writes: so many elements of a buffer along each axis."""
+    """The region of a buffer from `start`, with so many elements along each axis."""
     parts = zip(start, extents, strict=True)
     return buffer[tuple(slice(first, first + count) for first, count in parts)]
 
@@ -167,8 +167,8 @@ def written(
     kept: Sequence[Any],
     annotations: Mapping[str, Any],
 ) -> Any:
-    """A block of any statement, which writes one region and keeps what it needs in buffers `kept`,
-    with a loop for each axis."""
+    """A block of any statement in one loop per axis. It writes one region, and keeps temporaries in
+    the buffers `kept`."""
     known = {
         load.source: load.source
         for load in nodes_in(body, tvm.ir.expr.TensorLoad)
@@ -182,16 +182,16 @@ def written(
 
 
 def register_reduction(combine: Callable[[Any, Any], Any], start: Callable[[str], Any]) -> None:
-    """Tell TVM of a reduction, so that `rfactor` and several threads can share it out.
+    """Register a reduction with TVM, so that `rfactor` and several threads can share it.
 
-    `combine(a, b)` of two values is associative, and `start(dtype)` its neutral element. Both are
-    asked for every dtype that TVM meets, and must give what a block would say in just that form.
+    `combine(a, b)` must be associative, and `start(dtype)` its neutral element. Both are called for
+    every dtype that TVM meets, and must return exactly the form in which a block states them.
     """
     register = tvm.get_global_func("s_tir.schedule.RegisterReducer")
     given = [
         tvm_ffi.convert(lambda a, b: [combine(a[0], b[0])]),
         tvm_ffi.convert(lambda values: [start(str(values[0].ty))]),
     ]
-    for function in given:  # TVM would let go of them after Python's end, and crash
+    for function in given:  # TVM would release them after Python has ended, and crash
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
     register(1, *given)

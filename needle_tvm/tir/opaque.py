@@ -1,4 +1,4 @@
-"""What TVM's simplifier does not look into: `opaque(x)` is x in the code."""
+"""A function that hides values from TVM's simplifier: in the code, `opaque(x)` is x."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _NAME = "tirx.needle_opaque"
 
 
 def register() -> None:
-    """Have TVM know of it. To be called once."""
+    """Register `opaque` with TVM. Call once."""
     for attribute, value in (
         ("TVectorizable", True),
         ("TCallEffectKind", tirx.CallEffectKind.Pure.value),
         ("TScriptPrinterName", "needle_opaque"),
     ):
         tvm.ir.register_op_attr(_NAME, attribute, value)
-    # After whatever simplifies.
+    # At the lowering of intrinsics: after everything that simplifies.
     tirx.op.register_intrin_lowering(_NAME, target="default", f=lambda call: call.args[0])
 
 
 def opaque(x: Any, number: int = 0) -> Any:
-    """x; another one to the simplifier than with another `number`."""
+    """x, as a value that the simplifier cannot see; it differs from x with another `number`."""
     return tirx.call_intrin(str(x.ty), _NAME, x, number)

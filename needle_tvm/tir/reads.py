@@ -1,4 +1,4 @@
-"""What a tensor expression reads: only its operands, and inside of them.
+"""Checks that a tensor expression reads only its operands, and within their bounds.
 
 Compiled code checks no bounds: a read far outside ends the process.
 """
@@ -14,11 +14,11 @@ from needle_tvm.words import counted
 
 
 def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
-    """What is wrong with the reads of tensor expressions, in words; None where nothing is seen.
+    """Describe a wrong read of tensor expressions; None if none is seen.
 
-    A read is said to be wrong where it is certain: at some point of the loops a linear index is
-    outside, or at each point another one. What is read under a condition, or where another tensor
-    says, may be right.
+    A read is wrong if it certainly is: a linear index is out of bounds at some point of the loops,
+    or any other index is at every point. Reads under a condition, or at an index read from another
+    tensor, may be right.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -37,13 +37,13 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
 
 
 def flat(operands: Sequence[Any]) -> list[Any]:
-    """Tensors, and those in tuples of them."""
+    """Tensors, including those in nested tuples."""
     parts = ([each] if isinstance(each, te.Tensor) else flat(each) for each in operands)
     return [tensor for part in parts for tensor in part]
 
 
 def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """A read outside of a tensor that an operation surely makes."""
+    """A read outside of a tensor that an operation certainly makes; None if none is seen."""
     ranges: dict[Any, tuple[int, int]] = {}
     analyzer = tvm.sym.Analyzer()
     for axis in (*operation.axis, *operation.reduce_axis):
@@ -71,7 +71,7 @@ def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
 
 
 def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:
-    """Least and largest value of an index, and whether it takes both."""
+    """The least and largest value of an index, and whether it takes both."""
     linear = linear_in(index, list(ranges))
     if linear is None or not isinstance(linear[-1], tirx.IntImm):
         bound = analyzer.const_int_bound(analyzer.simplify(index))
@@ -96,7 +96,7 @@ def _loads(root: Any) -> list[Any]:
 
 
 def _unconditional(body: Any) -> list[Sequence[Any]]:
-    """The tensor and the indices of each load of a body that no condition stands before."""
+    """The tensor and the indices of each load of a body that is under no condition."""
     conditions = [
         *nodes_in(body, NODES.select),
         *nodes_in(body, tirx.And),
@@ -109,6 +109,6 @@ def _unconditional(body: Any) -> list[Sequence[Any]]:
 
 
 def _always(reduction: Any) -> bool:
-    """Whether a reduction takes in all of its elements."""
+    """Whether a reduction includes all of its elements."""
     condition = reduction.condition
     return isinstance(condition, tirx.IntImm) and bool(int(condition))

@@ -1,8 +1,8 @@
-"""Statements of lowered functions: loop nests, buffers over memory, parallel regions of many.
+"""Statements of lowered functions: loop nests, buffers over memory, and shared parallel regions.
 
-TVM's code generator for CPUs knows three pragmas for a region (`codegen_cpu.cc`): at a launch point
-the pool is woken, parallel loops inside are shared out among the threads that came, and all of them
-wait for each other where a statement with a barrier ends.
+TVM's code generator for CPUs has three pragmas for a region (`codegen_cpu.cc`). A launch point
+wakes the pool; parallel loops inside are distributed over the threads that came; and after a
+statement with a barrier, all threads wait for each other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", 
 
 
 def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, list[Any]]:
-    """A scheduled function with loops over flat buffers, and the statements its body is a list of.
+    """Lower a scheduled function to loops over flat buffers; return it and its body's statements.
 
-    All its variables are new, so that it can stand beside another copy in one function.
+    All its variables are new, so that another copy can be in the same function.
     """
     with target:
         module = module_of(function.with_attr("global_symbol", "main"))
@@ -33,12 +33,12 @@ def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, li
 
 
 def is_view(statement: Any) -> bool:
-    """Whether a statement declares a buffer over memory that is already there."""
+    """Whether a statement declares a buffer over existing memory."""
     return isinstance(statement, tirx.DeclBuffer)
 
 
 def is_shared_allocation(statement: Any) -> bool:
-    """Whether a statement allocates a buffer that is not meant to live in registers."""
+    """Whether a statement allocates a buffer that is not meant for registers."""
     return isinstance(statement, tirx.AllocBuffer) and statement.buffer.scope() != "local"
 
 
@@ -50,7 +50,7 @@ def is_parallel(statement: Any) -> bool:
 
 
 def is_serial(statement: Any) -> bool:
-    """Whether there is no parallel loop in a statement."""
+    """Whether a statement has no parallel loop."""
     loops = _found(statement, tirx.For)
     return all(loop.kind != tirx.ForKind.PARALLEL for loop in loops)
 
@@ -71,10 +71,10 @@ def serial(nest: Any) -> Any:
 
 
 def instructions(statement: Any, lanes: int) -> int:
-    """About how many instructions a statement comes to: its loads, stores and function calls.
+    """An estimate of a statement's instructions: its loads, stores and function calls.
 
-    A vectorised loop takes one for each `lanes` iterations, a function such as exp a dozen. A loop
-    whose extent is no number counts once, and so does what is only done under a condition.
+    A vectorised loop takes one for every `lanes` iterations, a function such as exp takes a dozen.
+    A loop of unknown extent counts once, and so does a statement under a condition.
     """
     count, pending = 0, [(statement, 1)]
     while pending:
@@ -98,9 +98,9 @@ def instructions(statement: Any, lanes: int) -> int:
 
 
 def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
-    """The buffers a statement touches, and those among them it writes.
+    """The buffers that a statement accesses, and those among them that it writes.
 
-    None where it also uses their addresses, so that it cannot be told; and where it may end with an
+    None if it also uses buffers' addresses, so that this is unknown, or if it may end with an
     error: the other threads would wait for it for ever.
     """
     calls = _found(statement, tvm.ir.expr.Call)
@@ -114,7 +114,7 @@ def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
 
 
 def memory_of(view: Any) -> Any:
-    """The buffer whose memory a declared view lies over; None where it is anything else."""
+    """The buffer whose memory a declared view lies over; None for any other statement."""
     data = view.data
     if isinstance(data, tvm.ir.expr.Call) and data.op == _POINTERS[0]:
         return data.args[0]
@@ -122,8 +122,8 @@ def memory_of(view: Any) -> Any:
 
 
 def size_of(buffer: Any) -> tuple[int, str] | None:
-    """Number of elements of a buffer, and their dtype; None where an extent is no number, or its
-    first element's place, as in buffers that an op has written statements over."""
+    """The number of elements of a buffer, and their dtype; None if an extent or the offset of the
+    first element is not a number, as in buffers of statements that an op wrote itself."""
     if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
         return None
     size = 1
@@ -144,11 +144,11 @@ def declared_over(buffer: Any, memory: Any) -> Any:
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, int]]) -> Any:
-    """A nest with some buffers of one axis as parts of others: (the other, the first element).
+    """A nest in which some one-dimensional buffers are parts of others: (other, first element).
 
-    Loads and stores name the other buffer itself. A view declared over an address inside of it
-    would be memory of its own to TVM's code generator, which then lets LLVM carry out what is done
-    to two parts that overlap, or to a part twice, in any order.
+    Loads and stores name the other buffer itself. TVM's code generator would take a view declared
+    over an address inside it for separate memory, and LLVM could then reorder accesses to parts
+    that overlap.
     """
 
     def load(node: Any) -> Any:
@@ -172,10 +172,10 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, int]]) -> Any:
 def region_function(
     parameters: Sequence[Any], declarations: Sequence[Any], phases: Sequence[Sequence[Any]]
 ) -> PrimFunc:
-    """A function of one parallel region; the threads wait for each other between the phases.
+    """A function of one parallel region, with a barrier between phases.
 
-    A phase is a list of nests. One that is not parallel runs on one thread; phases of such alone at
-    the beginning and the end run before the other threads are woken and when they are done.
+    A phase is a list of nests. A nest that is not parallel runs on one thread. Leading and trailing
+    phases of only such nests run before the other threads are woken, and after they are done.
     """
     shared = [n for n, phase in enumerate(phases) if any(is_parallel(nest) for nest in phase)]
     first, end = (shared[0], shared[-1] + 1) if shared else (len(phases), len(phases))
@@ -191,7 +191,7 @@ def region_function(
         body.append(_pragma(_LAUNCH, in_sequence(region)))
     for phase in phases[end:]:
         body += phase
-    # TVM's passes on the graph look into functions, and expect the block that all begin with.
+    # TVM's graph passes look into functions, and expect the root block that all begin with.
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(body)))
     function = PrimFunc(list(parameters), root)
     return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
@@ -203,7 +203,7 @@ def _phase(nests: Sequence[Any], waits: bool) -> Any:
 
 
 def _on_one_thread(nest: Any) -> Any:
-    # Not a loop of one iteration: passes take such a loop away, and then every thread would do it.
+    # Not a loop of one iteration: passes remove such a loop, and then every thread would run it.
     turn = tirx.Var("turn", "int32")
     return tirx.For(turn, 0, 2, tirx.ForKind.PARALLEL, tirx.IfThenElse(turn == 0, nest, None))
 

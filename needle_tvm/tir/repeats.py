@@ -1,9 +1,8 @@
-"""One number of bfloat16 stored in many places, as a plain loop.
+"""Rewrites vectorised loops that store one repeated bfloat16 number as plain loops.
 
-TVM 0.27 stores bfloat16 as integers, but forgets those vectors that repeat one number, and then
-refuses its own code. Such a vector comes of a vectorised loop that stores what is the same in each
-of its steps: a broadcast along the loop, or a constant. LLVM makes vectors of the plain loop by
-itself.
+TVM 0.27 stores bfloat16 as integers, but forgets vectors that repeat one number, and then rejects
+its own code. Such a vector arises from a vectorised loop that stores the same value in each
+iteration: a broadcast along the loop, or a constant. LLVM vectorises the plain loop by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 
 def plain_repeats(module: IRModule) -> IRModule:
-    """The module with no vectorised loop, in any PrimFunc, that repeats a number of bfloat16."""
+    """Make every vectorised loop of a module's PrimFuncs plain that repeats a bfloat16 number."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = tvm_ffi.structural_map(function.body, (tirx.For, _plain))
@@ -34,7 +33,7 @@ def _repeats(loop: Any) -> bool:
     stores = [s for s in nodes_in(loop.body, NODES.store) if str(s.buffer.dtype) == "bfloat16"]
     if not stores:
         return False
-    differ = {loop.loop_var}  # from step to step: what blocks bind comes before what they store
+    differ = {loop.loop_var}  # between iterations; axes of blocks are bound before their stores
     for realize in reversed(nodes_in(loop.body, NODES.realize)):
         for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             if variables_of(value) & differ:

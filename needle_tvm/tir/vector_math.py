@@ -1,15 +1,15 @@
-"""Functions of float32 as arithmetic that LLVM keeps in vectors.
+"""Elementary functions of float32 as arithmetic that LLVM keeps in vectors.
 
-LLVM calls the C library for `exp` and its kin, once for every element of a vector. `register` gives
-TVM other lowerings of them for CPUs, which run after loops were vectorised: calls of functions
-whose LLVM IR `with_definitions` adds, and which LLVM inlines. They are the branch-free formulas of
-needle's own kernels (src/cpu/isa/math.h names their sources), within the same units in the last
-place. Infinities, NaN and subnormal numbers come out as they should; other dtypes keep TVM's
+LLVM calls the C library for `exp` and similar functions, once for every element of a vector.
+`register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised: calls
+of functions whose LLVM IR `with_definitions` adds, and which LLVM inlines. They are the branch-free
+formulas of needle's own kernels (src/cpu/isa/math.h names their sources), to within the same units
+in the last place. Infinities, NaN and subnormal numbers come out right; other dtypes keep TVM's
 lowering.
 
-They are no expressions of TVM's: those have no name for what is used twice but `Let`, and of a
-`Let` within the value of another TVM's code generator looks at the inner one once for each outer
-one, if it does not refuse it.
+They are not TVM expressions: those can name a value used twice only by `Let`, and TVM's code
+generator, unless it rejects it, visits a `Let` within the value of another one once for each outer
+one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TWICE_BIAS = 254
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
 _SCALE_LANES = 16
-_AS_SET = 4  # the rounding that is in force
+_AS_SET = 4  # the rounding mode that is in force
 
 
 class _Value:
-    """A value of LLVM IR: its name or literal, and what its elements are."""
+    """A value of LLVM IR: its name or literal, and the type of its elements."""
 
     def __init__(self, text: _Text, name: str, element: str) -> None:
         self._text, self.name, self.element = text, name, element
@@ -83,7 +83,7 @@ class _Value:
         return self._text.instruction(f"fcmp oeq {self}, {other.name}", "i1")
 
     def __str__(self) -> str:
-        """With its type, as an operand."""
+        """The value with its type, as an operand."""
         return f"{self._text.type_of(self.element)} {self.name}"
 
 
@@ -127,7 +127,7 @@ class _Text:
         return self.instruction(f"sitofp {bits} to {self.type_of('float')}", "float")
 
     def as_integer(self, condition: _Value) -> _Value:
-        """1 where it holds, else 0."""
+        """1 if the condition holds, else 0."""
         return self.instruction(f"zext {condition} to {self.type_of('i32')}", "i32")
 
     def select(self, condition: _Value, one: _Value, other: _Value) -> _Value:
@@ -143,14 +143,14 @@ class _Text:
         return self.float_of(self.bits(magnitude) | (self.bits(x) & self.integer(_SIGN)))
 
     def polynomial(self, x: _Value, *coefficients: float) -> _Value:
-        """Horner's scheme, the highest power first."""
+        """A polynomial by Horner's scheme, the highest power first."""
         value = self.constant(coefficients[0])
         for coefficient in coefficients[1:]:
             value = value * x + self.constant(coefficient)
         return value
 
     def scaled(self, x: _Value, n: _Value) -> _Value | None:
-        """x * 2^n of whole numbers n, rounded once; None where no instruction does that."""
+        """x * 2^n for whole numbers n, rounded once; None if no instruction does that."""
         if self._lanes % _SCALE_LANES or "avx512f" not in self._features:
             return None
         part = self.type_of("float", _SCALE_LANES)
@@ -164,7 +164,7 @@ class _Text:
                 self.instruction(f"call {part} @{_SCALE}({one}, {other}, {options})", "").name
             )
         width = _SCALE_LANES
-        while len(parts) > 1:  # side by side, two and two; of an odd number the last with nothing
+        while len(parts) > 1:  # join pairs; of an odd number, the last with nothing
             parts = [
                 self._joined(parts[i], parts[i + 1] if i + 1 < len(parts) else "poison", width)
                 for i in range(0, len(parts), 2)
@@ -177,8 +177,8 @@ class _Text:
         )
 
     def rounded(self, x: _Value) -> _Value:
-        """x as a number of its own: a product is not carried on unrounded into a sum (as a fused
-        multiply-add would), where it has not become infinite yet."""
+        """x rounded: keeps a product from entering a sum unrounded (as a fused multiply-add would),
+        where it would not have overflowed to infinity yet."""
         suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
         kind, name = self.type_of("float"), f"@llvm.arithmetic.fence.{suffix}"
         self.declared.add(f"declare {kind} {name}({kind})")
@@ -211,8 +211,8 @@ def _exp(v: _Text, x: _Value) -> _Value:
     scaled = v.scaled(p, n)
     if scaled is not None:
         return scaled
-    # In two factors for the sake of subnormal results. The lowest bits of `shifted` are n and
-    # twice the bias of an exponent; the shift to the left drops all others.
+    # In two factors, so that results may be subnormal. The lowest bits of `shifted` are n plus
+    # twice the exponent bias; the shift to the left drops all others.
     e = v.bits(shifted)
     half = e >> v.integer(1)
     for part in (half, e - half):
@@ -221,7 +221,7 @@ def _exp(v: _Text, x: _Value) -> _Value:
 
 
 def _tanh(v: _Text, x: _Value) -> _Value:
-    """Near 0 an odd polynomial, else 1 - 2 / (e^(2|x|) + 1)."""
+    """An odd polynomial near 0, else 1 - 2 / (e^(2|x|) + 1)."""
     a, one = v.magnitude(x), v.constant(1.0)
     far = v.with_sign_of(x, one - v.constant(2.0) / (_exp(v, a + a) + one))
     z = x * x
@@ -283,7 +283,7 @@ def _log(v: _Text, x: _Value) -> _Value:
 
 
 def _bfloat16(v: _Text, x: _Value) -> _Value:
-    """The nearest that bfloat16 holds, ties to even; a quiet NaN of any NaN."""
+    """Round to the nearest bfloat16, ties to even; any NaN becomes a quiet NaN."""
     bits, kept = v.bits(x), v.integer(0xFFFF0000)
     to_even = (bits >> v.integer(16)) & v.integer(1)
     nearest = v.float_of((bits + v.integer(0x7FFF) + to_even) & kept)
@@ -292,9 +292,10 @@ def _bfloat16(v: _Text, x: _Value) -> _Value:
 
 
 def _odd(v: _Text, x: _Value) -> _Value:
-    """A float64 rounded to odd: to the neighbour nearer to 0, its last bit set if anything was lost
-    (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 57,
-    2008). Rounded once more, to fewer bits, it is what x is."""
+    """Round a float64 to odd float32: to the neighbour nearer to 0, with the last bit set if
+    anything was lost (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE
+    Trans. Computers 57, 2008). Rounding that once more, to fewer bits, gives what rounding x would.
+    """
     narrow = v.instruction(f"fptrunc {x} to {v.type_of('float')}", "float")
     back = v.instruction(f"fpext {narrow} to {v.type_of('double')}", "double")
     zero = v.instruction(f"sitofp {v.integer(0)} to {v.type_of('double')}", "double")
@@ -312,18 +313,18 @@ _FORMULAS: dict[str, Callable[[_Text, _Value], _Value]] = {
     "erf": _erf,
     "log": _log,
 }
-# Operations of our own, on CPUs: float32 -> float32, float64 -> float32.
+# Our own operations on CPUs: float32 -> float32, float64 -> float32.
 ROUND_TO_BFLOAT16, ROUND_TO_ODD = "tirx.needle_bfloat16", "tirx.needle_odd"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD}
-_TAKES = {"odd": "float64"}  # others float32
+_TAKES = {"odd": "float64"}  # the others take float32
 _ATTRIBUTE = "llvm.FLowerIntrinsic"
 _LEVEL = 99  # above TVM's own lowerings
 _FUNCTION = re.compile(rf"needle_({'|'.join(_FORMULAS)})_x([0-9]+)")
 
 
 def register() -> None:
-    """Have TVM call the formulas in what this process builds for CPUs. To be called once."""
-    # A comparison to the code generator, but without this a loop of it is taken apart.
+    """Have TVM call the formulas in everything this process builds for CPUs. Call once."""
+    # A comparison to the code generator, but without this its loop would not be vectorised.
     tvm.ir.register_op_attr("tirx.isnan", "TVectorizable", True)
     for name in (ROUND_TO_BFLOAT16, ROUND_TO_ODD):
         for attribute, value in (
@@ -350,7 +351,7 @@ def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[An
 
 
 def with_definitions(module: IRModule) -> IRModule:
-    """The module whose functions bring along the IR of what they call here."""
+    """Add to each function of a module the IR of the formulas that it calls."""
 
     def text(called: list[re.Match[str]], function: PrimFunc) -> str:
         features = frozenset(cpu_features(function.attrs["target"]))
@@ -360,14 +361,14 @@ def with_definitions(module: IRModule) -> IRModule:
 
 
 def _definitions(functions: Sequence[tuple[str, str]], features: frozenset[str]) -> str:
-    """LLVM IR of functions by name and lanes, on vectors, on one number for one lane."""
+    """LLVM IR of functions by name and lanes: on vectors, or on scalars if there is one lane."""
     lines: list[str] = []
     declared: set[str] = set()
     for name, lanes in functions:
         text = _Text(int(lanes), features)
         x = _Value(text, "%x", "double" if name in _TAKES else "float")
         result = _FORMULAS[name](text, x)
-        # Once in a program, whatever modules are linked that define the same.
+        # linkonce_odr: once in a program, however many linked modules define the same function.
         kind = f"linkonce_odr {text.type_of(result.element)}"
         signature = f"{kind} @needle_{name}_x{lanes}({x}) alwaysinline"
         lines += [f"define {signature} {{", *text.lines, f"  ret {result}", "}"]

@@ -1,1 +1,1 @@
-"""Passes over the graph that are about no one kernel, one file each, with preconditions on top."""
+"""Graph passes that concern no single kernel: one file each, with preconditions on top."""

@@ -1,11 +1,11 @@
-"""Broadcasts that the operator after them does anyway.
+"""Drops broadcasts that the operator after them performs anyway.
 
 Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
 - all shapes are static, and `op(x, b)` has the same shape as before.
 
-After: `op(x, b)`. A bias is then read as the row it is, also when work on parameters is done once
-at load: there the broadcast would store it once per row of the batch.
+After: `op(x, b)`. A bias is then read as the row it is, also by work on parameters done once at
+load, where the broadcast would store it once per row of the batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Constants without elements, which TVM 0.27 writes into a library and cannot read back.
+"""Replaces constants without elements, which TVM 0.27 writes into a library and cannot read back.
 
-Before: any expression of a Relax function may be a constant of which an extent is 0.
+Before: any expression of a Relax function may be a constant with an extent of 0.
 
-After: each is the result of a kernel that writes nothing. Runs when nothing is folded any more.
+After: each is the result of a kernel that writes nothing. This runs after all constant folding.
 """
 
 from __future__ import annotations

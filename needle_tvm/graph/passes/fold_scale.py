@@ -1,17 +1,17 @@
-"""A scale per output channel, folded into the weights that make the channels.
+"""Folds a scale per output channel into the weights of a matmul or convolution.
 
 Before: `multiply(y, s)`, where
-- `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a product and `b`,
+- `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a result and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
-- `s` and `b` vary along the last axis only, which is that of the output channels, and give the
-  product no more axes,
-- where `s` is a constant, no number of it is so large or small that weights may overflow or vanish
-  which results do not,
-- nothing else reads `y` or the product.
+- `s` and `b` vary along the last axis only, which is that of the output channels, and add no axes
+  to the result,
+- if `s` is a constant, none of its numbers is so large or small that weights may overflow or
+  underflow where results do not,
+- nothing else reads `y` or the result of the matmul or convolution.
 
-After: the same product with `multiply(w, s)` for its weights, plus `multiply(b, s)`. What is left
-of the scale is work on parameters, which `LiftTransformParams` moves out of `main`. This is what
-batch norm in eval mode comes to: its shift stays an addition.
+After: the same matmul or convolution with `multiply(w, s)` for its weights, plus `multiply(b, s)`.
+The multiplications are work on parameters, which `LiftTransformParams` moves out of `main`. Batch
+norm in eval mode has this form; its shift stays an addition.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Folder(Rewriter):
         return call
 
     def _fold(self, y: Any, scale: Any) -> Any:
-        """`y * scale` with the scale in the weights; None where the preconditions do not hold."""
+        """`y * scale` with the scale in the weights; None if the preconditions do not hold."""
         product, bias = self.only_use(y), None
         if is_op(product, "relax.add"):
             for inner, other in (product.args, reversed(product.args)):
@@ -74,7 +74,7 @@ class _Folder(Rewriter):
         return relax.op.add(self.builder_.emit(result), shift)
 
     def _is_product(self, expr: Any) -> bool:
-        """Whether `expr` multiplies by weights whose last axis is that of its own channels."""
+        """Whether `expr` multiplies by weights whose last axis is that of its output channels."""
         if not (is_conv(expr) or is_op(expr, "relax.matmul")):
             return False
         shape = static_shape(expr.args[1])
@@ -87,7 +87,7 @@ class _Folder(Rewriter):
 
 
 def _is_moderate(scale: Any) -> bool:
-    """Whether it is a parameter's, or within a factor of a million of 1."""
+    """Whether a scale is a parameter's, or within a factor of a million of 1."""
     if not isinstance(scale, Constant):
         return True
     sizes = np.abs(scale.value.numpy().astype("float64"))

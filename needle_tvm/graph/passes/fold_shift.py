@@ -1,14 +1,14 @@
-"""Two shifts in a row, as one.
+"""Folds two shifts in a row into one.
 
 Before: `add(add(y, a), b)`, where
-- `y` is a matrix product or a convolution: what was added to anything else may have been meant to
-  round it, as the first of `(x + 1e8) - 1e8`,
-- `a` and `b` depend on parameters of the function and constants alone; together they are no larger
-  than the larger of them, and `y` is of the result's shape,
+- `y` is a matmul or a convolution: an addition to anything else may be meant to round it, like the
+  first one in `(x + 1e8) - 1e8`,
+- `a` and `b` depend on parameters of the function and constants alone; their sum has no
+  more elements than the larger of them, and `y` has the result's shape,
 - nothing else reads `add(y, a)`.
 
 After: `add(y, add(a, b))`. The inner sum is work on parameters, which `LiftTransformParams` moves
-out of `main`. A layer's bias and what batch norm adds are then added at once.
+out of `main`. A layer's bias and the shift of a batch norm are then added at once.
 """
 
 from __future__ import annotations

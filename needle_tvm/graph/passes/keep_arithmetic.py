@@ -1,12 +1,12 @@
-"""Arithmetic of floating-point numbers, as it is written.
+"""Keeps floating-point arithmetic as it is written.
 
-Before: an expression of a PrimFunc has what TVM's simplifier would make something else of by the
-rules of integers, as inlining brings values together: `(x + y) - y`, which it takes to be `x`
-whatever was rounded off, `a - a` and `a == a`, which it takes to be 0 and true also where `a` is no
-number, `x < y or y <= x`, or a choice less one of what is chosen from.
+Before: an expression of a PrimFunc that TVM's simplifier would change by the rules of integers, as
+happens once inlining brings values together: `(x + y) - y`, which it takes for `x` whatever was
+rounded off; `a - a` and `a == a`, which it takes for 0 and true even if `a` is NaN;
+`x < y or y <= x`; or a choice minus one of its alternatives.
 
-After: the operands of these go through `opaque`, which gives what it is given, and into which
-the simplifier does not look. Everything else is as before.
+After: the operands of these go through `opaque`, which returns its argument, and which the
+simplifier does not look into. Everything else is as before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _LOGIC = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not)
 _KINDS = (*_ARITHMETIC, tirx.Select, *_LOGIC)
 _OPERANDS = {tirx.Select: ("condition", "true_value", "false_value"), tirx.Not: ("a",)}
-_LEFT_ALONE = (tirx.Add, tirx.Mul, tirx.Div)  # where they are all there is
-# As the simplifier writes them, which is the same of NaN as well.
+_LEFT_ALONE = (tirx.Add, tirx.Mul, tirx.Div)  # if a tree has no others
+# As the simplifier writes comparisons, which is equivalent for NaN as well.
 _TURNED = {tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
 
@@ -54,7 +54,7 @@ def _kept(node: Any) -> Any:
 
 
 def _trees(expr: Any) -> Iterator[_Tree]:
-    """The largest trees of arithmetic in an expression."""
+    """Yield the largest trees of arithmetic in an expression."""
     if isinstance(expr, _KINDS):
         tree = _Tree(expr)
         yield tree
@@ -66,10 +66,10 @@ def _trees(expr: Any) -> Iterator[_Tree]:
 
 
 class _Tree:
-    """Arithmetic down to its `leaves`. `is_changed`: the simplifier makes something else of it, or
-    of a node in it.
+    """A tree of arithmetic down to its `leaves`. `is_changed` says whether the simplifier changes
+    it or a node in it.
 
-    To the simplifier the leaves are variables, one for those that are the same.
+    Leaves are variables to the simplifier, one variable for equal leaves.
     """
 
     def __init__(self, root: Any) -> None:
@@ -103,8 +103,8 @@ class _Tree:
 
 
 def _may_be_same(one: Any, other: Any) -> bool:
-    """Whether two leaves are the same, or may turn out to be: indices that look different now may
-    be simplified to the same later."""
+    """Whether two leaves are equal, or may become so: indices that differ now may be simplified to
+    the same later."""
     if type(one) is not type(other):
         return False
     if isinstance(one, NODES.load):

@@ -1,16 +1,16 @@
-"""Products of one tensor with several weights as one product.
+"""Merges matmuls of one tensor with several weights into one matmul.
 
-Before: `matmul(x, w)`, plus a bias or not, in two places or more with the same `x`, where
-- `x` depends on an input, so that all weights can be there before the first product,
+Before: `matmul(x, w)`, optionally plus a bias, in two places or more with the same `x`, where
+- `x` depends on an input, so that all weights can be computed before the first matmul,
 - each `w` has a static shape (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
-- a bias depends on parameters alone and varies along its last axis only; all products have one or
-  none has,
-- the result is read by one reshape alone, as for the heads of attention: what reads it in place
-  reads its part of the merged result in place, too.
+- a bias depends on parameters alone and varies along its last axis only; either all matmuls have
+  one or none has,
+- the only reader of the result is a reshape, as for the heads of attention: a kernel that reads it
+  in place can read its part of the merged result in place, too.
 
-After: one product with all weights side by side, plus all biases, and a slice of the last axis for
-each. One kernel that reads `x` once and has more columns to share among cores.
+After: one matmul with all weights side by side, plus all biases, and a slice of the last axis for
+each. It reads `x` once and has more columns to distribute over the cores.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from needle_tvm.tir.functions import static_shape
 
 
 def merge_products(module: IRModule, target: Target) -> IRModule:
-    """Merge every group of products that meets the preconditions, in every Relax function."""
+    """Merge every group of matmuls that meets the preconditions, in every Relax function."""
     module = rebind(module, _parameter_work_first)
     return rewrite(module, target, _Merger, with_parameters=True)
 
 
 def _parameter_work_first(function: relax.Function, bindings: Sequence[Any]) -> Sequence[Any]:
-    """What depends on no input at the front, so that a weight is there when the first product of
-    its group is."""
+    """Move bindings that depend on no input to the front, so that all weights precede the first
+    matmul of their group."""
     if "num_input" not in (function.attrs or {}):
         return bindings
     late = input_work_of(function)
@@ -51,7 +51,7 @@ def _parameter_work_first(function: relax.Function, bindings: Sequence[Any]) -> 
 
 @dataclass(frozen=True)
 class _Product:
-    """A product: the call that gives its result, with the bias if it has one."""
+    """A matmul: its operands, its bias if it has one, and the call that gives the result."""
 
     result: Any
     x: Any
@@ -74,7 +74,7 @@ class _Merger(Rewriter):
         return self._parts[call]
 
     def _merge(self, group: list[_Product]) -> None:
-        """Emit the group's product; its members' results become slices of it."""
+        """Emit the group's matmul; the members' results become slices of it."""
         emit = self.builder_.emit
         weights = emit(relax.op.concat([self.visit_expr(p.weights) for p in group], axis=1))
         merged = emit(relax.op.matmul(self.visit_expr(group[0].x), weights))
@@ -96,7 +96,7 @@ def _columns(weights: Any) -> int:
 
 
 def _groups(function: relax.Function) -> list[list[_Product]]:
-    """The groups of products that meet the preconditions."""
+    """The groups of matmuls that meet the preconditions."""
     bindings, readers = bindings_of(function), readers_of(function)
     parameters, late = parameters_of(function), input_work_of(function)
 

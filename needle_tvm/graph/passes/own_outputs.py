@@ -1,12 +1,13 @@
-"""Results that no caller can change the model through.
+"""Copies results through which a caller could change the model.
 
-Before: `main` returns an argument, a constant, or what a dataflow block makes of parameters alone,
-by itself or in a tuple.
+Before: `main` returns an argument, a constant, or a value that a dataflow block computes from
+parameters alone, by itself or in a tuple.
 
-After: it returns a fresh copy of each such value, made behind the dataflow blocks. Runs first, as
-LiftTransformParams, which computes once what depends on parameters alone, loses what nothing in
-`main` reads, and what it keeps is the same memory at each call; and again last, since folding and
-lifting take the copy of a constant or a parameter for work to be done once.
+After: it returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
+first, since LiftTransformParams, which computes once what depends on parameters alone, drops values
+that nothing in `main` reads, and returns the same memory at each call for those it keeps. It runs
+again last, since folding and lifting treat the copy of a constant or a parameter as work to be done
+once.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
 
 
 def _copy_function(module: IRModule, source: Any) -> tuple[Any, IRModule]:
-    """A PrimFunc that copies a tensor like `source`, added to the module."""
+    """Add to the module a PrimFunc that copies a tensor like `source`."""
     shape, dtype = [int(extent) for extent in source.ty.shape.values], str(source.ty.dtype)
     x = te.placeholder(shape, dtype, name="x")
     copied = te.compute(shape, lambda *i: x(*i), name="copy")

@@ -1,10 +1,10 @@
-"""Reductions of a permuted tensor, along the axes it is stored by.
+"""Replaces reductions of a permuted tensor with reductions of the tensor as it is stored.
 
 Before: `sum`, `mean`, `max` or `min` of `permute_dims(x)`, of a static rank.
 
-After: the same of `x` along the axes that were meant; what is left of the axes is permuted, where
+After: the same reduction of `x` along the corresponding axes. The remaining axes are permuted if
 their order has changed. The mean over the image after a channels-last convolution then needs no
-copy of the image in another order.
+permuted copy of the image.
 """
 
 from __future__ import annotations

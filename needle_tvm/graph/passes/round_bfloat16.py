@@ -1,11 +1,11 @@
-"""bfloat16 between two operations of one kernel.
+"""Rounds bfloat16 values that pass between two operations of one kernel.
 
 Before: an expression of a scheduled PrimFunc is `Cast("bfloat16", x)`.
 
-After: x was rounded to what bfloat16 holds, in float32, before it is cast. TVM computes bfloat16 in
-float32, also in buffers that a function allocates, and so forgets every cast but those that write
-a parameter. These, of float32, stay as they are; what is wider is rounded to odd on the way to
-float32, so that it is rounded once.
+After: x is rounded to bfloat16's precision, in float32, before it is cast. TVM computes bfloat16 in
+float32, also in buffers that a function allocates, and so drops every cast except those that write
+a parameter. Those of float32 are left alone. A wider x is rounded to odd on the way to float32, so
+that it is rounded once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from needle_tvm.tir.functions import NODES, nodes_in
 
 
 def round_bfloat16(module: IRModule, target: Target) -> IRModule:
-    """Rewrite every PrimFunc."""
+    """Round in every PrimFunc (see the module docstring)."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = _rounding(function.body, set(function.params))
@@ -29,7 +29,7 @@ def round_bfloat16(module: IRModule, target: Target) -> IRModule:
 
 
 def _rounding(body: Any, parameters: Collection[Any]) -> Any:
-    """The body so that its casts round; None where it has none that does."""
+    """The body with rounding casts; None if it has no cast that rounds."""
     if not any(map(_rounds, nodes_in(body, NODES.cast))):
         return None
     return nests.map_nodes(body, NODES.store, lambda store: _store(store, parameters))

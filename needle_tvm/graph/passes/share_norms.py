@@ -1,4 +1,4 @@
-"""Several layer norms of one tensor as one, their scales and shifts folded into the products.
+"""Replaces several layer norms of one tensor with one, folding scales and shifts into matmuls.
 
 Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
 epsilon, where
@@ -7,9 +7,8 @@ epsilon, where
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.
 
-After: one norm without scale and shift, `n`, and `add(matmul(n, g * w), b @ w)` for each product.
-So queries, keys and values that are normalised apart share what they are made of, and their
-products can be merged.
+After: one norm without scale and shift, `n`, and `add(matmul(n, g * w), b @ w)` for each matmul.
+So queries, keys and values with norms of their own share one norm, and their matmuls can be merged.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Permutations and reshapes moved behind elementwise operators.
+"""Moves permutations and reshapes behind elementwise operators.
 
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
-- for a permutation: a permutation in the same order; a tensor of which the permutation that undoes
-  it has been made before, for another reader; or something of the same rank that varies along one
-  axis at most, which is reshaped;
-- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): something of no
-  more axes that varies along the last one alone, or any tensor of the view's own shape, which is
+- for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
+  order exists already, for another reader; or a tensor of the same rank that varies along at most
+  one axis, which is reshaped;
+- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): a tensor of no
+  more axes that varies along the last one only, or any tensor of the view's own shape, which is
   reshaped to the rows.
 All shapes are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
-a chain of convolutions that each go to channels last and back stays in channels last, and what
-follows a product works on the rows the product makes, activations and residual sums included.
-A permutation that moves axes of extent 1 alone becomes a reshape.
+a chain of convolutions that each go to channels last and back stays in channels last, and the
+epilogue of a matmul works on the matmul's rows, including activations and residual sums. A
+permutation that moves only axes of extent 1 becomes a reshape.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimu
 
 
 class _View(Protocol):
-    """What the pass must know of one kind of view."""
+    """The operations of the pass on one kind of view."""
 
     def note(self, variable: Any, call: Any) -> None:
-        """Keep in mind that `call` has been bound to `variable`."""
+        """Note that `call` is bound to `variable`."""
 
     def forget(self) -> None:
-        """Forget what has been noted."""
+        """Forget everything noted."""
 
     def is_view(self, call: Any) -> bool:
         """Whether a call is a view of this kind that is worth sinking."""
 
     def again(self, view: Any, x: Any) -> Any:
-        """`view`'s view of another tensor of its source's shape."""
+        """The view `view` of another tensor `x` of its source's shape."""
 
     def merged(self, outer: Any, inner: Any) -> Any:
         """One expression for `outer`, a view of the view `inner`."""
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        """What to combine with `view`'s source instead of `other` (bound to `value`), or None."""
+        """The operand for `view`'s source in place of `other` (bound to `value`), or None."""
 
 
 class _Permutation:
@@ -132,7 +132,7 @@ class _Rows:
                 return value.args[0]
             return relax.op.reshape(other, rows)
         along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
-        if along_last and len(shape) <= len(viewed):  # more axes would be the result's, too
+        if along_last and len(shape) <= len(viewed):  # further axes would become the result's
             return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
         return None
 
@@ -169,14 +169,14 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
 
 
 def sink_units(module: IRModule, target: Target) -> IRModule:
-    """Sink every reshape that takes the rows' axis off images one row high."""
+    """Sink every reshape that removes the rows' axis of images one row high."""
     return _sink(module, target, _Units)
 
 
 def reshape_permutes(module: IRModule, target: Target) -> IRModule:
-    """Turn every permutation that moves axes of extent 1 alone into a reshape, which is a view.
+    """Turn every permutation that moves only axes of extent 1 into a reshape, which is a view.
 
-    Once permutations have sunk: they do so past more than reshapes do.
+    This runs after permutations have sunk: they sink past more operators than reshapes do.
     """
     return rewrite(module, target, lambda module, *_: _Reshaper(module))
 
@@ -208,7 +208,7 @@ class _Sinker(expr_functor.PyExprMutator):
             self._view.note(variable, value)
 
     def visit_dataflow_block_(self, block: Any) -> Any:
-        self._view.forget()  # what is bound in one block another does not see
+        self._view.forget()  # bindings in one block are not visible in another
         block = super().visit_dataflow_block_(block)
         self._view.forget()
         return block
@@ -259,7 +259,7 @@ class _Sinker(expr_functor.PyExprMutator):
         return self._view.again(view, result)
 
     def _viewed(self, expr: Any) -> Any:
-        """The view that `expr` is bound to, None where it is none."""
+        """The view that `expr` is bound to; None if it is not a view."""
         value = self._value(expr)
         return value if value is not None and self._view.is_view(value) else None
 

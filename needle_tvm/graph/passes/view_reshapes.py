@@ -1,15 +1,15 @@
-"""Kernels that only give their operand another shape, as views of its memory.
+"""Replaces kernels that only reshape their operand with views of its memory.
 
 Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
 same values in the same order, and
 - the shapes are static and the operand is a variable;
-- a result that leaves the block is made from a kernel's result that does not leave it itself, nor
-  through another such view: two results of a model share no memory, with each other or with its
-  arguments.
+- if the result leaves the block, it is made from a kernel's result that does not leave the block
+  itself, nor through another such view: a model's results share no memory with each other or with
+  its arguments.
 
-After: the binding is a `reshape`, which the virtual machine carries out without a copy. TVM's own
-`RewriteDataflowReshape` looks at functions only after they are scheduled, when it does not know
-them any more, and copies every result that leaves the block.
+After: the binding is a `reshape`, which the virtual machine executes without a copy. TVM's own
+`RewriteDataflowReshape` looks at functions only after they are scheduled, when it no longer
+recognises them, and copies every result that leaves the block.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _rewritten(module: IRModule, function: relax.Function) -> relax.Function:
 
 
 def _bindings(module: IRModule, block: Any) -> list[Any]:
-    """The bindings of a block, with views where they can be."""
+    """The bindings of a block, with views where they are allowed."""
     leaving = _leaving(block)
-    # What a variable's memory is that of; and what memory leaves the block.
+    # The variable that owns each variable's memory, and the memory that leaves the block.
     owner: dict[Any, Any] = {each: each for each in leaving}
     shown = set(leaving)
     bindings = []
@@ -69,7 +69,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
 
 
 def _leaving(block: Any) -> set[Any]:
-    """The variables whose values are read outside of a block, tuples' fields included."""
+    """The variables whose values are read outside of a block, including fields of tuples."""
     leaving: set[Any] = set()
     for binding in reversed(block.bindings):
         if not isinstance(binding.var, relax.DataflowVar):
@@ -82,7 +82,7 @@ def _leaving(block: Any) -> set[Any]:
 
 
 def _source(module: IRModule, value: Any) -> Any:
-    """What a binding's value only gives another shape; None where it does anything else."""
+    """The operand that a binding's value only reshapes; None for any other value."""
     if not isinstance(value, relax.Call) or value.op != _CALL_TIR or len(value.args) != 2:
         return None
     (function, operands), shape = value.args, static_shape(value)
@@ -99,7 +99,7 @@ def _source(module: IRModule, value: Any) -> Any:
 
 
 def _viewed(value: Any) -> Any:
-    """The variable that a binding's value is another name or a reshape of; None where it is not."""
+    """The variable that a binding's value names or reshapes; None for any other value."""
     if isinstance(value, relax.Call) and value.op == _RESHAPE:
         value = value.args[0]
     return value if isinstance(value, relax.Var) else None

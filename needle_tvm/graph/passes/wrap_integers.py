@@ -1,9 +1,9 @@
-"""Integers that are data, which wrap around.
+"""Replaces arithmetic of integer data with calls that wrap around.
 
 Before: an expression of a PrimFunc adds, subtracts, multiplies or divides integers that are read.
 
-After: calls do, as `tir.integers` has them, which the simplifier of TVM does not look into. What
-is left, and comes to be built otherwise, is replaced there.
+After: calls of `tir.integers` do, which TVM's simplifier does not look into. Arithmetic left in
+functions that are built by another path is replaced there.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from needle_tvm.tir import integers
 
 
 def wrap_integers(module: IRModule, target: Target) -> IRModule:
-    """Rewrite every PrimFunc."""
+    """Replace the arithmetic of integer data in every PrimFunc."""
     return integers.of_data(module, target)

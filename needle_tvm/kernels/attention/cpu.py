@@ -1,11 +1,11 @@
 """softmax(q k^T * scale + mask) v as one kernel that never writes the scores to memory.
 
-A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer of
-its own that stays in the core's cache (so no online rescaling is needed, as Dao et al.,
-"FlashAttention", 2022, need it for a GPU's registers): queries side by side in vectors, so that
-maximum, exponential and sum need nothing across lanes. Both products keep their accumulators in
-registers; keys and values are read in place, whatever their layout, and only queries are
-transposed, a block of them at a time. The division by the sum of the exponentials comes last.
+A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer
+that stays in the core's cache, so that no online rescaling is needed (Dao et al.,
+"FlashAttention", 2022, need it for a GPU's registers). Queries lie side by side in vectors,
+so that maximum, exponential and sum need no operations across lanes. Both matmuls keep their
+accumulators in registers. Keys and values are read in place, whatever their layout; only queries
+are transposed, one block at a time. The division by the sum of the exponentials comes last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from needle_tvm.kernels.rule import annotated
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
-_ROWS = 8  # of a register tile, two vectors wide at most: enough to hide a multiply-add's latency
+_ROWS = 8  # of a register tile at most two vectors wide: enough to hide a multiply-add's latency
 
 Element = Callable[..., Any]  # element at (batch, head, position, feature or key)
 
@@ -38,8 +38,9 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Queries of a task; keys of a register tile of scores; queries and features of one of the
-    result. `queries` is a multiple of `rows`, `values` of `columns`."""
+    """Tile sizes: `queries` of a task, `keys` of a register tile of scores, and `rows` (queries) by
+    `columns` (features) of a register tile of the result. `rows` divides `queries`, and `columns`
+    divides the number of features of a value."""
 
     queries: int
     keys: int
@@ -56,7 +57,7 @@ def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> Attenti
     ):
         queries //= 2
     columns = next(c for c in (2 * lanes, lanes, 8, 4, 2, 1) if shape.values % c == 0)
-    # Scores of few registers' tiles: the sixteen of AVX hold half as many rows.
+    # With few registers (AVX has sixteen), a tile of scores has half as many keys.
     registers = vector_registers(target)[0]
     most = _ROWS if registers >= 32 else _ROWS // 2
     tiles = -(-shape.keys // most)
@@ -73,13 +74,14 @@ def attention(
     v: Element,
     mask: Element | None,
 ) -> te.Tensor:
-    """(batch, queries, heads, values) of q (batch, heads, queries, features), k (batch, heads,
-    keys, features), v (batch, heads, keys, values); `mask(b, h, query, key)` is added."""
+    """Return attention (batch, queries, heads, values) of q (batch, heads, queries, features), k
+    (batch, heads, keys, features) and v (batch, heads, keys, values). `mask(b, h, query, key)`, if
+    any, is added to the scores."""
     blocks = -(-shape.queries // tile.queries)
     padded = -(-shape.keys // tile.keys) * tile.keys
     lead = (shape.batch, shape.heads, blocks)
 
-    def query(block: Any, i: Any) -> Any:  # past the last one: the last one again
+    def query(block: Any, i: Any) -> Any:  # past the end: the last query again
         position = block * tile.queries + i
         if shape.queries % tile.queries == 0:
             return position
@@ -139,7 +141,7 @@ def attention(
 
 @annotated(ATTENTION)
 def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
-    """Schedule what `attention` computes."""
+    """Schedule the blocks of `attention` (this module) in tasks, register tiles and vectors."""
     queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])
     names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
     turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)
@@ -174,4 +176,4 @@ def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) 
     *_, row, query, d = sch.get_loops(scores)
     sum_in_registers(sch, scores, d, [row], query)
     sch.compute_at(turned, task, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(turned)[-1])  # left to itself, LLVM scatters
+    sch.vectorize(sch.get_loops(turned)[-1])  # otherwise LLVM emits scatters

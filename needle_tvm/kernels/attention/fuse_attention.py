@@ -1,17 +1,18 @@
-"""Attention as one kernel, which reads heads where the projections wrote them.
+"""Replaces attention with one kernel that reads heads in the layout the projections wrote.
 
 Before: `matmul(softmax(s), v)`, where
-- `softmax` is over the last axis, and nothing else reads its result, nor that of what follows,
-- `s` is `matmul(q, kt)`, times a scalar constant or not, plus a mask or not; a scalar constant that
-  q or kt itself is multiplied by, or any of them divided by, counts as well,
-- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype that the target's
-  kernel knows, no extent is 0, and T is not so small that most of a vector would stay empty;
+- `softmax` is over the last axis, and each intermediate has only one reader,
+- `s` is `matmul(q, kt)`, optionally times a scalar constant, optionally plus a mask; scalar
+  constants that q or kt is multiplied by, or that any of them is divided by, count as well,
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes and one dtype that the
+  target's kernel supports, no extent is 0, and T is large enough to fill most of a vector,
 - a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
 
-After: a call of `kernels.attention.cpu`'s kernel, on a GPU of `kernels.attention.gpu`'s. Its result
-has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to (B, H, T, E).
-What views q, kt and v (reshapes, permutations, slices) is left out, and their sources are read in
-place. On a CPU a mask is transposed apart, which for a constant or a parameter is done once.
+After: a call of the kernel of `kernels.attention.cpu`, or on a GPU of `kernels.attention.gpu`. Its
+result has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to
+(B, H, T, E). Views that give q, kt and v (reshapes, permutations, slices) are skipped, and their
+sources are read in place. On a CPU, a mask is transposed in a kernel of its own, which is done once
+for a constant or a parameter.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from needle_tvm.tir.functions import module_of, static_shape
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What computes attention on a kind of target: of which dtypes, of how many queries at least,
-    whether it wants the mask transposed, whether it can be made for a shape, and its function of
-    (shape, dtype, scale, inputs, elements, target)."""
+    """The attention kernel of a kind of target: the dtypes it supports, the fewest queries worth
+    it, whether it wants the mask transposed, whether it fits a shape, and a function that makes it
+    from (shape, dtype, scale, inputs, elements, target)."""
 
     dtypes: tuple[str, ...]
     queries: int
@@ -62,7 +63,7 @@ def _on_cpu(
     target: Target,
 ) -> PrimFunc:
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
-    # The rows an output projection wants: its result's layout, not one more copy.
+    # The rows that an output projection wants: the layout of the result, without another copy.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
     sch.transform_layout(
         sch.get_sblock("attention"),
@@ -84,7 +85,7 @@ def _on_gpu(
 
 
 _KERNELS = {
-    # Of fewer queries most of a vector would stay empty.
+    # With fewer queries, most of a vector would stay empty.
     "llvm": _Kernel(("float32", "float64"), 4, True, lambda shape: True, _on_cpu),
     "cuda": _Kernel(
         ("float32",), 1, False, lambda shape: gpu_attention.tile_of(shape) is not None, _on_gpu
@@ -141,7 +142,7 @@ class _Fuser(Rewriter):
         return self._checked(q, kt, values, None if scale == 1 else scale, mask)
 
     def _operand(self, expr: Any) -> tuple[Any, float]:
-        """As `_unscaled`, of a permutation as well."""
+        """Like `_unscaled`, but also looks through a permutation."""
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         if is_op(value, "relax.permute_dims") and isinstance(value.args[0], relax.Var):
             (source,) = value.args
@@ -151,7 +152,7 @@ class _Fuser(Rewriter):
         return self._unscaled(expr, value)
 
     def _unscaled(self, expr: Any, value: Any) -> tuple[Any, float]:
-        """What `expr`, bound to `value`, is a multiple of, and the factor: a scalar constant."""
+        """Return (tensor, constant factor): their product is `expr`, which is bound to `value`."""
         inverse = is_op(value, "relax.divide")
         if not inverse and not is_op(value, "relax.multiply"):
             return expr, 1.0
@@ -163,7 +164,7 @@ class _Fuser(Rewriter):
         return expr, 1.0
 
     def _is_scores(self, expr: Any) -> bool:
-        """Whether `expr` is a product, scaled or not."""
+        """Whether `expr` is a matmul, scaled or not."""
         inner, _ = self._unscaled(expr, self.only_use(expr))
         return self._only_use(inner, "relax.matmul") is not None
 
@@ -237,7 +238,7 @@ class _Fuser(Rewriter):
         return relax.op.permute_dims(apart, [0, 2, 1, 3])
 
     def _transposed(self, mask: Any) -> Any:
-        """(..., T, S) -> (..., S, T), for queries to lie side by side."""
+        """(..., T, S) -> (..., S, T), so that queries lie side by side."""
         count = len(static_shape(mask) or ())
         if count < 2:
             extents = (1,) * (2 - count) + tuple(static_shape(mask) or ())
@@ -246,6 +247,6 @@ class _Fuser(Rewriter):
         return self.builder_.emit(relax.op.permute_dims(mask, axes))
 
     def _only_use(self, expr: Any, name: str) -> Any:
-        """The call of operator `name` that `expr` is bound to, None where others read it too."""
+        """The call of operator `name` that `expr` is bound to; None if it has other readers too."""
         value = self.only_use(expr)
         return value if is_op(value, name) else None

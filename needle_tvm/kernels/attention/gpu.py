@@ -1,10 +1,10 @@
 """softmax(q k^T * scale + mask) v on a GPU as one kernel that keeps the scores on the chip.
 
-A block of threads has some queries of one head and goes over the keys, some at a time. What it has
-of a softmax after each step is the largest score so far, the sum of the exponentials and the sum
-of the values they weigh, both relative to it; a larger score scales them down (M. Milakov and
+A block of threads has some queries of one head and iterates over tiles of keys. Its softmax state
+after each tile is the largest score so far, the sum of the exponentials, and the sum of the values
+weighted by them, both relative to that score; a larger score rescales them (M. Milakov and
 N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention",
-2022, algorithm 1). So shared memory holds a tile of scores whatever their number, and keys, values
+2022, algorithm 1). So shared memory holds one tile of scores, whatever their number. Keys, values
 and queries are read in place, whatever their layout.
 
     for queries of a head (blockIdx.x): for row group (threadIdx.y): for lane (threadIdx.x):
@@ -18,7 +18,7 @@ and queries are read in place, whatever their layout.
             top = top'
         out = sums / total
 
-Sixteen lanes have a row, so that what they share stays within a warp. Designed by arithmetic, not
+Sixteen lanes share a row, so that their exchanges stay within a warp. Designed by arithmetic, not
 by measuring.
 """
 
@@ -34,29 +34,29 @@ from needle_tvm.kernels.attention.cpu import AttentionShape, Element
 from needle_tvm.kernels.mark import mark_scheduled
 from needle_tvm.tir import nests
 
-_LANES = 16  # of a row
+_LANES = 16  # per row
 _GROUPS = 8  # of rows: 128 threads
 _VECTOR = 4  # elements that a thread loads at once from shared memory
-_SHARED = 48 << 10  # bytes of a block that every GPU gives without being asked
+_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
 _MOST_SUMS = 96  # that a thread keeps in registers
-_ENOUGH = 128  # blocks: about as many as a large GPU has processors
+_ENOUGH = 128  # blocks: about as many as a large GPU has multiprocessors
 _WHOLE_WARP = 0xFFFFFFFF
 
-# (queries, keys) of a tile, best first: each key that is read serves all the queries.
+# (queries, keys) of a tile, best first: each key read from memory serves all queries of the tile.
 _TILES = ((64, 32), (32, 32), (32, 16), (16, 16))
 
-# q(b, h, query, feature), k(b, h, key, feature), v(b, h, key, feature) and, or None,
-# mask(b, h, query, key); and what gives them of the buffers that a kernel is given.
+# q(b, h, query, feature), k(b, h, key, feature), v(b, h, key, feature) and mask(b, h, query, key)
+# or None; and a function that makes these from the buffers of a kernel's inputs.
 Factors = tuple[Element, Element, Element, Element | None]
 Elements = Callable[[Sequence[Any]], Factors]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries and keys of a tile, of which each thread has some rows and columns.
+    """The queries and keys of a tile, of which each thread has some rows and columns.
 
-    Rows of shared memory are a vector longer than what is in them, so that the vectors that eight
-    lanes read of as many rows lie in different banks.
+    Rows in shared memory are padded by one vector, so that the vectors that eight lanes read from
+    as many rows lie in different banks.
     """
 
     shape: AttentionShape
@@ -65,17 +65,17 @@ class Tile:
 
     @property
     def features(self) -> int:
-        """Of a row of queries or keys, the last ones zeros."""
+        """Features of a query or key, padded with zeros to whole lanes."""
         return -(-self.shape.features // _LANES) * _LANES
 
     @property
     def rows(self) -> int:
-        """Queries of a thread."""
+        """Queries per thread."""
         return self.queries // _GROUPS
 
     @property
     def near(self) -> int:
-        """Keys of a thread."""
+        """Keys per thread."""
         return self.keys // _LANES
 
     @property
@@ -85,20 +85,20 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: queries, keys, values, and exponentials."""
+        """Bytes of shared memory per block: queries, keys, values and exponentials."""
         rows = (self.queries + self.keys) * (self.features + _VECTOR)
         values = self.keys * self.columns * _LANES
         return 4 * (rows + values + self.queries * (self.keys + _VECTOR))
 
     @property
     def sums(self) -> int:
-        """That a thread keeps in registers."""
+        """Sums that a thread keeps in registers."""
         return self.rows * (self.columns + self.near)
 
 
 def tile_of(shape: AttentionShape) -> Tile | None:
     """The largest tile that fits into shared memory and registers, is not mostly empty and leaves
-    enough blocks; the smallest one that fits where none does, and None where that does not."""
+    enough blocks. If there is none, the smallest tile that fits, or None if none fits."""
     found = None
     for queries, keys in _TILES:
         tile = Tile(shape, queries, keys)
@@ -114,16 +114,17 @@ def tile_of(shape: AttentionShape) -> Tile | None:
 def attention(
     shape: AttentionShape, scale: float | None, inputs: Sequence[Any], elements: Elements
 ) -> PrimFunc:
-    """A kernel of float32 (batch * queries, heads * values) of te placeholders `inputs`.
+    """Return a float32 kernel of te placeholders `inputs`: (batch * queries, heads * values).
 
-    `elements` gives what `inputs`, as buffers, hold. `tile_of(shape)` must not be None.
+    `elements` gives q, k, v and the mask from the buffers of `inputs`. Raises ValueError if
+    `tile_of(shape)` is None.
     """
     tile = tile_of(shape)
     if tile is None:
         raise ValueError(f"attention of {shape}: no tile of it fits into shared memory")
 
     rows = (shape.batch * shape.queries, shape.heads * shape.values)
-    # Without these, buffers may begin anywhere in memory, and kernels are told where.
+    # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     buffers = [tirx.decl_buffer(each.shape, str(each.dtype), each.op.name) for each in inputs]
 
     def write(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
@@ -148,7 +149,7 @@ def attention(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows in a buffer of one axis: of one of two axes TVM takes out what is never written."""
+    """Rows in a one-dimensional buffer: TVM drops the unwritten parts of a two-dimensional one."""
 
     buffer: Any
     width: int
@@ -218,15 +219,15 @@ class _Writer:
         self.of_values = buffer("local", tile.columns)
 
     def _row(self, i: Any) -> Any:
-        """Of the tile's queries, the thread's number i."""
+        """The index in the tile of the thread's query i."""
         return self.group * self.tile.rows + i
 
     def _key(self, n: Any) -> Any:
-        """Of the tile's keys, the thread's number n."""
+        """The index in the tile of the thread's key n."""
         return n * _LANES + self.lane
 
     def _column(self, c: Any) -> Any:
-        """Of a value's features, the thread's number c: vectors where it has whole ones."""
+        """The index of the thread's feature c of a value: in whole vectors if it has any."""
         if self.tile.columns % _VECTOR:
             return c * _LANES + self.lane
         return c // _VECTOR * (_LANES * _VECTOR) + self.lane * _VECTOR + c % _VECTOR
@@ -248,7 +249,7 @@ class _Writer:
     def _copy(
         self, target: Any, element: Element, first: Any, rows: int, most: int, of: str
     ) -> None:
-        """Rows of a factor into shared memory, zeros where there is nothing, by all threads."""
+        """Copy rows of an operand into shared memory, zero-padded, with all threads."""
         s, features = self.s, getattr(self.shape, of)
         with s.unroll(0, rows // _GROUPS) as i, s.unroll(0, -(-features // _LANES)) as f:
             row, feature = i * _GROUPS + self.group, f * _LANES + self.lane
@@ -263,7 +264,7 @@ class _Writer:
             target[row, feature] = value
 
     def _score(self, first: Any) -> None:
-        """The thread's scores of the tile of keys that begins with `first`."""
+        """Compute the thread's scores for the tile of keys that begins with `first`."""
         s, tile = self.s, self.tile
         with s.unroll(0, tile.rows) as i, s.unroll(0, tile.near) as n:
             self.scores[i, n] = _const(0)
@@ -299,14 +300,14 @@ class _Writer:
         return score if inside is None else tirx.Select(inside, score, _const(-math.inf))
 
     def _weigh(self) -> None:
-        """Exponentials of the scores, and what there is so far relative to the new maximum."""
+        """Compute the exponentials of the scores, and rescale the state to the new maximum."""
         s, tile = self.s, self.tile
         with s.unroll(0, tile.rows) as i:
             self.before[i] = self.top[i]
             with s.unroll(0, tile.near) as n:
                 self.top[i] = tirx.max(self.top[i], self.scores[i, n])
             self._across(self.top, i, tirx.max)
-            # Of a row without a score above -inf so far nothing is to be subtracted.
+            # A row without a score above -inf so far subtracts nothing.
             low = self.top[i] == _const(-math.inf)
             largest = tirx.Select(low, _const(0), self.top[i])
             self.before[i] = tirx.exp(self.before[i] - largest)
@@ -319,7 +320,7 @@ class _Writer:
                 self.sums[i, c] = self.sums[i, c] * self.before[i]
 
     def _across(self, values: Any, i: Any, combine: Callable[[Any, Any], Any]) -> None:
-        """What all lanes of a row have of `values[i]`, combined, in each of them."""
+        """Combine `values[i]` over all lanes of a row, leaving the result in each of them."""
         lanes = _LANES
         while lanes > 1:
             lanes //= 2
@@ -329,7 +330,7 @@ class _Writer:
             values[i] = combine(values[i], other)
 
     def _sum(self) -> None:
-        """The values of the tile, weighed by the exponentials."""
+        """Add the tile's values, weighted by the exponentials."""
         s, tile = self.s, self.tile
         with s.serial(0, tile.keys // _VECTOR) as step:
             with s.unroll(0, tile.rows) as i, s.vectorized(0, _VECTOR) as j:
@@ -369,7 +370,7 @@ class _Writer:
 
 
 def _below(query: Any, shape: AttentionShape, tile: Tile) -> Any:
-    """Whether there is such a query; None where there always is."""
+    """The condition that a query exists; None if it always does."""
     return query < shape.queries if shape.queries % tile.queries else None
 
 

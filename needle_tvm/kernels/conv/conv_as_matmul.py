@@ -1,10 +1,10 @@
-"""Convolutions that see whole images, as a matrix product of what lies in memory already.
+"""Replaces convolutions whose window covers the whole image with a matmul of the same memory.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, all
 shapes static and no extent 0, where `w` (H, W, C, N) covers every image (B, H, W, C) at once.
 
-After: `reshape(matmul(reshape(x), reshape(w)))`, the rows being images. None of the reshapes moves
-anything. A 1x1 convolution of larger images stays one: its kernel's tiles lie along their rows.
+After: `reshape(matmul(reshape(x), reshape(w)))`, whose rows are images. None of the reshapes moves
+data. A 1x1 convolution of larger images is left alone: its kernel's tiles lie along their rows.
 """
 
 from __future__ import annotations

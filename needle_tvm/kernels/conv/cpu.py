@@ -1,10 +1,10 @@
 """Convolutions on packed weights: a register tile of output pixels by output channels.
 
 Every core takes *tasks*: some panels of output channels for a strip of rows of some images. A task
-first copies the rows that its strip reads into a buffer of its own, with the zeros around the image
-where the convolution pads, and then walks over register tiles (images x rows x columns x channels)
-whose accumulators stay in vector registers during the whole reduction. The pixels of a tile lie at
-constant distances from each other, so a multiply-add needs no address of its own (Georganas et al.,
+first copies the rows that its strip reads into a buffer of its own, zero-padded if the convolution
+pads. It then walks over register tiles (images x rows x columns x channels) whose accumulators stay
+in vector registers during the whole reduction. The pixels of a tile lie at constant distances from
+each other, so that a multiply-add needs no address computation of its own (Georganas et al.,
 "Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018, section 2).
 """
 
@@ -30,10 +30,10 @@ from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
 from needle_tvm.kernels.rule import annotated
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
-DEPTHWISE = "needle.depthwise"  # the same of a depthwise convolution
-ROWS = "needle.rows"  # of the same block: rows of input from one of output to the next, in a window
-GROUP = "needle.group"  # of the same block, where channels form groups: [panels of one]
-ALIKE = "needle.alike"  # of the padded input: neighbours that are in or outside of the image alike
+DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
+ROWS = "needle.rows"  # on the same block: [input rows per output row, input rows in a window]
+GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
+ALIKE = "needle.alike"  # on the padded input: neighbours that are all inside the image or all out
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
 _MOST_UNROLLED = 32
@@ -41,13 +41,13 @@ _MOST_UNROLLED = 32
 
 @dataclass(frozen=True)
 class ConvKnobs:
-    """What of the rules is a matter of choice; the defaults need no search."""
+    """The choices that these rules leave open; the defaults need no search."""
 
     unroll: int = _LEAST_UNROLLED
     strips: int | None = None  # tasks along the rows; None: by size and number of cores
 
 
-CONV_VARIANTS = tuple(  # the first is used where nothing is measured
+CONV_VARIANTS = tuple(  # the first is used if nothing is measured
     ConvKnobs(unroll=unroll, strips=strips)
     for strips in (None, 1, 2, 4)
     for unroll in (_LEAST_UNROLLED, 1, 2, 8)
@@ -57,7 +57,7 @@ DEPTHWISE_VARIANTS = tuple(ConvKnobs(strips=strips) for strips in (None, 1, 2, 4
 
 @annotated(CONV, CONV_VARIANTS)
 def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
-    """Schedule a convolution of `kernels.conv.pack_conv` with what was fused after it."""
+    """Schedule a convolution of `kernels.conv.pack_conv` with its fused epilogue."""
     _around_tiles(sch, tiles, target, knobs, CONV)
     pixel, vector, taps = _loops_of(sch, tiles)
     around, unrolled = _innermost(sch, taps, knobs.unroll)
@@ -67,14 +67,14 @@ def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
 
 @annotated(DEPTHWISE, DEPTHWISE_VARIANTS)
 def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
-    """Schedule a depthwise convolution of `kernels.conv.pack_conv` with what was fused after it.
+    """Schedule a depthwise convolution of `kernels.conv.pack_conv` with its fused epilogue.
 
-    It does so little with each input that copying one would cost more than the whole: where the
-    image ends is asked for each input as it is read. All channels of a few pixels come before the
-    next ones, since memory is fetched by more than the one vector of them that a tile takes.
-    Neighbouring pixels of a row read the same inputs, and do it one right after the other: loaded
-    once, an input is used up before its register is needed. The loop over the window's rows stays a
-    loop, since an input that is read again in the next row would be kept until then.
+    It does so little with each input that copying one would cost more than all the rest, so the
+    image's bounds are checked as each input is read. All channels of a few pixels come before the
+    next pixels, since memory is fetched in larger units than the one vector that a tile takes.
+    Neighbouring pixels of a row read the same inputs right after one another: an input is loaded
+    once and used up before its register is needed. The loop over the window's rows is not unrolled,
+    since an input that the next row reads again would be kept until then.
     """
     _around_tiles(sch, tiles, target, knobs, DEPTHWISE)
     pixel, vector, (row, column) = _loops_of(sch, tiles)
@@ -84,7 +84,7 @@ def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> No
 def _around_tiles(
     sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs, annotation: str
 ) -> None:
-    """Tasks, what they copy, tiles around the reduction, and their write-back in vectors."""
+    """Schedule the tasks, their copies, the loops over tiles, and a vectorised write-back."""
     details = sch.get(tiles).annotations
     tile = ConvTile(*(int(size) for size in details[annotation]))
     cores = int(target.attrs["num-cores"])
@@ -103,7 +103,7 @@ def _around_tiles(
     column_tile, k = sch.split(column, [None, tile.columns])
     panel, lane = sch.split(channel, [None, tile.channels])
     grouped = GROUP in details
-    # All panels of a group read the same inputs, which are copied for that group alone.
+    # All panels of a group read the same inputs, which are copied for that group only.
     panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
     panels, images, rows = (extent(sch, loop) for loop in (panel, image_tile, row_tile))
     separate, copied = channelwise or grouped, None
@@ -136,8 +136,8 @@ def _around_tiles(
 
 
 def _inlined(sch: Schedule, copy: Any) -> bool:
-    """Whether a copy that puts zeros around the image could be left out: not where it also fills up
-    the last vector of channels, whose lanes would have to be asked for one by one."""
+    """Inline a copy that pads the image with zeros, and return whether it was: not if it also pads
+    the last vector of channels, whose lanes would have to be checked one by one."""
     alike = int(sch.get(copy).annotations[ALIKE]) > 1
     if alike:
         sch.compute_inline(copy)
@@ -145,7 +145,7 @@ def _inlined(sch: Schedule, copy: Any) -> bool:
 
 
 def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
-    """How many weights there are, and the bytes of each."""
+    """The number of weights, and the bytes of each."""
     panels = sch.get(tiles).reads[-1].source
     return math.prod(int(extent) for extent in panels.shape), item_bytes(str(panels.dtype))
 
@@ -153,7 +153,7 @@ def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
 def _copied(
     sch: Schedule, tiles: Any, copy: Any, images: int, rows: int, *, shared: bool
 ) -> Copied:
-    """What there is to copy for `images` tiles of images with `rows` rows of output."""
+    """The input that tasks copy for `images` tiles of images with `rows` rows of output."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
     buffer = sch.get(copy).writes[0].source
     elements = math.prod(int(extent) for extent in buffer.shape)
@@ -162,14 +162,15 @@ def _copied(
 
 
 def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:
-    """A tile's loops over pixels (images, rows, columns), its channels, and its taps."""
+    """A tile's loops over pixels (images, rows, columns), the loop over its channels, and its
+    reduction loops."""
     count = sum(a.iter_type == tirx.IterVar.CommReduce for a in sch.get(tiles).iter_vars)
     *pixel, vector = sch.get_loops(tiles)[-4 - count : -count]
     return pixel, vector, sch.get_loops(tiles)[-count:]
 
 
 def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
-    """Channels in vectors as wide as divide them; columns of planes stay scalar."""
+    """Vectorise a copy along channels, as wide as divides them; columns of planes stay scalar."""
     loop = sch.get_loops(block)[-1]
     lanes = math.gcd(int(sch.get(block).annotations[ALIKE]), lanes_of(sch, block, target))
     if lanes > 1:
@@ -178,7 +179,7 @@ def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
 
 
 def _innermost(sch: Schedule, taps: list[Any], least: int) -> tuple[list[Any], list[Any]]:
-    """The reduction's loops parted into those that stay loops, one at least, and unrolled ones."""
+    """Split the reduction loops into those that stay loops (at least one) and those to unroll."""
     unrolled: list[Any] = []
     steps, around = 1, list(taps)
     while steps < least and around:

@@ -1,4 +1,4 @@
-"""How a convolution is cut up: into register tiles, and these into tasks for the cores."""
+"""The sizes of a convolution's register tiles and of the tasks that cores take."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 from needle_tvm._tvm.names import Target
 from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, vector_registers
 
-# What the choice of a tile counts with, in cycles of one multiply-add per cycle: how many of them
-# must be under way, what a load costs beside them, and what each accumulator, and each tile, costs
-# before and after the reduction.
-_IN_FLIGHT = 8  # with vectors that a processor takes in two, half as many
+# The cost model for tiles, in cycles of one multiply-add each: the number of them that must be in
+# flight, the cost of a load beside them, and the costs of each accumulator and each tile before and
+# after the reduction.
+_IN_FLIGHT = 8  # half as many with vectors that a processor executes in two halves
 _LOAD = 0.1
-_WEIGHT = 0.5  # a vector of weights, which come from further away than inputs that tiles share
+_WEIGHT = 0.5  # a vector of weights, which come from further away than the inputs that tiles share
 _STORE = 3
 _TILE = 20
 
-# Processors that take a vector of 64 bytes in two halves, and what half of one or less costs then.
+# Processors that execute a 64-byte vector in two halves, and the cost of a vector up to half of it.
 _IN_TWO = {"znver4"}
 _HALF = 0.6
 
 _SHORT = 16  # bytes of the shortest vectors
 
 # A strip's copy should stay in a core's own cache beside weights and results: half the smallest L2
-# that processors with vectors have had for ten years.
+# of processors with vector units in the last ten years.
 _CACHE = 128 << 10
 _COPY = 4  # cost of copying an element, in multiply-adds, while it stays in that cache
-_FAR = 3  # times that where it does not
+_FAR = 3  # factor on that cost if it does not stay there
 
-# Weights that are larger than what stays in a core's cache from one strip to the next are fetched
-# again for each, an element in the time of so many multiply-adds.
+# Weights larger than what a core's cache keeps from one strip to the next are fetched again for
+# each strip; the cost per element, in multiply-adds.
 _KEPT = 512 << 10
 _FETCH = 8
 
 
 @dataclass(frozen=True)
 class ConvTile:
-    """Extents of the accumulator tile that is held in registers."""
+    """Extents of the tile of accumulators kept in registers."""
 
     images: int
     rows: int
@@ -51,7 +51,7 @@ class ConvTile:
         return self.images * self.rows * self.columns
 
     def counts(self, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-        """How many tiles cover the images, rows and columns of an output."""
+        """The number of tiles that cover the images, rows and columns of an output."""
         return -(-batch // self.images), -(-rows // self.rows), -(-columns // self.columns)
 
 
@@ -64,13 +64,13 @@ def conv_tile(
     *,
     overlapping: bool = False,
 ) -> ConvTile:
-    """Register tile for an output (B, rows, columns, N) whose values are sums of `terms` products.
+    """The register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
-    The tile, of all that fit the registers, with the least estimated time: a partly filled last
-    tile costs as much as a full one, and few accumulators wait for each other. Its channels divide
-    `group`, the channels of a group's output, where that is given. With `overlapping` neighbouring
-    pixels meet the same inputs within one unrolled step: LLVM keeps those in registers, too, and
-    half of them are left to it.
+    It is the tile with the least estimated time of all that fit the registers: a partly filled last
+    tile costs as much as a full one, and few accumulators wait for each other. If `group` is given,
+    the number of output channels of a group, the tile's channels divide it. With `overlapping`,
+    neighbouring pixels read the same inputs within one unrolled step: LLVM keeps those in registers
+    too, so half of the registers are left to it.
     """
     return _best_tile(output, terms, dtype, target, group, overlapping)[1]
 
@@ -114,9 +114,9 @@ def _best_tile(
 
 
 def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
-    """Channels that a tile may have: whole vectors, or one short one that all there are fill as
-    well; of a group a part of a vector, since LLVM takes the vectors of any length up to that of a
-    register whole."""
+    """The numbers of channels that a tile may have: whole vectors, or one short vector if all
+    channels fit it. A tile of a group may also be part of a vector, since LLVM handles vectors of
+    any length up to a register's whole."""
     *short, lanes = group_lanes(dtype, target)
     if group is None:
         yield from (few for few in short if n <= few)
@@ -128,7 +128,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
 
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
-    """How many channels fill a vector of some length, the longest last."""
+    """The numbers of channels that fill a vector of some length, in ascending order."""
     lanes = vector_registers(target)[1] // item_bytes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
@@ -141,8 +141,8 @@ def depthwise_tile(
     dtype: str,
     target: Target,
 ) -> ConvTile:
-    """Register tile of a depthwise convolution: one vector of channels, and of pixels as many as
-    leave half of the registers to the weights and the inputs they meet."""
+    """The register tile of a depthwise convolution: one vector of channels, and as many pixels as
+    leave half of the registers to the weights and inputs."""
     batch, rows, columns, _ = output
     registers, width = vector_registers(target)
     most = registers // 2
@@ -165,8 +165,8 @@ def depthwise_tile(
 
 
 def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """(images, rows, columns) of at most `most` pixels; several images only of whole images."""
-    for height in range(1, min(rows, most) + 1):  # of equal ones the first: pixels side by side
+    """Yield (images, rows, columns) of at most `most` pixels; several images only if whole."""
+    for height in range(1, min(rows, most) + 1):  # of equal costs the first: pixels side by side
         for span in range(1, min(columns, most // height) + 1):
             whole = height == rows and span == columns
             for images in range(1, (min(batch, most // (span * height)) if whole else 1) + 1):
@@ -174,15 +174,16 @@ def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[i
 
 
 def fetching(weights: float, item: int) -> float:
-    """What fetching so many weights of `item` bytes costs, in multiply-adds: nothing where they
-    stay in a core's cache."""
+    """The cost, in multiply-adds, of fetching so many weights of `item` bytes: 0 if they stay in a
+    core's cache."""
     return weights * _FETCH if weights * item > _KEPT else 0
 
 
 @dataclass(frozen=True)
 class Copied:
-    """The input that tasks copy for themselves: `rows` of output read `(rows - 1) * step + window`
-    rows of `elements` of `item` bytes each; with `shared`, tasks copy just the channels they read.
+    """The input that tasks copy for themselves: for `rows` rows of output, `(rows - 1) * step +
+    window` rows of `elements` of `item` bytes each. With `shared`, tasks copy only the channels
+    that they read.
     """
 
     step: int
@@ -192,7 +193,7 @@ class Copied:
     shared: bool
 
     def size(self, rows: int, chunks: int) -> float:
-        """Elements that a task with `rows` of output, one of `chunks` of the panels, copies."""
+        """Elements copied by a task of `rows` output rows that has 1 / `chunks` of the panels."""
         whole = ((rows - 1) * self.step + self.window) * self.elements
         return whole / chunks if self.shared else whole
 
@@ -207,13 +208,13 @@ def tasks(
     *,
     whole_pixels: bool,
 ) -> tuple[int, int]:
-    """(chunks of the panels, strips of the rows): equal parts, the soonest done by `cores`.
+    """Return (chunks of the panels, strips of the rows): the equal parts that `cores` finish first.
 
-    `counts` are panels, tiles of images and tiles of rows, `work` all multiply-adds together,
-    `weights` the number of weights and the bytes of each. Small tasks copy more of what they share
-    with others, large ones leave the cache or a core idle. With `whole_pixels` panels are shared
-    out only where there are not enough rows: neighbouring cache lines are fetched together, and two
-    cores that write one of them each wait for each other.
+    `counts` are panels, tiles of images and tiles of rows; `work` is the number of all
+    multiply-adds; `weights` is the number of weights and the bytes of each. Small tasks copy more
+    of the input they share with others; large ones exceed the cache or leave a core idle. With
+    `whole_pixels`, panels are divided only if there are too few rows: neighbouring cache lines are
+    fetched together, and two cores that write one of them each wait for each other.
     """
     panels, images, rows = counts
     chunks_of = [1] if whole_pixels and images * rows >= cores else _divisors(panels)

@@ -1,4 +1,4 @@
-"""Windows that slide along memory, as in pooling of images whose channels lie apart.
+"""Rewrites windows that slide along memory, as in pooling of channels-first images.
 
     for y, z, i, j: p[y, z] = max(p[y, z], x[y * 2 + i - 1, z * 2 + j - 1] or, outside, -inf)
 
@@ -8,12 +8,12 @@ becomes, row by row of results, a maximum over the rows of the windows into a ro
     for i: if y * 2 + i - 1 is inside: kept[:] = max(kept[:], x[y * 2 + i - 1, :])
     row[1 : 113] = kept[:]
 
-and one over their columns, for which the row has all there is:
+and one over their columns, which reads only that row:
 
     for z in vectors: for j: p[y, z] = max(p[y, z], row[z * 2 + j])
 
-No element asks whether it is inside, all loads are of neighbours, and what windows have in common
-is combined once over the rows. Every second, third ... element of a row is picked out of vectors.
+No element checks whether it is inside the image, all loads are contiguous, and the rows that
+windows share are combined once. Strided elements of a row are picked out of whole vectors.
 """
 
 from __future__ import annotations
@@ -43,44 +43,47 @@ _MOST_TAPS = 32  # all of them are unrolled
 
 @dataclass(frozen=True)
 class _Windows:
-    """Positions `column * step + tap * spread` of a row, of which [first, end) are in memory."""
+    """Windows at positions `column * step + tap * spread` of a row; [first, end) is in memory."""
 
     found: Reduction
     column: Any  # the last axis of the results
     tap: Any  # the axis that is reduced along the row
-    place: Any  # the variable for a position in `term`
+    place: Any  # the variable in `term` for the position in the row
     step: int
     spread: int
     first: int
     end: int
-    condition: Any  # on the other axes, None where all of them are in memory
+    condition: Any  # on the other axes; None if all of them are in memory
     term: Any
 
     @property
     def others(self) -> list[Any]:
-        """The reduced axes but for `tap`."""
+        """The reduction axes other than `tap`."""
         return [axis for axis in self.found.reduced if not axis.same_as(self.tap)]
 
     @property
     def rows(self) -> int:
-        """Rows that a window sees."""
+        """The number of rows in a window."""
         return prod(int(axis.dom.extent) for axis in self.others)
 
     @property
     def taps(self) -> int:
-        """Places of a row that a window sees."""
+        """The number of positions in a row of a window."""
         return int(self.tap.dom.extent)
 
     @property
     def length(self) -> int:
-        """Elements of a row that windows see."""
+        """The number of elements of a row that windows read."""
         columns = int(self.column.dom.extent)
         return (columns - 1) * self.step + (self.taps - 1) * self.spread + 1
 
 
 def windows(block: Any, target: Target) -> Nests | None:
-    """The nest that takes a reduction's place; None where it is none over windows of several rows
-    along memory, a row has fewer elements than vectors take, or it gains too little."""
+    """Return the nest that replaces a reduction over sliding windows (see the module docstring).
+
+    None if the reduction is not over windows of several rows along memory, if a row is shorter than
+    a vector, or if the gain is too small.
+    """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
         return None
@@ -102,10 +105,10 @@ def windows(block: Any, target: Target) -> Nests | None:
 
 
 def _gains(seen: _Windows) -> bool:
-    """Whether what is written here is faster than each window by itself.
+    """Whether the rewritten nest is faster than computing each window by itself.
 
-    Without padding, compilers make good vectors of those, and a row that is stored and then read at
-    other places makes the processor wait.
+    Without padding, compilers vectorise those well, and a row that is stored and then read at other
+    positions stalls the processor.
     """
     size = item_bytes(str(seen.found.result.dtype))
     if seen.rows == 1 or seen.taps > _MOST_TAPS or seen.length * size > _LARGEST_ROW:
@@ -121,13 +124,13 @@ class _Written:
         self._seen, self._variables, self._across, self._along = seen, variables, across, along
         self._type = str(seen.column.var.ty)
         dtype = str(seen.found.result.dtype)
-        # What is read past the end goes into lanes that nobody looks at.
+        # Elements past the end go into lanes that are never read.
         self._row = nests.buffer("row", [seen.length + seen.step - 1], dtype, "local")
         self._combined = nests.buffer("combined", [along], dtype, "local")
         self.buffers = [self._row, self._combined]
 
     def padding(self) -> list[Any]:
-        """The parts of the row that are not in memory."""
+        """Fill the parts of the row that are not in memory."""
         seen = self._seen
 
         def fill(first: int, end: int) -> Any:
@@ -140,7 +143,7 @@ class _Written:
         return [fill(first, end) for first, end in ends if end > first]
 
     def over_rows(self) -> Any:
-        """The rows of the windows, for all places of the row that are in memory."""
+        """Combine the rows of the windows, at all positions of the row that are in memory."""
         seen = self._seen
         tiles = Tiles(seen.end - seen.first, self._across)
         kept = Kept(seen.found, seen.others, seen.condition, seen.term, tiles)
@@ -161,7 +164,7 @@ class _Written:
         return nests.loop(tiles.count, in_tile, dtype=self._type)
 
     def over_columns(self) -> Any:
-        """The taps of the windows along the row, and the results."""
+        """Combine the taps of the windows along the row, and store the results."""
         seen, lanes = self._seen, self._along
         tiles = Tiles(int(seen.column.dom.extent), lanes, most=1)
         result, combined = seen.found.result, self._combined
@@ -174,7 +177,7 @@ class _Written:
         whole = some(self._index(0), lanes)
 
         def tap(start: Any, number: int) -> Any:
-            # Taps between two steps are picked out of the same vectors.
+            # All taps within one step are picked out of the same vectors.
             blocks, phase = divmod(number * seen.spread, seen.step)
             first = (start + blocks) * seen.step
             neighbours = self._row[(some(first, lanes * seen.step),)]
@@ -198,7 +201,7 @@ class _Written:
 
 
 def _windows(found: Reduction, tap: Any) -> _Windows | None:
-    """The windows along a row of which `tap` is an axis; None where it is not."""
+    """The windows along a row in which `tap` slides; None if `tap` does not form any."""
     column = found.spatial[-1]
     condition, term = condition_of(found)
     pair = [column.var, tap.var]
@@ -209,7 +212,7 @@ def _windows(found: Reduction, tap: Any) -> _Windows | None:
     def by_place(load: Any) -> Any:
         nonlocal plain
         if not load.indices:
-            return load  # the same for all
+            return load  # the same for all positions
         *before, last = load.indices
         linear = linear_in(last, pair)
         if linear is None or any(variables_of(index) & set(pair) for index in before):
@@ -238,7 +241,7 @@ def _windows(found: Reduction, tap: Any) -> _Windows | None:
 
 
 def _bounds(condition: Any, pair: list[Any], steps: tuple[int, int]) -> tuple[int, int, Any] | None:
-    """(first place, end, condition on other axes) of a condition; None where it is no such one."""
+    """Return (first position, end, condition on other axes); None for any other condition."""
     first, end, others = 0, 1 << 30, []
     for part in _conjuncts(condition):
         if not variables_of(part) & set(pair):

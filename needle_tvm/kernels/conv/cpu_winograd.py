@@ -1,8 +1,8 @@
-"""The two transforms around the products of a Winograd convolution (`kernels.conv.winograd_te`).
+"""Schedules of the input and output transforms of a Winograd convolution (`winograd_te`).
 
-Each takes a vector of channels of one tile at a time: all of its pixels are loaded, transformed
-along one axis, then along the other, and stored. Once the loops over a tile are unrolled it is
-known which row of a transform an element is of: its coefficients are constants, and zeros among
+Each transform takes a vector of channels of one tile at a time: all of its pixels are loaded,
+transformed along one axis, then along the other, and stored. The loops over a tile are unrolled, so
+that each element's row of the transform is known: its coefficients are constants, and zeros among
 them cost nothing.
 """
 
@@ -14,7 +14,7 @@ from needle_tvm._tvm.names import Schedule, Target
 from needle_tvm.kernels.blocks import after, in_registers, lanes_of, share_out, write_back
 from needle_tvm.kernels.rule import annotated
 
-# Block annotations, of a transform along the first axis: results of a tile along an axis.
+# Annotations of the block that transforms along the first axis: results of a tile along an axis.
 INPUT = "needle.winograd_input"
 OUTPUT = "needle.winograd_output"
 
@@ -38,7 +38,7 @@ def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> No
 
 @annotated(OUTPUT)
 def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
-    """Schedule `transformed_output` with what was fused after it."""
+    """Schedule `transformed_output` with its fused epilogue: threads share out rows of tiles."""
     m = int(sch.get(half).annotations[OUTPUT])
     between, last = after(sch, [half])
     image, row, column, channel = sch.get_loops(last)

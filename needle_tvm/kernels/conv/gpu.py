@@ -1,8 +1,8 @@
-"""Depthwise convolutions and pools on a GPU: a thread for each result of a short reduction.
+"""Depthwise convolutions and pools on a GPU: one thread per result of a short reduction.
 
-The results of a depthwise convolution or a pool share no factor but a few neighbouring values, and
-each is a short sum. So a thread has one, in a register, neighbours neighbouring ones, and nothing
-in between goes through memory.
+Results of a depthwise convolution or a pool share few inputs, and each is a short sum. So each
+thread computes one result in a register, neighbouring threads compute neighbouring results, and no
+intermediate goes through memory.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_pr
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 
-_THREADS = 128  # of a block: windows need few registers, and few threads make many blocks
-_MOST_TERMS = 256  # more of them are worth threads that share them, but where there are
+_THREADS = 128  # per block: windows need few registers, and few threads make many blocks
+_MOST_TERMS = 256  # more are worth several threads per result, unless there are enough results
 _ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
 
 
 @rule(GPU, order=50)
 def per_result(function: PrimFunc, target: Target) -> Schedule | None:
-    """The function's schedule where it is one short reduction and what follows of it, else None."""
+    """Schedule one short reduction and its epilogue with one thread per result.
+
+    It fits a single reduction of constant extents, followed by at most one block, with at least 128
+    results. More than 256 terms fit only with at least 65,536 results. None otherwise.
+    """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
     blocks = blocks_of(sch)
@@ -40,7 +44,7 @@ def per_result(function: PrimFunc, target: Target) -> Schedule | None:
     try:
         loop = sch.fuse(*sch.get_loops(last))
         if extent(sch, loop) != results:
-            return None  # what follows takes a result more than once, or not at all
+            return None  # the epilogue reads a result more than once, or not at all
         bind_threads(sch, loop, _THREADS)
         sch.compute_at(block, sch.get_loops(last)[-1], preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")

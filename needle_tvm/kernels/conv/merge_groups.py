@@ -1,14 +1,13 @@
-"""Groups of a convolution that are too small to fill a vector, several as one.
+"""Merges groups of a convolution that are too small to fill a vector.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO with groups, where
 - `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
 - it is not depthwise: a group has more than one channel of input or of output,
-- a group's channels of output fill so little of a vector that it is sooner done to multiply with
-  zeros as well.
+- a group's output channels fill so little of a vector that multiplying by zeros as well is faster.
 
 After: a convolution of fewer groups, or of one, whose weights are zero between channels that were
-in different groups before. What is infinite, or no number, in one channel of input makes NaN of the
-merged groups' results.
+in different groups before. An infinity or NaN in one input channel makes NaN of the results of all
+groups merged with its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from needle_tvm.graph.convolutions import conv_shapes, with_weights
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
-_WORTH_IT = 0.9  # of the time without: weights become larger, and what is no number spreads
+_WORTH_IT = 0.9  # of the unmerged time: weights become larger, and NaN spreads
 
 
 def merge_groups(module: IRModule, target: Target) -> IRModule:
@@ -55,8 +54,8 @@ class _Merger(Rewriter):
 def merged_at_best(
     groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target
 ) -> int:
-    """How many groups as one take the least time by the tiles' own estimate, of an `output`
-    (B, rows, columns, N) each of whose elements sums up `terms` products before."""
+    """The number of groups to merge for the least estimated time, 1 to merge none. Each element of
+    `output` (B, rows, columns, N) sums `terms` products before merging."""
     batch, rows, columns, n = output
 
     def cycles(count: int) -> float:
@@ -68,8 +67,8 @@ def merged_at_best(
 
 
 def merged(w: te.Tensor, count: int, outputs: int) -> te.Tensor:
-    """(kh, kw, C, N) with `outputs` channels of output a group -> (kh, kw, count * C, N), `count`
-    groups in each of the new ones."""
+    """Merge `count` groups of `outputs` output channels each: (kh, kw, C, N) -> (kh, kw, count * C,
+    N)."""
     *window, inputs, n = (int(extent) for extent in w.shape)
 
     def element(y: Any, z: Any, c: Any, channel: Any) -> Any:

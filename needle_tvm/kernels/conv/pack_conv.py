@@ -1,4 +1,4 @@
-"""Convolutions on packed weights.
+"""Packs the weights of convolutions and replaces them with a kernel that reads packed weights.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
@@ -7,8 +7,8 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][kh][kw][C][nt]`, which the kernel reads front to back for each of its register
-tiles. The kernel itself puts the zeros around the image. An `x` of few channels that was permuted
-from NCHW is read as it was before, plane by plane.
+tiles. The kernel itself pads the image with zeros. If `x` has few channels and was permuted from
+NCHW, the kernel reads its source plane by plane.
 
 As with dense layers (`pack_weights`), packing is work on parameters, which `LiftTransformParams`
 moves out of `main`, and elementwise ops after the convolution are fused into its write-back.
@@ -61,7 +61,7 @@ class _ConvPacker(Packer):
         )
 
     def _channels(self, call: Any, x: Any, n: int) -> tuple[Channels, Any]:
-        """How outputs read channels, and the tensor to read them from."""
+        """Return how output channels read input channels, and the tensor to read them from."""
         groups = int(call.attrs.groups)
         inputs = int(x.ty.shape.values[-1]) // groups
         planes = self._planes(x) if groups == 1 else None
@@ -90,7 +90,7 @@ class _ConvPacker(Packer):
         return self.is_parameter_work(w) and not self.is_parameter_work(x)
 
     def _planes(self, x: Any) -> Any:
-        """The (B, C, H, W) tensor of few channels that `x` is a permutation of, else None."""
+        """The (B, C, H, W) tensor of few channels that `x` is a permutation of, or None."""
         value = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not is_op(value, "relax.permute_dims"):
             return None
@@ -99,12 +99,12 @@ class _ConvPacker(Packer):
         return value.args[0] if few and order == [0, 2, 3, 1] else None
 
     def _planes_outside(self, w: Any) -> Any:
-        """(kh, kw, C, N) -> (C, kh, kw, N), once however many layers share it."""
+        """(kh, kw, C, N) -> (C, kh, kw, N), done once for all layers that share it."""
         if w not in self._planes_first:
             self._planes_first[w] = self.builder_.emit(relax.op.permute_dims(w, [2, 0, 1, 3]))
         return self._planes_first[w]
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    """The first two of an operator's attribute: (rows, columns), or (top, left)."""
+    """The first two numbers of an operator's attribute: (rows, columns), or (top, left)."""
     return int(values[0]), int(values[1])

@@ -1,4 +1,4 @@
-"""Convolutions as tensor expressions over packed weights and tiles: what `pack_conv` writes."""
+"""Convolutions as tensor expressions over packed weights and tiles, as `pack_conv` writes them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from needle_tvm.kernels.conv.cpu_tiles import ConvTile
 
 @dataclass(frozen=True)
 class Geometry:
-    """What of a convolution the shapes of its input and weight do not say; pairs are (rows,
-    columns)."""
+    """The parameters of a convolution that the shapes of its input and weight do not determine.
+    Pairs are (rows, columns)."""
 
     counts: tuple[int, int]  # of the output
     stride: tuple[int, int]
@@ -24,10 +24,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Channels:
-    """How an output's channels read those of the input, and where these lie."""
+    """The input channels that output channels read, and the layout of the input."""
 
-    inputs: int  # of a group
-    outputs: int  # of a group
+    inputs: int  # per group
+    outputs: int  # per group
     depthwise: bool = False  # each channel by itself
     planar: bool = False  # (B, C, H, W), weights (C, kh, kw, N)
 
@@ -42,9 +42,9 @@ def conv(
 ) -> te.Tensor:
     """(B, H, W, C) by panels of a (kh, kw, C / groups, n) weight -> (B, rows, columns, n).
 
-    The accumulator is kept in tiles of its own shape, so that the schedule can hold one in
-    registers. What a tile computes past the output's edge is dropped in the write-back. A tile's
-    channels lie in one group.
+    The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
+    Results past the output's edge are dropped in the write-back. A tile's channels lie in one
+    group.
     """
     names = ("c", "dy", "dx") if channels.planar else ("dy", "dx", "c")
     axes = [
@@ -67,7 +67,7 @@ def conv(
     grouped = not channels.depthwise and channels.outputs < n
 
     def source(panel: Any, lane: Any) -> tuple[Any, Any]:
-        """The group and the channel in it that a tile's channel reads."""
+        """The group, and the channel in it, that a tile's channel reads."""
         if channels.depthwise:
             return 0, panel * tile.channels + lane
         return panel * tile.channels // channels.outputs if grouped else 0, c
@@ -101,11 +101,11 @@ def conv(
 def _padded(
     x: te.Tensor, reach: tuple[int, int, int, int], before: tuple[int, int], channels: Channels
 ) -> Callable[..., Any]:
-    """A function (image, row, column, group, channel) -> element of `x`, zero around the image.
+    """Return a function (image, row, column, group, channel) -> element of `x`, zero outside it.
 
-    `reach` is how far images, rows, columns and channels are read; `x` itself is read where none of
-    it lies outside and there is one group. What is copied of several lies group by group: pixels of
-    a few channels among hundreds would meet in the same sets of the cache.
+    `reach` is how far images, rows, columns and channels are read. `x` itself is read if all of
+    that lies inside and there is one group. A copy of several groups is laid out group by group:
+    pixels of a few channels among hundreds would map to the same sets of the cache.
     """
     order = (0, 2, 3, 1) if channels.planar else (0, 1, 2, 3)
     batch, height, width, count = (int(x.shape[axis]) for axis in order)
@@ -121,7 +121,7 @@ def _padded(
         return seen
 
     def position(b: Any, y: Any, z: Any, g: Any, c: Any) -> tuple[Any, ...]:
-        """Where the copy has it."""
+        """The index in the copy."""
         if channels.planar:
             return b, c, y, z
         return (b, y, z, c) if each == count else (b, g, y, z, c)

@@ -1,12 +1,12 @@
-"""Rows and columns of a convolution's weights that only ever meet padding, cut off.
+"""Trims rows and columns of a convolution's weights that only ever meet padding.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
-- the first or last rows or columns of `w` meet nothing but padding, at any place of the output.
+- the first or last rows or columns of `w` meet only padding, at every position of the output.
 
-After: `conv2d(x, w[first : last + 1])` with as much less padding. What padding contributes is left
-out, not multiplied: it is no NaN where such a weight is infinite. A 3x3 window on an image of one
-pixel becomes one of 1x1.
+After: `conv2d(x, w[first : last + 1])` with as much less padding. The padding's products are left
+out, not computed: an infinite weight there no longer makes NaN. A 3x3 window on an image of one
+pixel becomes a 1x1 window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def trim_taps(module: IRModule, target: Target) -> IRModule:
 
 
 class Axis(NamedTuple):
-    """A convolution along one axis: the taps [first, end) of its weights, and zeros around."""
+    """A convolution along one axis: the taps [first, end) of its weights, and the zeros around."""
 
     first: int
     end: int
@@ -35,9 +35,9 @@ class Axis(NamedTuple):
 def trimmed(
     size: int, taps: int, outputs: int, stride: int, dilation: int, padding: tuple[int, int]
 ) -> Axis:
-    """The taps that meet an input of `size` somewhere, and the padding that leaves `outputs`.
+    """The taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
 
-    All taps where the padding could not say so.
+    All taps if that would cut off some of the input.
     """
     whole = Axis(0, taps, *padding)
 

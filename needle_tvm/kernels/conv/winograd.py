@@ -1,18 +1,18 @@
-"""3x3 convolutions by Winograd's minimal filtering: a quarter to half of the multiplications.
+"""Replaces 3x3 convolutions with Winograd's minimal filtering, where that is estimated faster.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - the window is 3x3, without strides, dilation and groups,
 - `w` depends on parameters of the function alone, and `x` does not,
-- all shapes are static and no extent is 0, both are float32 or float64, and the channels of input
-  and of output fill vectors,
-- fewer multiplications are worth what the transforms and the larger weights cost, and the
-  transformed image is not very large (`tile_size`).
+- all shapes are static and no extent is 0, both are float32 or float64, and the input and output
+  channels fill vectors,
+- saving a half to three quarters of the multiplications is worth the cost of the transforms and of
+  larger weights, and the transformed image is not very large (`tile_size`).
 
 After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
-a x a of numbers for each tile and channel, and `output` transforms what the a * a products gave
-into m x m results, a = m + 2 (`winograd_te`); elementwise ops after the convolution are fused into
-it. `weight` is work on parameters, which `LiftTransformParams` moves out of `main`. The products
-are like those of dense layers: `pack_weights` packs them.
+a x a numbers for each tile and channel, and `output` transforms the results of the a * a matmuls
+into m x m results, a = m + 2 (`winograd_te`). Elementwise ops after the convolution are fused into
+`output`. `weight` is work on parameters, which `LiftTransformParams` moves out of `main`. The
+matmuls are like those of dense layers: `pack_weights` packs them.
 
 With m = 2 a result is as exact as the sum it stands for. With m = 4 the larger coefficients of the
 transforms make its rounding error about three times as large.
@@ -33,15 +33,15 @@ from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
 
 _DTYPES = ("float32", "float64")
 
-# What a transformed number costs, in multiply-adds of a product: it is computed, written, and read
-# again, by another core as often as not.
+# The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
+# again, as often as not by another core.
 _TRANSFORM = 40
 
-# Bytes of a transformed image: it and its products are in memory at once, beside the image.
+# Bytes of a transformed image: it and its matmuls are in memory at once, beside the image.
 _LARGEST = 64 << 20
 
-_WORTH = 0.8  # of the time without: what is not clearly better stays as it was
-_EXACT = 0.85  # of the time with m = 2: less is worth the larger error
+_WORTH = 0.8  # of the direct time: a convolution that is not clearly faster is left alone
+_EXACT = 0.85  # of the time with m = 2: a smaller gain is not worth the larger error
 
 
 def winograd(module: IRModule, target: Target) -> IRModule:
@@ -50,12 +50,12 @@ def winograd(module: IRModule, target: Target) -> IRModule:
 
 
 def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
-    """m of the m x m results of a tile, for a (B, rows, columns, N) output of sums over `channels`
-    and elements of `item` bytes; None where the convolution is done sooner without."""
+    """The m of m x m results per tile for a (B, rows, columns, N) output of sums over `channels`,
+    with elements of `item` bytes; None if the direct convolution is faster."""
     batch, rows, columns, n = output
 
     def cost(places: int, numbers: int) -> float:
-        """Of `places` rows of so many products each."""
+        """The cost of `numbers` matmuls of `places` rows each."""
         weights = numbers * channels * n
         return places * weights + fetching(weights, item)
 
@@ -121,7 +121,7 @@ class _Rewriter(Rewriter):
         return Tiling(m, batch, (rows, columns), (top, left))
 
     def _weight(self, w: Any, m: int) -> Any:
-        """`w` transformed; once however many layers share it."""
+        """`w` transformed, once for all layers that share it."""
         if (w, m) not in self._weights:
             self._weights[w, m] = self.builder_.emit_te(
                 lambda weight: winograd_te.transformed_weight(weight, m),

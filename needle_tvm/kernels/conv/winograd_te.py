@@ -1,11 +1,11 @@
-"""Winograd's minimal filtering as tensor expressions: what `winograd` writes.
+"""Winograd's minimal filtering as tensor expressions, as `winograd` writes them.
 
 For a 3x3 window and m x m results, with a = m + 2 (Lavin and Gray, "Fast algorithms for
 convolutional neural networks", CVPR 2016, section 4):
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 
-summed over the input channels in the middle, which makes a * a matrix products of it.
+summed over the input channels in the middle, which makes it a * a matmuls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from needle_tvm.kernels.conv.cpu_winograd import INPUT, OUTPUT
 
 WINDOW = 3
 
-# Where the polynomials are evaluated, besides at infinity. The choice decides about the error
-# (Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution for deep
-# neural networks", ACM TOMS 2020): with 1/2 and -2 its mean was 0.56 of
-# that with 2 and -2, and the largest 0.18 (docs/results/2026-11-22-winograd-cpu.md).
+# Evaluation points besides infinity. They determine the error (Barabasz et al., "Error analysis and
+# improving the accuracy of Winograd convolution for deep neural networks", ACM TOMS 2020): with 1/2
+# and -2 its mean was 0.56 of that with 2 and -2, and the largest 0.18
+# (docs/results/2026-11-22-winograd-cpu.md).
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -39,7 +39,7 @@ class Matrices(NamedTuple):
 
 @functools.cache
 def matrices(m: int) -> Matrices:
-    """The transforms for m x m results, exactly: Toom and Cook's algorithm, transposed."""
+    """The exact transforms for m x m results: the Toom-Cook algorithm, transposed."""
     points = [Fraction(point) for point in _POINTS[m]]
     output = [[point**row for point in points] + [Fraction(row == m - 1)] for row in range(m)]
     weight, inputs = [], []
@@ -54,7 +54,7 @@ def matrices(m: int) -> Matrices:
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients, the lowest first, of the product of (x - root)."""
+    """The coefficients, lowest first, of the product of (x - root)."""
     product = [Fraction(1)]
     for root in roots:
         raised, lowered = [Fraction(0), *product], [*product, Fraction(0)]
@@ -63,7 +63,7 @@ def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 class Tiling(NamedTuple):
-    """How tiles of m x m results cover images; pairs are (rows, columns)."""
+    """A tiling of images by tiles of m x m results; pairs are (rows, columns)."""
 
     m: int
     batch: int
@@ -143,7 +143,7 @@ def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
 
 
 def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:
-    """A row of `matrix` times the vector of `value`: which row is known once loops are unrolled."""
+    """A row of `matrix` times the vector of `value`; unrolling the loops makes the row constant."""
     *others, last = (_sum(coefficients, value, dtype) for coefficients in matrix)
     for number, each in reversed(list(enumerate(others))):
         last = tirx.if_then_else(row == number, each, last)

@@ -1,1 +1,1 @@
-"""Matrix products: packed weights, register tiles, a GPU's tiles and tensor cores, cuBLAS."""
+"""Matmuls: packed weights, register tiles, tiles and tensor cores on a GPU, cuBLAS."""

@@ -1,6 +1,6 @@
-"""Dense layers on packed weights: one register tile.
+"""Schedules of dense layers on packed weights: one register tile at a time.
 
-`dense` keeps a tile of the accumulator in vector registers while it walks one packed weight panel
+`dense` keeps a tile of accumulators in vector registers while it reads one packed weight panel
 front to back (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
 2008, section 4; the panel is already in the order the kernel reads it).
 """
@@ -30,21 +30,21 @@ from needle_tvm.kernels.rule import annotated
 from needle_tvm.tir import bf16
 
 DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
-PAIRS = "needle.pairs"  # the same of a product of bfloat16, two terms at a time
+PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
-_IDLE = 0.05  # of the cores' time, for the sake of fewer parts
+_IDLE = 0.05  # of the cores' time, accepted for fewer parts
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
 
-# An L1 cache of 32 kB in 8 ways: what lies a multiple of so many bytes apart meets in one set.
+# An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.
 # Larger caches have more ways, and rarely more sets.
 _SETS, _WAYS = 4096, 8
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Extents of the accumulator tile that is held in registers."""
+    """Extents of the tile of accumulators kept in registers."""
 
     rows: int
     columns: int
@@ -52,13 +52,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class DenseKnobs:
-    """What of the dense rule is a matter of choice; the defaults need no search."""
+    """The choices that the dense rule leaves open; the defaults need no search."""
 
     unroll: int = _REDUCTION_UNROLL
-    rows_first: bool = False  # a task is one block of rows, and not all rows along one panel
+    rows_first: bool = False  # a task is one block of rows, not all rows along one panel
 
 
-DENSE_VARIANTS = tuple(  # the first is used where nothing is measured
+DENSE_VARIANTS = tuple(  # the first is used if nothing is measured
     DenseKnobs(unroll=unroll, rows_first=rows_first)
     for rows_first in (False, True)
     for unroll in (_REDUCTION_UNROLL, 1, 2, 8)
@@ -66,12 +66,12 @@ DENSE_VARIANTS = tuple(  # the first is used where nothing is measured
 
 
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
-    """Register tile of an (m, k) @ (k, n) product: the one whose slowest core is done first.
+    """The register tile of an (m, k) @ (k, n) matmul: the one whose slowest core finishes first.
 
-    A tile reads its rows side by side: where they meet in one set of the L1 cache, it has no more
-    of them than the set holds (1024 terms in 14 rows, float32, Zen 4: a fifth slower than in 8).
-    Among equals the one that has the weights read by fewest cores, then the one that reads them
-    least often, then the one with most arithmetic for what it loads, then the smallest.
+    A tile reads its rows side by side. If these map to one set of the L1 cache, the tile has no
+    more rows than the set has ways (with 1024 float32 terms on Zen 4, 14 rows are a fifth slower
+    than 8). Ties go to the tile whose weights are read by the fewest cores, then read least often,
+    then to the most arithmetic per load, then to the smallest.
     """
     cores = int(target.attrs["num-cores"])
     registers, width = vector_registers(target)
@@ -97,8 +97,8 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
-    """Into how many parts to cut `blocks` of rows, so that as many times `panels` tasks keep all
-    cores busy to the end: as few as leave at most a twentieth of their time idle."""
+    """The number of parts to cut `blocks` of rows into: the fewest that, times `panels`, make tasks
+    that leave the cores idle for at most a twentieth of their time."""
 
     def idle(parts: int) -> float:
         tasks = panels * parts
@@ -111,10 +111,10 @@ def row_parts(panels: int, blocks: int, cores: int) -> int:
 
 @annotated(DENSE, DENSE_VARIANTS)
 def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
-    """Schedule a product of `dense.pack_weights`, or a batch of them, and what was fused after it.
+    """Schedule a matmul of `dense.pack_weights`, or a batch of them, with its fused epilogue.
 
-    Threads share out the panels: each stays in its core's cache while all rows, or a part of them,
-    walk along it.
+    Threads share out the panels: each panel stays in its core's cache while all rows, or a part of
+    them, are multiplied by it.
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = int(target.attrs["num-cores"])
@@ -130,7 +130,7 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 
 @annotated(PAIRS, DENSE_VARIANTS)
 def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
-    """Schedule a product of `kernels.dense.pack_pairs`: as `dense`, two terms to an instruction."""
+    """Schedule a matmul of `kernels.dense.pack_pairs` like `dense`, two terms per instruction."""
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[PAIRS]))
     between, last = after(sch, [tiles])
     if _is_cut_short(sch, between, last, tile):
@@ -155,8 +155,8 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 
 
 def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
-    """Whether a tile computed beside what reads it would end within a vector, as where the only
-    panel is wider than the result and blocks of the result's own shape come before the last one.
+    """Whether a tile computed next to its reader would end within a vector. This happens if the
+    only panel is wider than the result and blocks of the result's shape precede the last one.
 
     `bf16.multiply_add` is an instruction for whole vectors.
     """
@@ -174,8 +174,8 @@ def _stored_whole(
     target: Target,
     knobs: DenseKnobs,
 ) -> Any:
-    """Tiles in registers that are written to memory before anything reads them; the loop in which
-    one is to be computed."""
+    """Store whole tiles to memory before anything reads them; return the loop in which to compute
+    one in registers."""
     stored = sch.cache_write(tiles, 0, "local")
     _tiled(sch, stored, between, last, tile, target, knobs)
     block, panel, i, j = sch.get_loops(stored)
@@ -194,7 +194,7 @@ def _tiled(
     target: Target,
     knobs: DenseKnobs,
 ) -> Any:
-    """Tasks and tiles of the last block; the loop in which a tile of `tiles` is to be computed."""
+    """Split the last block into tasks and tiles; return the loop in which to compute a tile."""
     *batch, m, n = sch.get_loops(last)
     m_block, m_inner = sch.split(m, [None, tile.rows])
     panel, n_inner = sch.split(n, [None, tile.columns])
@@ -204,15 +204,15 @@ def _tiled(
     parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
     m_part, m_block = sch.split(m_block, [parts, None])
     sch.reorder(*batch, m_part, panel, m_block, m_inner, n_inner)
-    # Fused with the loop over blocks as well, a task would compute its addresses anew in each.
+    # If the loop over blocks were fused as well, a task would recompute its addresses in each.
     share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)
     write_back(sch, tiles, between, last, m_block, [m_inner, n_inner])
     return m_block
 
 
 def _share_sum(sch: Schedule, tiles: Any, accumulators: int, cores: int, knobs: DenseKnobs) -> bool:
-    """Have the cores share out the terms of long sums, where the results are too few to be shared
-    out themselves; whether that is so. `tiles` then adds up what each of them found."""
+    """Have the cores share the reduction axis of long sums if there are too few results to share
+    out; return whether they do. `tiles` then adds up the cores' partial sums."""
     *counts, _, _, k = sch.get_loops(tiles)
     results = math.prod(extent(sch, loop) for loop in counts)
     if results > cores // 2 or block_work(sch, tiles) < _SHARED_SUM:
@@ -249,17 +249,18 @@ def _accumulate(sch: Schedule, tiles: Any, at: Any, accumulators: int, knobs: De
 
 
 def _add_up(sch: Schedule, tiles: Any, at: Any) -> None:
-    """Add up, tile by tile in loop `at`, the partial sums of `tiles` in registers."""
+    """Add up the partial sums of `tiles` in registers, tile by tile in loop `at`."""
     own = len(sch.get_loops(tiles))
     sch.compute_at(tiles, at, preserve_unit_loops=True)
     part, *_, i, j = sch.get_loops(tiles)[-own:]
     sum_in_registers(sch, tiles, part, [i], j)
-    sch.unroll(part)  # so that every partial sum is known by a register
+    sch.unroll(part)  # so that every partial sum is in a register of its own
 
 
 def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
-    """The block of several sums for each one of `tiles`, over terms in turn; None where there are
-    accumulators enough to begin a multiply-add before the last one ends, or too few terms."""
+    """Split each sum of `tiles` into several over interleaved terms; return the block of partial
+    sums. None if the accumulators hide the latency of a multiply-add, or there are too few terms.
+    """
     *_, k = sch.get_loops(tiles)
     parts = _unroll(extent(sch, k), -(-_LATENCY // accumulators))
     if parts == 1 or extent(sch, k) < 4 * parts:

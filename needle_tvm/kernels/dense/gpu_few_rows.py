@@ -1,18 +1,18 @@
-"""Products of a few rows on a GPU, such as a dense layer's for a small batch.
+"""Matmuls of a few rows on a GPU, such as a dense layer's for a small batch.
 
-dlight's tiles have 32 rows or more, the missing ones computed as zeros, and a grid of a few blocks:
-most of the GPU has nothing to do. Here a block of 256 threads has all the rows of a few columns,
-and its threads share out the terms: 8 columns make the 32 bytes that memory gives at least, read
-whole. The threads' sums meet in shared memory once.
+dlight's tiles have 32 rows or more (missing rows are computed as zeros) and form a grid of a few
+blocks, so that most of the GPU is idle. Here a block of 256 threads has all rows of a few columns,
+and its threads share the reduction axis. 8 columns fill the smallest memory transaction, 32 bytes.
+The threads' sums meet in shared memory once.
 
     for columns (blockIdx.x):
         for slice of the terms (threadIdx.y), column (threadIdx.x):
             for term of the slice: for row: sums[row] += x[row, term] * w[term, column]
             shared[slice, row, column] = sums[row]
         for row (threadIdx.y), column (threadIdx.x):
-            y[row, column] = the sum of shared[:, row, column], and what follows of it
+            y[row, column] = the sum of shared[:, row, column], and the epilogue
 
-The split of the terms among a block's threads is NVIDIA's "sliced-K" (CUTLASS, "Efficient GEMM in
+Splitting the terms among a block's threads is NVIDIA's "sliced-K" (CUTLASS, "Efficient GEMM in
 CUDA").
 """
 
@@ -27,18 +27,18 @@ from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-_MOST_ROWS = 16  # sums a thread keeps in registers
-_LEAST_TERMS = 128  # shared out among fewer threads there is little left for each
+_MOST_ROWS = 16  # sums that a thread keeps in registers
+_LEAST_TERMS = 128  # with fewer, each thread has too little to do
 _COLUMNS = (32, 16, 8)
-_BLOCKS = 128  # about as many as large GPUs have processors: columns are cut until there are
+_BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are cut until there are
 
 
 @dataclass(frozen=True)
 class NarrowKnobs:
-    """What of the rule is a matter of choice; the defaults need no search.
+    """The choices that the rule leaves open; the defaults need no search.
 
-    A block's threads, its columns (None: by the number of blocks that makes), and how many
-    neighbouring terms a thread takes: four are one vector of x.
+    A block's threads, its columns (None: chosen by the number of blocks), and how many neighbouring
+    terms a thread takes: four are one vector of x.
     """
 
     threads: int = 256
@@ -57,7 +57,7 @@ NARROW_KNOBS = tuple(
 
 @dataclass(frozen=True)
 class _Product:
-    """A block of sums of products whose last axis is the columns, and the block with its result."""
+    """A block that sums products, with the columns as its last axis, and its result's block."""
 
     block: Any
     result: Any
@@ -67,7 +67,11 @@ class _Product:
 
 @rule(GPU, order=20, knobs=lambda *_: NARROW_KNOBS)
 def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
-    """The schedule of a product of few rows and what follows of it; None of anything else."""
+    """Schedule a matmul of few rows and its epilogue, with threads sharing the reduction axis.
+
+    It fits float32 sums of at most 16 rows, at least 8 columns and at least 128 terms, with a
+    weight that all rows share and whose neighbouring columns are contiguous. None otherwise.
+    """
     trial = Schedule(function)
     inline_producers(trial, keep=set())
     try:
@@ -76,7 +80,7 @@ def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) ->
             return None
         _schedule(trial, found, knobs)
     except SCHEDULE_ERROR:
-        return None  # a result in another order or of another shape: that is for other rules
+        return None  # a result in another order or of another shape: other rules handle that
     return trial
 
 
@@ -115,8 +119,8 @@ def _product(sch: Schedule) -> _Product | None:
 
 
 def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
-    """Whether a factor has a row of neighbouring columns for each term, and none of its own for
-    each row."""
+    """Whether an operand has neighbouring columns in a row for each term, and is shared by all
+    rows."""
     *rows, column = spatial
     value = block.body.value
     if not isinstance(value, tirx.Add):
@@ -136,7 +140,7 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     slices = knobs.threads // columns
     while slices > 1 and found.terms < slices * knobs.step:
         slices //= 2
-    if found.terms % (slices * knobs.step):  # terms of 0 besides: rfactor forgets a condition
+    if found.terms % (slices * knobs.step):  # pad with zero terms: rfactor drops a condition
         axes = len(sch.get(found.block).iter_vars)
         sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * knobs.step])
         for producer in sch.get_producers(found.block):
@@ -150,8 +154,8 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     *rows, column = sch.get_loops(found.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
-    # As many threads as share the terms, of which the first have a row: a kernel has one extent of
-    # each of its axes of threads.
+    # The epilogue has as many threads as share the terms, since each thread axis of a kernel has
+    # one extent; the first ones have a row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")

@@ -1,17 +1,17 @@
-"""Matrix products by cuBLAS.
+"""Replaces matmuls with calls of cuBLAS.
 
 Before: `matmul(x, w)`, where
 - both have static shapes of two axes at least, of one float dtype, and no extent is 0 or above
   2^31 - 1,
 - `w` has two axes, or the same leading ones as `x`,
-- it does not depend on parameters alone,
+- the matmul does not depend on parameters alone,
 - it is chosen.
 
-After: a call of the packed function that `needle_tvm/target/cublas/gemm.cc` exports, with memory
-for cuBLAS to work in as a second result, which memory planning shares among all of them. An operand
-that is another one with its last two axes exchanged is read as it lies. What was a half before it
-was widened for the product is read as a half, and in a narrow `precision` operands are rounded to
-it; sums are float32."""
+After: a call of the packed function that `needle_tvm/target/cublas/gemm.cc` exports. Its second
+result is a workspace for cuBLAS, which memory planning shares among all calls. An operand that is
+the transposition of another tensor's last two axes is read in place. A half that was widened for
+the matmul is read as a half. In a narrow `precision`, operands are rounded to it; sums are
+float32."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _HALVES = ("float16", "bfloat16")
 _DTYPES = (*_HALVES, "float32", "float64")
 _LARGEST = 2**31 - 1
 
-# What NVIDIA's documentation of cublasSetWorkspace recommends: 32 MiB from Hopper on, else 4.
+# NVIDIA's recommendation in the documentation of cublasSetWorkspace: 32 MiB from Hopper on, else 4.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
 _HOPPER = 90
 
 
 @dataclass(frozen=True)
 class Product:
-    """What is chosen by: `count` products of (rows, terms) by (terms, columns) each.
+    """The facts that decide on a matmul: `count` matmuls of (rows, terms) by (terms, columns) each.
 
-    `transposed` says of each operand whether its last two axes lie in memory the other way round,
-    `stored` whether the second one is work on parameters alone, `followed` whether one operator
-    alone reads the result, element by element: our own kernels do that in their write-back.
+    `transposed` says for each operand whether its last two axes are swapped in memory. `stored`
+    says whether the second operand depends on parameters alone. `followed` says whether exactly one
+    operator, an elementwise one, reads the result: our own kernels fuse it into their write-back.
     """
 
     count: int
@@ -54,7 +54,7 @@ class Product:
     followed: bool
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The fields as JSON values."""
         return {**asdict(self), "transposed": list(self.transposed)}
 
 
@@ -65,9 +65,9 @@ def library_products(
     chosen: Callable[[Product], bool],
     precision: str = "float32",
 ) -> IRModule:
-    """Rewrite the products that meet the preconditions, in every function with parameters.
+    """Rewrite the matmuls that meet the preconditions, in every function with parameters.
 
-    `precision` is what operands in float32 are rounded to: "tf32", "float16" or "bfloat16".
+    `precision` is what float32 operands are rounded to: "tf32", "float16" or "bfloat16".
     """
 
     def with_choice(module: IRModule, function: relax.Function, target: Target) -> Any:
@@ -89,7 +89,7 @@ def is_used(module: IRModule) -> bool:
     )
 
 
-# What a product's write-back does, of operators with a result of its shape.
+# Operators with a result of the matmul's shape that its write-back can compute.
 _ELEMENTWISE = (
     *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "exp", "tanh"),
     *("sigmoid", "abs", "sqrt", "erf", "nn.relu", "nn.gelu", "nn.silu", "astype"),
@@ -131,7 +131,7 @@ class _Rewriter(Rewriter):
             return None
         if all(map(self.is_parameter_work, call.args)):
             return None
-        # A (K, N) that all rows are multiplied with, or as many matrices on both sides.
+        # One (K, N) matrix for all rows, or as many matrices on both sides.
         shared = len(w_shape) == 2
         if (x[1] and len(x_shape) > 2) if shared else x_shape[:-2] != w_shape[:-2]:
             return None
@@ -178,7 +178,7 @@ class _Rewriter(Rewriter):
         return relax.TupleGetItem(both, 0)
 
     def _as_it_lies(self, operand: Any) -> tuple[Any, bool]:
-        """The operand, or what it is with the last two axes exchanged; whether they are."""
+        """The tensor to read in place for an operand, and whether its last two axes are swapped."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if is_op(value, "relax.permute_dims"):
             count = len(static_shape(value) or ())

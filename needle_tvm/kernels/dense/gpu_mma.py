@@ -1,13 +1,14 @@
-"""Tensor-core instructions of PTX as TVM's `tensorize` takes them: mma.sync, and ldmatrix.
+"""Tensor-core instructions of PTX as intrinsics for TVM's `tensorize`: mma.sync and ldmatrix.
 
 Unlike wmma's, their fragments have a layout that the PTX ISA specifies ("Matrix fragments for
-mma.m16n8k16" and "for mma.m16n8k8"): which thread of a warp holds which elements, `Registers.at`
-numbers. So fragments are ordinary registers (scope "warp": each thread's part of an array of 32 x
-the elements of one), and shared memory may lie as it suits the banks. Halves are like TVM's own
-`tvm.s_tir.tensor_intrin.cuda`; see `wmma.py` for why not those. tf32 has no type: its operands are
-float32 of which the instruction reads 11 significant bits, so that they are to be rounded before.
+mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which thread of a warp holds which
+elements. So fragments are ordinary registers (scope "warp": each thread's part of an array of 32 x
+its elements), and shared memory can be laid out to avoid bank conflicts. Instructions for halves
+are like TVM's own `tvm.s_tir.tensor_intrin.cuda`; `gpu_wmma.py` says why those are not used. tf32
+is not a dtype: its operands are float32, of which the instruction reads 11 significant bits, so
+they must be rounded beforehand.
 
-All need sm_80. Imports TVM's compiler.
+All need sm_80. This module imports TVM's compiler.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from needle_tvm._tvm.names import TensorIntrin, ldmatrix, mma, mma_fill
 from needle_tvm._tvm.names import tvmscript as T
 from needle_tvm.kernels.dense.gpu_wmma import matched
 
-Place = tuple[Any, Any]  # a thread of the warp, and which of its elements
+Place = tuple[Any, Any]  # (thread of the warp, index among its elements)
 
 _PTX = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32"}
 
 
 @dataclass(frozen=True)
 class Registers:
-    """The instructions for operands of one dtype, "float32" for tf32; each method names one of
-    them. A fragment of sums is 16 x 16, two of mma's own.
+    """The instructions for operands of one dtype ("float32" means tf32); each method returns the
+    name of one of them. A fragment of sums is 16 x 16, two of mma's own.
 
-    `left` and `right` say which operand lies transposed in shared memory: `b` as (columns, terms),
-    `a` as (terms, rows). Raises ValueError for halves that do.
+    `left` and `right` say which operand is transposed in shared memory: `b` as (columns, terms),
+    `a` as (terms, rows). Raises ValueError for halves with either.
     """
 
     dtype: str = "float16"
@@ -49,7 +50,7 @@ class Registers:
         return 16, 16, 8 if self.dtype == "float32" else 16
 
     def edges(self, operand: str) -> tuple[int, int]:
-        """Extents of a fragment of "a", "b" or the sums "c" as it lies in memory."""
+        """Extents in memory of a fragment of "a", "b" or the sums "c"."""
         rows, columns, terms = self.shape
         if operand == "c":
             return rows, columns
@@ -62,11 +63,11 @@ class Registers:
         return "warp"
 
     def at(self, operand: str, row: Any, column: Any) -> Place:
-        """Where a fragment of "a", "b" or "c" keeps a row and column of it as it lies in memory.
+        """The place in a fragment of "a", "b" or "c" of a row and column as they lie in memory.
 
-        Of halves all three are four fragments of 8 x 8 after one another: upper left, lower left,
-        upper right, lower right, a thread holding two neighbours of a row; ldmatrix transposes `b`
-        on the way.
+        A half-precision operand takes four 8 x 8 fragments in sequence: upper left, lower left,
+        upper right, lower right. Each thread holds two neighbours of a row. ldmatrix transposes `b`
+        on the way. Sums are laid out the same way.
         """
         if self.dtype != "float32" or operand == "c":
             return 4 * (row % 8) + column % 8 // 2, 4 * (column // 8) + row // 8 * 2 + column % 2
@@ -77,28 +78,28 @@ class Registers:
         return 4 * (column % 8) + row % 4, column // 8 * 2 + row // 4
 
     def tiles(self, operand: str, *at: Any) -> tuple[Any, ...]:
-        """Where an array of fragments keeps an element: which fragment, thread, and place there."""
+        """The place of an element in an array of fragments: (fragment, thread, index)."""
         *outer, row, column = at
         high, wide = self.edges(operand)
         place = self.at(operand, row % high, column % wide)
         return (*outer, row // high, column // wide, *place)
 
     def fill(self) -> str:
-        """Sets a fragment of sums to zero."""
+        """Name of the instruction that sets a fragment of sums to zero."""
         return _fill(self)
 
     def load(self, operand: str) -> str:
-        """Loads a fragment of operand "a" or "b" from shared memory: of halves by ldmatrix, in rows
-        of 16 bytes."""
+        """Name of the instruction that loads a fragment of operand "a" or "b" from shared memory;
+        for halves, it is ldmatrix, in rows of 16 bytes."""
         return (_load_words if self.dtype == "float32" else _load_matrix)(self, operand)
 
     def multiply(self) -> str:
-        """Two instructions mma: adds the product of two fragments to a third."""
+        """Name of the pair of mma instructions that adds the matmul of two fragments to a third."""
         return _multiply(self)
 
     def store(self, scope: str | None = None) -> str:
-        """Stores a fragment of sums into memory of `scope`, or else into shared memory, each thread
-        its own eight."""
+        """Name of the instruction that stores a fragment of sums to memory of `scope` (default: the
+        shared memory); each thread stores its own eight."""
         return _store(self, scope or self.scope)
 
 
@@ -191,8 +192,8 @@ def _load_words(kind: Registers, operand: str) -> str:
     of_rows = operand == "a"
 
     def row(lane: Any, element: Any) -> Any:
-        """Of "a" a thread has rows 8 apart of columns 4 apart, of "b" terms 4 apart of columns 8
-        apart."""
+        """The row of a thread's element: rows of "a" 8 apart (and columns 4 apart), or terms of "b"
+        4 apart (and columns 8 apart)."""
         return lane // 4 + element % 2 * 8 if of_rows else lane % 4 + element % 2 * 4
 
     def column(lane: Any, element: Any) -> Any:
@@ -324,6 +325,6 @@ def _wide(value: Any) -> Any:
 
 
 def _registered(name: str, description: Any, implementation: Any) -> str:
-    # Two kinds may share an instruction that does not depend on what they differ in.
+    # Two kinds may share an instruction that does not depend on how they differ.
     TensorIntrin.register(name, description, implementation, override=True)
     return name

@@ -1,17 +1,16 @@
-"""Products as a GPU's tiles take them: dense layers, batched products, convolutions, one form.
+"""One form for everything that GPU tiles compute: dense layers, batched matmuls, convolutions.
 
-A function that is a sum of products and what follows of it is written anew as four blocks over
-whole tiles, of batches b, rows m, columns n and terms k:
+A function that is a sum of products with an epilogue is rewritten as four blocks over whole tiles,
+of batches b, rows m, columns n and terms k:
 
-    left[b, m, k]   what the rows have of a product      right[b, k, n]   what the columns have
-    product[b, m, n] += left[b, m, k] * right[b, k, n]   result[b, m, n]  what follows, stored
+    left[b, m, k]   the operand with the rows            right[b, k, n]   the one with the columns
+    product[b, m, n] += left[b, m, k] * right[b, k, n]   result[b, m, n]  the epilogue, stored
 
-An axis of the original is a row's where only the left factor has it, a column's where only the
-right one has it, a batch's where both do, and several of a kind are one, in mixed radix. So a
-convolution is an implicit product of the matrix whose rows are windows, which is only ever there
-tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3).
-Beyond the last row, column or term the factors are zeros that are not read, and no result is
-stored.
+An original axis becomes a row axis if only the left operand has it, a column axis if only the right
+one has it, and a batch axis if both do. Several axes of a kind are fused, in mixed radix. So a
+convolution is an implicit matmul with the matrix whose rows are windows, which exists only tile by
+tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3). Beyond
+the last row, column or term the operands are zeros that are not read, and no result is stored.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from needle_tvm.tir.functions import (
     variables_of,
 )
 
-# What the axes of a block are where it reads at given places.
+# Maps the indices at which a block reads to the values of its axes.
 Inverse = Callable[[Sequence[Any]], Mapping[Any, Any]]
 
 LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "result"
@@ -42,8 +41,8 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 
 @dataclass(frozen=True)
 class Tile:
-    """The rows and columns of a block of threads, the terms it takes at a time, and in how many
-    slices these are summed by threads of their own."""
+    """The rows and columns of a block of threads, the terms it takes at a time, and the number of
+    slices of these terms, each summed by threads of its own."""
 
     rows: int
     columns: int
@@ -53,10 +52,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Product:
-    """A sum of products found in a function, and what follows of it.
+    """A sum of products found in a function, and its epilogue.
 
-    `left` and `right` are its factors, expressions in the axes of `block`; `wide` is what the
-    factors are cast to before they are multiplied, the dtype of the sums.
+    `left` and `right` are its operands, expressions in the axes of `block`. `wide` is the dtype of
+    the sums, to which the operands are cast before they are multiplied.
     """
 
     function: PrimFunc
@@ -88,7 +87,7 @@ class Product:
         return prod(int(axis.dom.extent) for axis in self.kinds[kind])
 
     def innermost(self, factor: Any) -> Any:
-        """The axis along which neighbours of a factor lie in memory; None where none is."""
+        """The axis along which an operand is contiguous in memory; None if there is none."""
         loads = nodes_in(factor, NODES.load)
         if not loads:
             return None
@@ -109,7 +108,7 @@ class Product:
 
 
 def find(function: PrimFunc) -> Product | None:
-    """The product a function is, with what follows of it; None where it is anything else."""
+    """The sum of products that a function computes, with its epilogue; None for anything else."""
     sch = Schedule(function)
     sums = [block for block in blocks_of(sch) if sch.get(block).init is not None]
     if len(sums) != 1:
@@ -131,7 +130,7 @@ def find(function: PrimFunc) -> Product | None:
         return None
     left, right, wide = factors
     kinds = _kinds(block, left, right)
-    # Neighbouring results are to be columns: where they are rows the factors change places.
+    # Neighbouring results must be columns: if they are rows, the operands are swapped.
     innermost = block.body.indices[-1]
     if any(innermost.same_as(axis.var) for axis in kinds["rows"]):
         left, right = right, left
@@ -140,8 +139,8 @@ def find(function: PrimFunc) -> Product | None:
 
 
 def _inverse(sums: Any, last: Any) -> Inverse | None:
-    """What a block's axes are where it reads the sums at given places; None where it does not read
-    each of them once."""
+    """Maps the indices at which a block reads the sums to its axes; None if it does not read each
+    sum exactly once."""
     reads = [load for load in nodes_in(last.body, NODES.load) if load.source.same_as(sums)]
     if not reads or not all(
         nests.same(one, other)
@@ -158,7 +157,7 @@ def _is_static(axis: Any) -> bool:
 
 
 def _factors(block: Any) -> tuple[Any, Any, str] | None:
-    """The factors of result = result + left * right, and the dtype they are multiplied in."""
+    """The operands of result = result + left * right, and the dtype they are multiplied in."""
     store = block.body
     if not (isinstance(store, NODES.store) and isinstance(store.value, tirx.Add)):
         return None
@@ -206,7 +205,7 @@ def _written(found: Product, tile: Tile) -> PrimFunc:
 
 
 class _Writer:
-    """Writes the blocks of a product, in tiles of one size, and keeps their nests and buffers."""
+    """Writes the blocks of a product in tiles of one size, and collects their nests and buffers."""
 
     def __init__(self, found: Product, tile: Tile) -> None:
         self._found = found
@@ -222,7 +221,7 @@ class _Writer:
         self.buffers: list[Any] = []
 
     def factor(self, name: str, value: Any, kinds: Sequence[str]) -> Any:
-        """The block of a factor, zero beyond its end; returns its buffer."""
+        """Write the block of an operand, zero-padded; return its buffer."""
         kinds = self._present(kinds)
         axes = {kind: self._axis(kind) for kind in kinds}
         value, dtype = _narrowed(value, self._found.wide)
@@ -237,7 +236,7 @@ class _Writer:
         return target
 
     def sums(self, left: Any, right: Any) -> Any:
-        """The block of the sums, or of those of each slice and theirs; returns its buffer."""
+        """Write the block of sums, or of each slice's sums and their total; return its buffer."""
         wide, slices = self._found.wide, self._slices
         kinds = self._present(("batch", "rows", "columns"))
         axes = {kind: self._axis(kind) for kind in kinds}
@@ -271,7 +270,7 @@ class _Writer:
         return sums
 
     def result(self, sums: Any) -> Any:
-        """The block of what follows, stored where there is a result."""
+        """Write the block of the epilogue, which stores only real results."""
         found = self._found
         kinds = self._present(("batch", "rows", "columns"))
         axes = {kind: self._axis(kind) for kind in kinds}
@@ -314,7 +313,7 @@ class _Writer:
         return self.buffers[-1]
 
     def _original(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> dict[Any, Any]:
-        """What the original axes of these kinds are at a place of the written ones."""
+        """The values of the original axes of these kinds at an index of the new ones."""
         values: dict[Any, Any] = {}
         for kind in kinds:
             rest = axes[kind].var
@@ -328,7 +327,7 @@ class _Writer:
         return values
 
     def _inside(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> Any:
-        """Whether a place is one of the original's; None where all are."""
+        """The condition that an index exists in the original; None if all do."""
         found = self._found
         real = {
             "batch": found.batches,
@@ -345,12 +344,12 @@ class _Writer:
 
 
 def whole(extent: int, tile: int) -> int:
-    """The extent in whole tiles."""
+    """The extent rounded up to whole tiles."""
     return -(-extent // tile) * tile
 
 
 def _narrowed(value: Any, wide: str) -> tuple[Any, str]:
-    """A factor as it was before it was cast to the dtype of the sums, and its dtype."""
+    """An operand before it was cast to the dtype of the sums, and its dtype."""
     if isinstance(value, NODES.cast) and str(value.value.ty) in NARROW_FLOATS:
         value = value.value
     return value, str(value.ty)

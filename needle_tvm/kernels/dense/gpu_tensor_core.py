@@ -1,19 +1,20 @@
-"""Products of narrow factors on a GPU's tensor cores: dense layers, batches, convolutions.
+"""Matmuls of narrow operands on a GPU's tensor cores: dense layers, batches, convolutions.
 
-A product is in the form that `gpu_product` gives it, with float16, bfloat16 or (annotated) tf32
-factors and float32 sums. Factors are rounded, padded with zeros and gathered from windows on their
-way into shared memory, and what follows of the sums is done on their way out.
+A product is in the form of `gpu_product`, with float16, bfloat16 or (annotated) tf32 operands and
+float32 sums. Operands are rounded, zero-padded and gathered from windows on their way into shared
+memory, and the epilogue is computed on the sums' way out.
 
     for tile of the results (blockIdx.x):
         for strip of the terms:
             shared left, right = the strip's            (while one is multiplied, the next is read)
             for fragment of the strip's terms, of rows, of columns: sums += left * right
         shared = sums, some rows at a time
-        result = what follows of them
+        result = epilogue of the sums
 
-Where there are too few tiles for a GPU, the warps of a block share out the terms of one small tile
-("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums meet in shared memory. A tile is the
-largest that leaves about a block for each processor: designed by arithmetic, not by measuring.
+If there are too few tiles for a GPU, the warps of a block share the terms of one small tile
+("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums meet in shared memory. The tile is
+the largest that leaves about one block per multiprocessor: designed by arithmetic, not by
+measuring.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from needle_tvm.kernels.dense.gpu_wmma import Fragments
 from needle_tvm.kernels.rule import GPU, rule
 from needle_tvm.tir.functions import NODES, loads_in, written_dtype
 
-TF32 = "needle.tf32"  # annotation of blocks whose float32 factors are rounded to tf32
+TF32 = "needle.tf32"  # annotation of blocks whose float32 operands are rounded to tf32
 
 Instructions = Fragments | Registers
 
@@ -49,23 +50,23 @@ _SINCE = {
     "float16": 75,
     "bfloat16": 80,
     "float32": 80,
-}  # by dtype of the factors; tf32's is float32
+}  # by dtype of the operands; tf32's is float32
 _WARP = 32
-_BLOCKS = 128  # about as many as large GPUs have processors
+_BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
-_SHARED = 48 << 10  # bytes that every GPU gives a block without asking
-_PAD = 16  # bytes between the rows of a strip, so that those of a fragment lie in different banks
+_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
+_PAD = 16  # bytes between a strip's rows, so that a fragment's rows lie in different banks
 _SUMS_PAD = 4  # sums between the rows of those that are written
 _VECTOR = 16  # bytes that a thread reads at once
-_DEEP = 32  # terms of a strip that no slices share
+_DEEP = 32  # terms of a strip that is not divided into slices
 _LEAST = 8  # columns and terms
-_LEAST_ROWS = 5  # below, a thread for each column multiplies as fast as it reads
+_LEAST_ROWS = 5  # with fewer, a thread per column multiplies as fast as it reads
 
 
 @dataclass(frozen=True)
 class WarpTile:
-    """A block's tile: its warps side by side, or else sharing out the terms, and the fragments of
-    sums that each has, one above the other and side by side."""
+    """A block's tile: its warps side by side, or sharing the terms, and each warp's fragments of
+    sums, one above the other and side by side."""
 
     columns: int
     slices: int
@@ -73,8 +74,8 @@ class WarpTile:
     by_columns: int
 
 
-# From large to small. A warp's sums are at most 64 registers of each thread; strips and results
-# together stay below the 48 kB of shared memory that every GPU gives without asking.
+# From large to small. A warp's sums take at most 64 registers per thread. Strips and results
+# together stay below the 48 kB of shared memory that every GPU allows without opting in.
 TILES = (
     WarpTile(columns=4, slices=1, by_rows=4, by_columns=2),
     WarpTile(columns=4, slices=1, by_rows=2, by_columns=1),
@@ -88,9 +89,12 @@ TILES = (
 def tensor_core(
     function: PrimFunc, target: Target, tile: WarpTile | None = None
 ) -> Schedule | None:
-    """The function's schedule where it is a product of narrow factors and what follows, else None.
+    """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    In tiles of the kind given, one of `warp_tiles`, by default the first of them.
+    It fits products that `gpu_product.find` recognises, with operands of one dtype (float16,
+    bfloat16, or float32 annotated as tf32) that the target's tensor cores take, float32 sums, at
+    least 5 rows, and at least 8 columns and terms. None otherwise. `tile` is one of `warp_tiles`;
+    the default is the first of them.
     """
     taken = _taken(function, target)
     if taken is None:
@@ -116,13 +120,13 @@ def tensor_core(
 
 
 def warp_tiles(function: PrimFunc, target: Target) -> list[WarpTile]:
-    """The tiles that `tensor_core` may be given for a function: the one it takes, and others."""
+    """The tiles that `tensor_core` accepts for a function; the first one is its default."""
     taken = _taken(function, target)
     return [] if taken is None else list(dict.fromkeys([_tile(*taken), *_others(*taken)]))
 
 
 def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] | None:
-    """The product that the function is and what multiplies it; None where the rule does not fit."""
+    """The product that a function computes and its instructions; None if the rule does not fit."""
     found = find(function)
     if found is None or found.wide != "float32":
         return None
@@ -140,7 +144,7 @@ def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] |
 
 
 def _dtype(factor: Any) -> str:
-    """The dtype of a factor before it is cast to that of the sums."""
+    """The dtype of an operand before it is cast to that of the sums."""
     return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
 
 
@@ -169,7 +173,7 @@ def _tile(found: Product, instructions: Instructions) -> WarpTile:
 
 
 def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
-    """From large to small, none of them twice as large as what there is to compute."""
+    """Other tiles, from large to small, none twice as large as the result."""
     m, n, _ = instructions.shape
     every = (
         _as_deep(found, instructions, WarpTile(columns, slices, by_rows, by_columns))
@@ -181,7 +185,7 @@ def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
 
 
 def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
-    """The tile with no more slices than leave each of them terms: others multiply zeros alone."""
+    """The tile with no more slices than have terms: the others would only multiply zeros."""
     slices, terms = tile.slices, instructions.shape[2]
     while slices > 1 and found.terms <= terms * (slices // 2):
         slices //= 2
@@ -189,7 +193,7 @@ def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> Warp
 
 
 def _shared_bytes(found: Product, instructions: Instructions, tile: WarpTile) -> int:
-    """Of a block: a strip of each factor, and the sums that are written at once."""
+    """Bytes of shared memory per block: a strip of each operand, and the sums written at once."""
     m, n, k = instructions.shape
     high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
     depth, item = _depth(found, k, tile), item_bytes(instructions.dtype)
@@ -212,7 +216,7 @@ def _blocks(found: Product, instructions: Instructions, tile: WarpTile) -> int:
 
 
 def _depth(found: Product, terms: int, tile: WarpTile) -> int:
-    """Terms of a strip: two fragments of each slice where there are as many."""
+    """Terms of a strip: two fragments per slice if there are as many."""
     if tile.slices == 1:
         return _DEEP
     return terms * tile.slices * (2 if found.terms > terms * tile.slices else 1)
@@ -256,7 +260,7 @@ def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: W
             sch.transform_layout(fragment, ("write", 0), partial(instructions.tiles, name))
         sch.tensorize(within, instructions.load(name))
     if extent(sch, strip) > 1:
-        # In the loop: left to registers, left to shared memory, the same of right, the product.
+        # In the loop: left to registers, left to shared memory, the same for right, the matmul.
         sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
         sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 
@@ -287,14 +291,14 @@ def _last_two_exchanged(*at: Any) -> tuple[Any, ...]:
 
 
 def _neighbours(found: Product, factor: Any) -> int:
-    """How many elements of a factor, a power of 2, are neighbours in memory wherever one whose
-    number is a multiple of it is the first."""
+    """The number of elements of an operand, a power of 2, that are contiguous in memory from every
+    multiple of it on."""
     axis = found.innermost(factor)
     return 1 if axis is None else math.gcd(_VECTOR, int(axis.dom.extent))
 
 
 def _fetch(sch: Schedule, factor: Any, transposed: bool, warps: int, neighbours: int) -> None:
-    """A strip's copy into shared memory, shared out among all threads of a block."""
+    """Copy a strip into shared memory, distributed over all threads of a block."""
     widest = max(item_bytes(str(load.source.dtype)) for load in loads_in(sch.get(factor)))
     padding = _PAD // item_bytes(written_dtype(sch.get(factor)))
     first, second = sch.get_loops(factor)[-2:]
@@ -312,8 +316,8 @@ def _fetch(sch: Schedule, factor: Any, transposed: bool, warps: int, neighbours:
 
 
 def _in_fragments(sch: Schedule, copy: Any, edges: tuple[int, int]) -> tuple[Any, Any]:
-    """The loops of a copy over whole fragments; returns that over their rows, and the first one
-    within a fragment."""
+    """Tile a copy by whole fragments; return the loop over their rows and the first loop within a
+    fragment."""
     row, column = sch.get_loops(copy)[-2:]
     row, row_in = sch.split(row, [None, edges[0]])
     column, column_in = sch.split(column, [None, edges[1]])
@@ -322,14 +326,14 @@ def _in_fragments(sch: Schedule, copy: Any, edges: tuple[int, int]) -> tuple[Any
 
 
 def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
-    """What follows of the sums, for those of them that loop `at` has put into shared memory;
-    returns the loop over a warp's threads."""
+    """Compute the epilogue of the sums that loop `at` has put into shared memory; return the loop
+    over a warp's threads."""
     sch.reverse_compute_at(out, at, preserve_unit_loops=True)
     row, column = sch.get_loops(out)[-2:]
     high, wide = extent(sch, row), extent(sch, column)
     lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
-    # Rows and columns keep apart: of one loop over both TVM cannot tell which sums it reads, and
-    # takes memory for more.
+    # Rows and columns stay apart: in one loop over both, TVM cannot tell which sums it reads, and
+    # allocates memory for more.
     side_by_side = min(_WARP, wide // lanes)
     column, x, lane = sch.split(column, [None, side_by_side, lanes])
     row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])

@@ -1,10 +1,10 @@
-"""Tiles of products in a GPU's shared memory and registers, and which of them a product gets.
+"""Matmuls in tiles of a GPU's shared memory and registers, and the choice of a tile.
 
 A block of threads has a tile of rows and columns. Strip by strip of the terms, its threads copy
-both factors into shared memory together and multiply what is there, each thread its own few rows
-and columns in registers (V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra",
-SC 2008). Where that leaves too few blocks, slices of a strip are summed by threads of their own,
-whose sums meet in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
+both operands into shared memory together and multiply them there, each thread its own few rows and
+columns in registers (V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra",
+SC 2008). If that leaves too few blocks, slices of a strip are summed by threads of their own, whose
+sums meet in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
 
     for tile (blockIdx.x):
         for slice (threadIdx.z): for row group (threadIdx.y): for column group (threadIdx.x):
@@ -12,7 +12,7 @@ whose sums meet in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in C
                 shared left, right = the strip's, copied by all threads
                 for term of the slice: sums[row, column] += left[row, term] * right[term, column]
             partial[slice] = sums
-        for result of the tile (all threads): the sum of partial, and what follows of it
+        for result of the tile (all threads): the sum of partial, and the epilogue
 
 Designed by arithmetic (`cycles`), not by measuring.
 """
@@ -44,56 +44,56 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
 
 _BANKS = 32  # of shared memory, 4 bytes wide each
-_SHARED = 48 << 10  # bytes of a block that every GPU gives without being asked
-_PROCESSOR_SHARED = 160 << 10  # bytes of a processor, about
-_REGISTERS = 65536  # of a processor
-_OTHERS = 32  # registers of a thread besides sums, factors and what it fetches: addresses mostly
-_MOST_REGISTERS = 200  # of a thread, which spills above 255
-_PROCESSORS = 128  # of a large GPU, about
-_SCHEDULERS, _WARP = 4, 32  # of a processor: each issues an instruction of a warp in a cycle
+_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
+_PROCESSOR_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, about
+_REGISTERS = 65536  # per multiprocessor
+_OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
+_MOST_REGISTERS = 200  # per thread, which spills above 255
+_PROCESSORS = 128  # multiprocessors of a large GPU, about
+_SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
-_BARRIERS = 60  # cycles of the two of a strip
-_BYTES = 40  # that a processor gets from the second cache in a cycle
-_BUSY = 256  # threads without which multiply-adds wait for each other
-_WORTH = 1 << 12  # multiply-adds, below which a thread for each result has hardly begun
-_USEFUL = 1 / 8  # of a tile; where less is, other rules may have a better form
+_BARRIERS = 60  # cycles of a strip's two barriers
+_BYTES = 40  # that a multiprocessor gets from the L2 cache per cycle
+_BUSY = 256  # threads; with fewer, multiply-adds wait for each other
+_WORTH = 1 << 12  # multiply-adds; with fewer, a thread per result has hardly begun
+_USEFUL = 1 / 8  # of a tile; if less is, other rules may have a better form
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
 
 
 @dataclass(frozen=True)
 class Tile(_Extents):
-    """`own_rows` and `own_columns` of a tile are each thread's."""
+    """A tile; `own_rows` and `own_columns` are each thread's."""
 
     own_rows: int = 1
     own_columns: int = VECTOR
 
     @property
     def threads(self) -> int:
-        """Of a slice."""
+        """Threads per slice."""
         return self.rows // self.own_rows * (self.columns // self.own_columns)
 
     @property
     def stride(self) -> int:
-        """Elements from a row of a strip to the next: eight threads that read vectors of as many
-        rows in one turn find them in different banks."""
+        """Elements from one row of a strip to the next: padded so that eight threads that read
+        vectors of as many rows at once hit different banks."""
         return whole(max(self.terms - VECTOR, 0), _BANKS) + VECTOR
 
     @property
     def shared_bytes(self) -> int:
-        """In shared memory, of float32."""
+        """Bytes of float32 in shared memory."""
         strips = self.rows * self.stride + self.terms * self.columns
         partial = self.slices * self.rows * self.columns if self.slices > 1 else 0
         return 4 * (strips + partial)
 
     @property
     def loads(self) -> float:
-        """Loads from shared memory for each multiply-add, of a warp as of a thread."""
+        """Loads from shared memory per multiply-add, of a warp as of a thread."""
         own = self.own_rows * self.own_columns
         return (self.own_rows + self.own_columns) / (VECTOR * own)
 
     @property
     def turns(self) -> float:
-        """Cycles of shared memory for each multiply-add of a warp, of 128 bytes each."""
+        """Cycles of shared memory per multiply-add of a warp, of 128 bytes each."""
         own = self.own_rows * self.own_columns
         across = min(self.columns // self.own_columns, _WARP)
         left = self.own_rows / VECTOR * max(1, _WARP // across // 8)
@@ -102,7 +102,7 @@ class Tile(_Extents):
 
     @property
     def registers(self) -> int:
-        """Of a thread, about: sums, a step of the factors, and its part of the next strip."""
+        """Registers per thread, about: sums, a step of the operands, its part of the next strip."""
         own = self.own_rows * self.own_columns + VECTOR * self.own_rows + self.own_columns
         fetched = (self.rows + self.columns) * self.terms // (self.threads * self.slices)
         return own + fetched + _OTHERS
@@ -110,9 +110,11 @@ class Tile(_Extents):
 
 @rule(GPU, order=30, knobs=lambda *given: tiles(*given))
 def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
-    """The function's schedule where it is a product and what follows of it, else None.
+    """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
-    In tiles of the kind given, which must be one of `tiles`, by default the first of them.
+    It fits products that `gpu_product.find` recognises, with float32 sums and at least 4,096
+    multiply-adds, if there is a tile for them. None otherwise. `tile` must be one of `tiles`; the
+    default is the first of them.
     """
     found = _worthwhile(function)
     if found is None:
@@ -123,7 +125,7 @@ def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Sched
 
 
 def tiles(function: PrimFunc, target: Target) -> list[Tile]:
-    """The tiles that `tiled` may be given for a function, by arithmetic the fastest first."""
+    """The tiles that `tiled` accepts for a function, the fastest by arithmetic first."""
     found = _worthwhile(function)
     if found is None:
         return []
@@ -139,7 +141,7 @@ def _worthwhile(function: PrimFunc) -> Product | None:
 
 
 def scheduled(found: Product, tile: Tile) -> Schedule | None:
-    """A product's schedule in such tiles; None where what follows of it does not fit them."""
+    """Schedule a product in such tiles; None if its epilogue does not fit them."""
     sch = Schedule(found.written(tile))
     try:
         _schedule(sch, found, tile)
@@ -149,7 +151,7 @@ def scheduled(found: Product, tile: Tile) -> Schedule | None:
 
 
 def candidates(found: Product) -> Iterator[Tile]:
-    """The tiles there are for a product."""
+    """Yield the tiles that fit a product."""
     own = ((1, 4), (2, 4), (4, 4), (8, 4), (8, 8))
     extents = (16, 32, 64, 128)
     for rows, columns, terms in product(extents, extents, extents):
@@ -181,11 +183,11 @@ def _fits(found: Product, tile: Tile) -> bool:
 
 
 def cycles(found: Product, tile: Tile) -> float:
-    """What a product takes, by arithmetic.
+    """The estimated cycles of a product.
 
-    A processor has some of its blocks at once. Of each strip these share the multiply-adds and
-    what comes from the second cache; what a strip takes is that, or the latency of the next one's
-    loads, which are on their way meanwhile.
+    A multiprocessor runs several of its blocks at once. For each strip these share the
+    multiply-adds and the bandwidth of the L2 cache. A strip takes that time, or the latency of the
+    next strip's loads, which are in flight meanwhile.
     """
     blocks = found.batches * ceil(found.rows / tile.rows) * ceil(found.columns / tile.columns)
     strips = ceil(found.terms / tile.terms)
@@ -253,7 +255,7 @@ def _schedule(sch: Schedule, found: Product, tile: Tile) -> None:
         own = sch.cache_read(sums, number, "local")
         sch.compute_at(own, term if number else step, preserve_unit_loops=True)
         sch.vectorize(_vector_of(sch, sch.get_loops(own)[-1]))
-        sch.set_scope(factor, 0, "shared")  # before: all threads' parts are copied for all
+        sch.set_scope(factor, 0, "shared")  # first: all threads' parts are copied for all
         sch.compute_at(factor, strip, preserve_unit_loops=True)
         _fetch(sch, found, factor, tile, number)
     for loop in (term, sum_row, sum_column):
@@ -264,18 +266,18 @@ def _schedule(sch: Schedule, found: Product, tile: Tile) -> None:
 
 
 def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
-    """The next strip is loaded into registers while one is multiplied, and stored to shared memory
-    once that is done."""
+    """Load the next strip into registers while one is multiplied, and store it to shared memory
+    afterwards."""
     for factor in factors:
         sch.annotate(factor, "tirx.manifest_shared_memory_local_stage", 1)
-    # In the loop: left to registers, left to shared memory, the same of right, the product.
+    # In the loop: left to registers, left to shared memory, the same for right, the matmul.
     sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
     sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 
 
 def _shared_out(sch: Schedule, loop: Any, threads: int, own: int) -> list[Any]:
-    """A loop as tiles, groups a whole tile of threads apart, threads, and what each has of a group:
-    neighbours load neighbouring vectors, in as many turns as each has vectors."""
+    """Split a loop into tiles, groups (a whole tile of threads apart), threads, and each thread's
+    part of a group: neighbours load neighbouring vectors, each as often as it has vectors."""
     near = min(own, VECTOR)
     return list(sch.split(loop, [None, own // near, threads, near]))
 
@@ -300,7 +302,7 @@ def _vector_of(sch: Schedule, loop: Any) -> Any:
 
 
 def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) -> None:
-    """A strip's copy shared out among all threads, in the order in which it lies in memory."""
+    """Distribute a strip's copy over all threads, in the order of its source in memory."""
     value = (found.left, found.right)[number]
     kinds = (("rows", "terms"), ("terms", "columns"))[number]
     first, second = sch.get_loops(factor)[-2:]
@@ -326,8 +328,8 @@ def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) 
 
 
 def _steps(found: Product, factor: Any, kind: str) -> int | None:
-    """How far apart neighbours along the last axis of a kind lie in memory, as seen by every load
-    of a factor: 1 where they are neighbours there too, None where that is not known."""
+    """The stride in memory of an operand along the last axis of a kind, in all its loads: 1 if
+    neighbours are contiguous; None if unknown."""
     if not found.kinds[kind]:
         return None
     axis = found.kinds[kind][-1].var

@@ -1,15 +1,15 @@
-"""Tensor-core instructions as TVM's `tensorize` takes them: CUDA's warp matrix functions (wmma).
+"""Tensor-core instructions of CUDA's warp matrix functions (wmma), for TVM's `tensorize`.
 
-Each is a pair: what it computes as loops over one fragment, and the call that does it. They are
+Each is a pair: its computation as loops over one fragment, and the call that performs it. They are
 like those of TVM's own `tvm.s_tir.tensor_intrin.cuda`, whose import describes every instruction of
 every processor and takes twelve seconds, and which has neither bfloat16 nor tf32. Sums are float32;
-all 32 threads of a warp carry out a call together (CUDA C++ Programming Guide, "Warp Matrix
+all 32 threads of a warp execute a call together (CUDA C++ Programming Guide, "Warp Matrix
 Functions").
 
-An operand may lie transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
-code generator knows no fragments of tf32: those are `mma.py`'s.
+An operand may be transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
+code generator does not support tf32 fragments of wmma: those are in `gpu_mma.py`.
 
-Imports TVM's compiler.
+This module imports TVM's compiler.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from needle_tvm._tvm.names import tvmscript as T
 
 @dataclass(frozen=True)
 class Fragments:
-    """The instructions for one shape and dtype of fragments; each method names one of them.
+    """The instructions for one shape and dtype of fragments; each method returns the name of one.
 
-    `shape` is rows, columns and terms: (16, 16, 16) or, where there are few rows, (8, 32, 16).
-    `dtype` is the operands', float16 or bfloat16; `left` and `right` say which of them lies
-    transposed, `scope` which shared memory they and the results lie in.
+    `shape` is rows, columns and terms: (16, 16, 16) or, for few rows, (8, 32, 16). `dtype` is the
+    operands', float16 or bfloat16. `left` and `right` say which operand is transposed. `scope` is
+    the shared memory that holds operands and results.
     """
 
     shape: tuple[int, int, int] = (16, 16, 16)
@@ -42,24 +42,24 @@ class Fragments:
         return "wmma.accumulator" if operand == "c" else f"wmma.matrix_{operand}"
 
     def fill(self) -> str:
-        """Sets a fragment of sums to zero."""
+        """Name of the instruction that sets a fragment of sums to zero."""
         return _fill(self.shape)
 
     def load(self, operand: str) -> str:
-        """Loads a fragment of operand "a" or "b" from shared memory."""
+        """Name of the instruction that loads a fragment of "a" or "b" from shared memory."""
         transposed = self.left if operand == "a" else self.right
         return _load(operand, self.shape, self.dtype, transposed, self.scope)
 
     def multiply(self) -> str:
-        """Adds the product of two fragments to a third."""
+        """Name of the instruction that adds the matmul of two fragments to a third."""
         return _multiply(self.shape, self.dtype, self.left, self.right)
 
     def store(self, scope: str | None = None) -> str:
-        """Stores a fragment of sums into memory of `scope`, or else into shared memory."""
+        """Name of the instruction that stores sums to memory of `scope` (default: the shared)."""
         return _store(self.shape, scope or self.scope)
 
     def edges(self, operand: str) -> tuple[int, int]:
-        """Extents of a fragment of "a", "b" or the sums "c" as it lies in memory."""
+        """Extents in memory of a fragment of "a", "b" or the sums "c"."""
         rows, columns, terms = self.shape
         if operand == "c":
             return rows, columns
@@ -205,9 +205,12 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
 
 @cache
 def _store(shape: tuple[int, int, int], place: str) -> str:
-    """Shared memory is given as an address, since TVM may put the sums where an operand lay, which
-    it refuses to point into under another dtype. It sets no barriers around what it does not see
-    being written: they are part of the instruction."""
+    """Register the store of a fragment of sums.
+
+    Shared memory is passed as an address, since TVM may place the sums in an operand's buffer and
+    then rejects a pointer into it under another dtype. TVM places no barriers around writes that it
+    does not see: they are part of the instruction.
+    """
     m, n, k = shape
     shared = place.startswith("shared")
 
@@ -263,14 +266,14 @@ def matched(
     multiple: int,
     strides: list[Any] | None = None,
 ) -> Any:
-    """A buffer of an instruction, whose offset is a multiple of `multiple` elements."""
+    """An instruction's buffer, whose offset is a multiple of `multiple` elements."""
     return T.match_buffer(
         handle, shape, dtype, align=64, offset_factor=multiple, scope=scope, strides=strides
     )
 
 
 def _pointer(buffer: Any, shared: bool) -> Any:
-    """Where results are stored: see `_store`."""
+    """The pointer to which results are stored: see `_store`."""
     return T.address_of(buffer[0, 0]) if shared else buffer.access_ptr("w", ptr_type="float32")
 
 
@@ -285,6 +288,6 @@ def _registered(name: str, description: Any, implementation: Any) -> str:
 
 
 def _number(buffer: Any, stride: Any, rows: int, columns: int) -> Any:
-    """Which fragment of a buffer of fragments begins at its offset, counted row by row."""
+    """The index, row by row, of the fragment that begins at a buffer's offset."""
     row = buffer.elem_offset // stride // rows
     return row * (stride // columns) + buffer.elem_offset % stride // columns

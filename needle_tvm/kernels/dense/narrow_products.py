@@ -1,18 +1,18 @@
-"""Products of operands in a narrow type, with sums in float32.
+"""Rewrites matmuls and convolutions to take operands in a narrow type, with sums in float32.
 
 Before: `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)` with a float32 result, where
 - both have static shapes of two axes at least, no extent being 0,
-- both are float32, and a precision narrower than that is asked for; or, for a GPU, both are
-  widened from the same of the two halves, or are halves of one dtype as the result is.
+- both are float32, and a narrower precision is requested; or, for a GPU, both are widened from the
+  same half dtype, or both are halves of the result's dtype.
 
 After, for a CPU: the same with `astype(astype(x, precision), float32)` for each operand, so that
-all rules for float32 products do for these.
+all rules for float32 matmuls apply.
 
 After, for a GPU: a tensor expression `sum(float32(x) * float32(w))` of operands in the narrow type,
-which tensor cores take. Weights are rounded once, at load, and lie in memory so. What products
-alone read is rounded by the kernel that makes it, whatever else is read stays float32 and is
-rounded on its way into the product. tf32 has no type: such operands are float32 rounded to 11
-significant bits, and the product is annotated.
+which tensor cores take. Weights are rounded once, at load, and stored so. A value that only matmuls
+and convolutions read is rounded by the kernel that computes it. All other values stay float32 and
+are rounded on their way into the matmul. tf32 is not a dtype: such operands are float32 rounded to
+11 significant bits, and the matmul is annotated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant ones
 
 
 def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) -> IRModule:
-    """Rewrite every product that meets the preconditions, in every Relax function.
+    """Rewrite every matmul and convolution that meets the preconditions, in every Relax function.
 
-    Where no precision is asked for, halves that a model has itself are left to a CPU's own rules.
+    If no precision is requested, a CPU's own rules handle a model's halves.
     """
     on_gpu = str(target.kind) == "cuda"
     if precision == FLOAT32 and not on_gpu:
@@ -50,8 +50,8 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
 
 def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
-    """Whether `call` is a product that the pass knows with a result of such a dtype, its operands
-    apart."""
+    """Whether `call` is a matmul or convolution that the pass handles, apart from the dtypes of its
+    operands; `dtypes` are those allowed for its result."""
     if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
     if is_op(call, "relax.matmul"):
@@ -75,8 +75,8 @@ class _Narrower(Rewriter):
         return self.narrowed(call, products_alone)
 
     def narrowed(self, call: Any, products_alone: Sequence[bool]) -> Any:
-        """The call with narrow operands; `products_alone` says of each whether all its readers are
-        products."""
+        """The call with narrow operands; `products_alone` says for each operand whether all its
+        readers are matmuls or convolutions."""
         raise NotImplementedError
 
 
@@ -91,7 +91,7 @@ class _OnCpu(_Narrower):
     def _rounded(self, operand: Any) -> Any:
         emit = self.builder_.emit
         if self.precision == "bfloat16":
-            # TVM computes bfloat16 in float32 on a CPU: of two casts in one kernel nothing is left.
+            # TVM computes bfloat16 in float32 on a CPU: two casts in one kernel would cancel.
             operand = self.builder_.emit_te(
                 lambda x: rounded_to(x, _BFLOAT16_BITS), operand, primfunc_name_hint="to_bfloat16"
             )
@@ -130,8 +130,8 @@ class _OnGpu(_Narrower):
         return self._product(call, operands, self.precision)
 
     def _is_made(self, operand: Any) -> bool:
-        """Whether a kernel makes `operand`, which can round it as well: it is no argument, seen
-        through reshapes or not."""
+        """Whether a kernel computes `operand`, and so can round it as well: it is not an argument,
+        nor a reshape of one."""
         while isinstance(operand, relax.Var):
             value = self.lookup_binding(operand)
             if not is_op(value, "relax.reshape"):
@@ -224,7 +224,7 @@ def conv(x: te.Tensor, w: te.Tensor, call: Any, note: dict[str, Any]) -> te.Tens
 
 
 def rounded_to(x: te.Tensor, bits: int) -> te.Tensor:
-    """float32 x with so many significant bits, the nearest such number and of two the even one."""
+    """Round float32 x to `bits` significant bits, to nearest, ties to even; NaN stays NaN."""
     dropped = _FLOAT32_BITS - bits
 
     def constant(value: int) -> Any:
@@ -234,7 +234,7 @@ def rounded_to(x: te.Tensor, bits: int) -> te.Tensor:
         word = tirx.reinterpret("uint32", x(*at))
         odd = (word >> constant(dropped)) & constant(1)
         near = word + (odd + constant((1 << dropped - 1) - 1))
-        # A NaN that counts up would become a number.
+        # A NaN that is rounded up could become a number.
         is_nan = (word & constant(0x7FFFFFFF)) > constant(0x7F800000)
         kept = constant(0xFFFFFFFF ^ ((1 << dropped) - 1))
         return tirx.reinterpret("float32", tirx.Select(is_nan, constant(0x7FC00000), near & kept))

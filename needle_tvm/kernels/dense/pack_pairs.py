@@ -1,4 +1,4 @@
-"""Products of bfloat16 weights, two terms to an instruction.
+"""Packs bfloat16 weights of matmuls for an instruction that takes two terms at a time.
 
 Before: `matmul(astype(x), astype(w))` in float32, where
 - `x` (..., K) and `w` (K, N) are bfloat16, of static shapes, no extent 0, K even,
@@ -6,9 +6,9 @@ Before: `matmul(astype(x), astype(w))` in float32, where
 - the target has AVX512-BF16.
 
 After: `dense(x, pack_weight(w))`, still with sums and a result in float32, where `pack_weight` lays
-`w` out as panels `[ceil(N / nt)][K / 2][nt][2]`. A product of two bfloat16 is exact in float32, so
-nothing is lost but the order of the sum, and subnormal numbers, which the instruction takes and
-makes 0. `pack_weights` would have widened the weights at load and multiplied in float32.
+`w` out as panels `[ceil(N / nt)][K / 2][nt][2]`. The product of two bfloat16 is exact in float32,
+so only the order of the sum changes, and subnormal numbers, which the instruction flushes to 0.
+`pack_weights` would have widened the weights at load and multiplied in float32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from needle_tvm.tir.functions import static_shape
 
 
 def pack_pairs(module: IRModule, target: Target) -> IRModule:
-    """Rewrite every product that meets the preconditions, in every Relax function."""
+    """Rewrite every matmul that meets the preconditions, in every Relax function."""
     if bf16.FEATURE not in cpu_features(target):
         return module
     return rewrite(module, target, _PairPacker, with_parameters=True)
@@ -60,7 +60,7 @@ class _PairPacker(Packer):
         *outer, k = x_shape
         n = w_shape[1]
         rows = math.prod(outer)
-        tile = dense_tile(rows, k // 2, n, "float32", self.target)  # pairs are as wide
+        tile = dense_tile(rows, k // 2, n, "float32", self.target)  # a pair is as wide
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),
             x if len(x_shape) == 2 else self.builder_.emit(relax.op.reshape(x, (rows, k))),
@@ -71,7 +71,7 @@ class _PairPacker(Packer):
         return y if len(x_shape) == 2 else relax.op.reshape(y, (*outer, n))
 
     def _widened(self, operand: Any) -> Any:
-        """The bfloat16 tensor that `operand` is in float32; None where it is no such cast."""
+        """The bfloat16 tensor that `operand` casts to float32; None if it is not such a cast."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or str(value.args[0].ty.dtype) != "bfloat16":
             return None
@@ -79,7 +79,7 @@ class _PairPacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """(K, N) -> (ceil(N / columns), K / 2, columns, 2), zeros where the last panel is wider."""
+    """(K, N) -> (ceil(N / columns), K / 2, columns, 2), the last panel zero-padded."""
     k, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
     return te.compute(

@@ -1,18 +1,18 @@
-"""Matrix products on packed weights.
+"""Packs the weights of matmuls and replaces these with a kernel that reads packed weights.
 
 Before: `matmul(x, w)`, where
 - both have static shapes: `x` (..., K) and `w` (K, N), or the same number of matrices each,
   (..., M, K) and (..., K, N),
 - `x` does not depend on parameters of the function alone,
-- `w` does, or has so many rows of `x` to be multiplied by that packing it on the way is soon paid,
+- `w` does, or is multiplied by so many rows of `x` that packing it in every call pays off,
 - both are float32 or float64 and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
-`[ceil(N / nt)][K][nt]`, the last one filled up with zeros, and the product reads one panel front to
-back for each register tile of rows by columns. `pack_weight` depends on the weights alone, so
-`LiftTransformParams` later moves it out of `main`; it is marked opaque so that nothing is fused
-into it, while the elementwise ops after the product are fused into its write-back. A `w` that is no
-work on parameters is packed in each call, together with what views it was seen through.
+`[ceil(N / nt)][K][nt]`, the last one zero-padded, and the matmul reads one panel front to back for
+each register tile of rows by columns. `pack_weight` depends on the weights alone, so
+`LiftTransformParams` later moves it out of `main`. It is marked opaque so that nothing is fused
+into it, while the elementwise ops after the matmul are fused into its write-back. A `w` that does
+not depend on parameters alone is packed in each call, fused with the views that it is read through.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _FEWEST_ROWS = 4  # of x for each matrix that is packed in every call
 
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
-    """Rewrite every product that meets the preconditions, in every Relax function."""
+    """Rewrite every matmul that meets the preconditions, in every Relax function."""
     return rewrite(module, target, _DensePacker, with_parameters=True)
 
 
 class Packer(Rewriter):
-    """The base of passes that put a layer's weights into panels."""
+    """The base of passes that pack a layer's weights into panels."""
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._packed: dict[tuple[Any, int], Any] = {}
 
     def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:
-        """`w` in panels, as `layout` or else `pack` lays them out; packed once however many
-        layers share it."""
+        """`w` in panels, laid out by `layout` or else by `pack`; packed once for all layers that
+        share it."""
         if (w, columns) not in self._packed:
             at_load = self.is_parameter_work(w)
             pattern = OP_PATTERN.opaque if at_load else OP_PATTERN.injective
@@ -96,7 +96,7 @@ class _DensePacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """(..., N) -> (ceil(N / columns), ..., columns), zeros where the last panel is wider than N."""
+    """(..., N) -> (ceil(N / columns), ..., columns), the last panel zero-padded."""
     *inner, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
 
@@ -104,7 +104,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
         place = (*at[:-1], panel * columns + at[-1])
         if n % columns == 0:
             return value(*place)
-        # Asked of the panel first: in whole ones no lane of a vector asks for itself.
+        # The panel's condition comes first: in whole panels, no lane of a vector is checked.
         whole = (panel + 1) * columns <= n
         return tirx.if_then_else(whole, weight(*place), value(*place))
 
@@ -112,8 +112,8 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
 
 
 def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
-    """A function (..., column) -> element of (..., N), zero past the last column, which it may be
-    asked for where `columns` do not divide N."""
+    """Return a function (..., column) -> element of (..., N), or zero past the last column, which
+    is read if `columns` does not divide N."""
     n = int(weight.shape[-1])
 
     def value(*at: Any) -> Any:
@@ -127,8 +127,8 @@ def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
     """(M, K) by panels of a (K, n) weight -> (M, n), or a batch of them: (B, M, K), (B, K, n).
 
-    The accumulator is kept in tiles of its own shape, so that the schedule can hold one tile in
-    registers. Rows past the last read the last one again and are dropped in the write-back.
+    The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
+    Rows past the end repeat the last row and are dropped in the write-back.
     """
     *batch, m, k = (int(extent) for extent in x.shape)
     axis = te.reduce_axis((0, k), name="k")
@@ -147,8 +147,8 @@ def in_tiles(
     axes: Sequence[Any],
     annotation: str,
 ) -> te.Tensor:
-    """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, for the rule
-    that `annotation` asks for."""
+    """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, in a block with
+    `annotation`, which asks for its rule."""
     *batch, m, n = shape
 
     def product(*at: Any) -> Any:

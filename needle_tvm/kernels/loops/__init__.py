@@ -1,1 +1,1 @@
-"""Loops that are of none of the other subjects."""
+"""Schedules of loops that belong to no other kernel."""

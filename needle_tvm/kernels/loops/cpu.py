@@ -1,4 +1,4 @@
-"""The rule for every function that has none of its own: threads outside, vectors inside."""
+"""The default CPU schedule of functions that no rule fits: threads outside, vectors inside."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
 
 
 def loops(sch: Schedule, target: Target) -> None:
-    """Any function: inline what has one reader, then threads outside and vectors inside."""
+    """Schedule any function: inline blocks with one reader; threads outside, vectors inside."""
     inline_producers(sch, keep=set())
     for block in blocks_of(sch):
         if not sch.get_loops(block):
-            sch.add_unit_loop(block)  # `rfactor` of another block fails where one has no loop
+            sch.add_unit_loop(block)  # `rfactor` of another block fails if one has no loop
     if rows(sch, target):
         return
     vector_bytes = vector_registers(target)[1]
@@ -64,9 +64,9 @@ def loops(sch: Schedule, target: Target) -> None:
 
 
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
-    """As many of the loops, from outside, as give each core its share.
+    """Return as many of the loops, from outside, as give each core its share.
 
-    The others stay loops of their own: an index that is taken apart again costs a division for
+    The others stay loops of their own: recovering the indices of a fused loop costs a division for
     every value.
     """
     chosen, tasks = [], 1
@@ -79,7 +79,7 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
 
 
 def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
-    """The last axis in vectors; the loops left outside of them."""
+    """Vectorise the last axis and return the loops outside the vectors."""
     *outer, last = spatial
     if extent(sch, last) < lanes:
         return outer
@@ -89,10 +89,10 @@ def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
 
 
 def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
-    """A block that reads along one axis of memory and writes along another, in square tiles.
+    """Tile a transposition (a block that reads along one axis and writes along another) in squares.
 
-    Each cache line that a tile touches is used up before the next tile's come. Returns the loops
-    left outside of the tiles; none where the block is no such transposition.
+    Each cache line that a tile touches is used up before the next tile's are loaded. Returns the
+    loops outside the tiles; empty if the block is not a transposition.
     """
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
@@ -103,7 +103,7 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     outer, inner = sch.split(crossing, [None, _side(extent(sch, crossing), lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
-    # What is read row by row is gone through in its own order: caches fetch ahead of it.
+    # The operand's rows are read in their own order: caches prefetch along it.
     around.insert(len(around) - rows, rest)
     sch.reorder(*around, inner, vector)
     sch.vectorize(vector)
@@ -111,8 +111,8 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
 
 
 def _side(length: int, lanes: int) -> int:
-    """How much of an axis is one side of a tile: what divides it, if more than half a vector, so
-    that no tile has to ask where the axis ends."""
+    """The side of a square tile along an axis: a divisor of its length if that exceeds half a
+    vector, so that no tile has to check where the axis ends."""
     if length <= lanes:
         return length
     most = next(part for part in range(lanes, 0, -1) if length % part == 0)
@@ -120,8 +120,9 @@ def _side(length: int, lanes: int) -> int:
 
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
-    """The loop along which something lies in memory that is read across the last one; and how many
-    of the loops before the last are, in this order, what index it after that one's axis."""
+    """Find the loop whose axis is contiguous in an operand that is read across the last loop. Also
+    return how many of the loops before the last one index it, in order, after the last one's axis.
+    """
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
     for load in loads_in(details):
@@ -139,7 +140,7 @@ def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
 
 
 def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:
-    """A reduction's neighbouring results side by side in a vector, over the same terms."""
+    """Vectorise a reduction across neighbouring results, which add up the same terms."""
     *outer, last = spatial
     if extent(sch, last) > 2 * lanes:
         rest, last = sch.split(last, [None, 2 * lanes])
@@ -153,7 +154,7 @@ def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: 
 def _partial_results(
     sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int
 ) -> list[Any]:
-    """A reduction's terms that lie side by side in memory: a vector of partial results."""
+    """Sum terms that are contiguous in memory into a vector of partial results."""
     sch.reorder(*spatial, *reduced)
     terms = extent(sch, reduced[-1])
     if terms % lanes or terms < 2 * lanes or lanes == 1:
@@ -162,11 +163,11 @@ def _partial_results(
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return spatial  # a reducer of its own kind: one term after the other
+        return spatial  # a custom reducer: one term after the other
     vector = sch.get_loops(partial)[-1]
     if spatial:
         sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)
-        # A loop per axis anew: spatial ones, the vector's among them last, then the sums.
+        # New loops, one per axis: the spatial ones with the vector's last, then the sums.
         vector, *sums = sch.get_loops(partial)[2 * len(spatial) :]
         sch.reorder(*sums, vector)
     sch.set_scope(partial, 0, "local")

@@ -1,24 +1,24 @@
-"""Vectors that reach over the end of an axis: moved back so that they end there, or a shorter one.
+"""Rewrites vectors that reach past the end of an axis: moved back to end there, or shortened.
 
     for i in range(63): for lane in vectorized(16): if i * 16 + lane < 1000: y[i * 16 + lane] = ...
 
-is done lane by lane under the condition, 16 times as slow as a vector. It becomes
+runs lane by lane under the condition, 16 times as slow as a vector. It becomes
 
     for i in range(63): for lane in vectorized(16): y[min(i * 16, 984) + lane] = ...
 
-in which some elements are computed twice, or, where the second time might read what the first has
-written,
+in which some elements are computed twice. If the second time might read what the first has
+written, it becomes
 
     for i in range(63):
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-It might where TVM gives a result the memory of an operand (`StorageRewrite`). It does so for two
-buffers that the function allocates, where each element is read at the place at which one is
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`), as it does
+for two buffers that the function allocates if each element is read at the position at which one is
 written. So elements are computed twice only if the result is a parameter of the function, or if
-what is read along the vector are parameters.
+all operands read along the vector are parameters.
 
-No schedule has a primitive for this: it is done to functions once they are scheduled.
+No schedule primitive does this, so it is applied to functions after they are scheduled.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from needle_tvm.tir.functions import NODES, loads_in, variables_of
 
 
 def whole_vectors(function: PrimFunc) -> PrimFunc:
-    """The function with every vectorised loop around one block of elements changed so, where the
-    block's only condition is that a position `number * width + lane` lies before a constant."""
+    """Rewrite every vectorised loop around one elementwise block whose only condition is that a
+    position `number * width + lane` lies before a constant."""
     parameters = set(function.params)
 
     def changed(loop: Any) -> Any:
@@ -43,11 +43,11 @@ def whole_vectors(function: PrimFunc) -> PrimFunc:
 
 
 def _changed(loop: Any, parameters: Collection[Any]) -> Any:
-    """One loop; itself where it is of another form."""
+    """The rewritten loop, or the loop itself if it has another form."""
     realize, lane = loop.body, loop.loop_var
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, NODES.realize):
         return loop
-    width = int(loop.extent)  # of vectors a constant
+    width = int(loop.extent)  # constant in a vectorised loop
     bound, block = realize.predicate, realize.block
     if not isinstance(bound, tirx.LT) or not isinstance(bound.b, tirx.IntImm):
         return loop
@@ -73,7 +73,7 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
-    """Whether elements along an axis of a block may be computed twice, by what the module says."""
+    """Whether elements along an axis of a block may be computed twice (see the module text)."""
     written = {region.source for region in block.writes}
     loads = loads_in(block)
     if any(load.source in written for load in loads):
@@ -88,7 +88,7 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 
 def _lanes(loop: Any, width: int) -> Any:
-    """The loop over `width` lanes, without the condition, as a copy that shares no variable."""
+    """A copy of the loop over `width` lanes, without the condition; it shares no variable."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
     body = nests.realize(values, nests.renewed(realize.block))
@@ -96,7 +96,7 @@ def _lanes(loop: Any, width: int) -> Any:
 
 
 def _start(position: Any, lane: Any, width: int) -> Any:
-    """`number * width` of a position `number * width + lane`; None for any other."""
+    """Return `number * width` of a position `number * width + lane`; None for any other."""
     if not isinstance(position, tirx.Add) or not position.b.same_as(lane):
         return None
     start = position.a

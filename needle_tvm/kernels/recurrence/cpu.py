@@ -1,9 +1,9 @@
-"""The steps of an LSTM over a whole sequence as one kernel, its loops written out.
+"""All steps of an LSTM over a sequence as one kernel, written as explicit loops.
 
-The weight of the state is packed so that one panel holds all four gates of the same units: a tile
-of their sums ends as those units' next state, and only that is written. Each thread keeps its own
-panels, which stay in its cache from step to step, and within one parallel region the threads meet
-after every step (as in Diamos et al., "Persistent RNNs", ICML 2016).
+The recurrent weight is packed so that one panel holds all four gates of the same units: a tile of
+gate sums turns directly into those units' next state, and only the state is written. Each thread
+keeps its own panels, which stay in its cache from step to step. Within one parallel region, the
+threads synchronise after every step (as in Diamos et al., "Persistent RNNs", ICML 2016).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_register
 
 GATES = 4  # i, f, g, o, side by side
 
-# TVM's code generator keeps one parallel region around the loops inside it, and has its threads
-# wait for each other behind a loop.
+# TVM's code generator keeps one parallel region around the loops inside it, and has the threads
+# wait for each other after a loop.
 _REGION, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 
 
 @dataclass(frozen=True)
 class LstmTile:
-    """What is held in registers: the four gates of `units` units for `rows` rows of the batch."""
+    """The register tile: the four gates of `units` units for `rows` rows of the batch."""
 
     rows: int
     units: int
-    is_parallel: bool  # whether a step has work enough for more than one thread
+    is_parallel: bool  # whether a step has enough work for more than one thread
 
 
 def lstm_tile(batch: int, hidden: int, dtype: str, target: Target) -> LstmTile:
-    """One vector of units, and as many rows as there are registers for beside the weights of the
-    four gates and a broadcast value; split evenly, so that the last tile is nearly full."""
+    """One vector of units, and as many rows as registers allow beside the weights of the four gates
+    and a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
     registers, width = vector_registers(target)
     most = max(1, (registers - GATES - 2) // GATES)
     blocks = -(-batch // most)
     units = width // item_bytes(dtype)
-    # TVM takes a loop of one iteration away, and refuses a region with no parallel loop in it.
+    # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
     shared = int(target.attrs["num-cores"]) > 1 and hidden > units
     return LstmTile(
         rows=-(-batch // blocks),
@@ -63,8 +63,9 @@ def pack_gates(w: te.Tensor, units: int) -> te.Tensor:
 
 
 def lstm_steps(inputs: Sequence[te.Tensor], tile: LstmTile, *, with_sums: bool) -> list[te.Tensor]:
-    """The states h' and c' after each step (T, B, H), and `with_sums` what the gates were made of
-    (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
+    """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
+    the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
+    panels of `pack_gates`."""
     steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
 
@@ -118,7 +119,7 @@ class _Writer:
                 )
 
     def _step(self, t: Any, h: State, c: State) -> None:
-        """The state after step t, from h and c before it."""
+        """Compute the state after step t from the h and c before it."""
         s, tile = self._s, self._tile
         loop = s.parallel if tile.is_parallel else s.serial
         panels, blocks = -(-self._hidden // tile.units), -(-self._batch // tile.rows)
@@ -134,7 +135,7 @@ class _Writer:
         rows = range(self._tile.rows)
         sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
         cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
-        # Rows past the last one are the last one again.
+        # Rows past the end repeat the last row.
         row = [tirx.min(first + r, self._batch - 1) for r in rows]
 
         def load(unit: Any, lane: Any) -> None:
@@ -168,8 +169,8 @@ class _Writer:
         self._each_unit(panel, store)
 
     def _each_unit(self, panel: Any, write: Callable[[Any, Any], None]) -> None:
-        """`write(unit, lane)` for the panel's units: a vector, or one by one in a last panel that
-        is not full."""
+        """Call `write(unit, lane)` for the panel's units: as a vector, or one by one in a last
+        panel that is not full."""
         s, units = self._s, self._tile.units
         whole, rest = divmod(self._hidden, units)
 
@@ -194,5 +195,5 @@ class _Writer:
 
 
 def tanh_or_nan(x: Any) -> Any:
-    """tanh that keeps NaN, as the op's own."""
+    """tanh that propagates NaN, like the op's own."""
     return tirx.Select(tirx.isnan(x), x, tirx.tanh(x))

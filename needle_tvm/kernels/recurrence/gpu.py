@@ -1,21 +1,22 @@
-"""The steps of an LSTM on a GPU: a kernel for each step, which a loop of the host launches.
+"""The steps of an LSTM on a GPU: a kernel per step, launched by a loop on the host.
 
-dlight knows no steps, and one thread did them all. A step is a product of a few rows (see
-gpu_narrow.py) that ends as the next state: a block has all four gates of a few units, from a panel
-of the packed weight (`recurrence.pack_gates`), and its threads share out the terms.
+dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
+`dense.gpu_few_rows`) whose epilogue is the next state. A block has all four gates of a few units,
+from a panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction
+axis:
 
-    for step (on the host, whose launches a CUDA graph can hold):
+    for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
             for slice of the terms (threadIdx.y), gate and unit (threadIdx.x):
                 for term of the slice: for row: own[row] += h[row, term] * panel[term, gate, unit]
                 parts[slice, row, gate, unit] = own[row]
             for row (threadIdx.y), gate and unit (threadIdx.x):
                 sums[row, gate, unit] = the input's share + the sum of parts
-            for row (threadIdx.y), unit (threadIdx.x): the next state, of the sums of its four gates
+            for row (threadIdx.y), unit (threadIdx.x): the next state, from the sums of its gates
 
-All blocks need the state before, so that a step cannot begin before the last one has ended; the end
-of a kernel is what tells them. A weight of some megabytes stays in the second cache from step to
-step. Designed by arithmetic, not measured.
+All blocks need the previous state, so a step cannot begin before the last one has ended; the end of
+a kernel synchronises them. A weight of some megabytes stays in the L2 cache from step to step.
+Designed by arithmetic, not measured.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from needle_tvm.kernels.recurrence.cpu import GATES, tanh_or_nan
 from needle_tvm.tir import nests
 
 _THREADS = 256
-_BLOCKS = 128  # about as many as large GPUs have processors
-_MOST_UNITS, _LEAST_UNITS = 8, 2  # of a block; two make the 32 bytes that memory gives at least
+_BLOCKS = 128  # about as many as large GPUs have multiprocessors
+_MOST_UNITS, _LEAST_UNITS = 8, 2  # per block; two fill the smallest memory transaction, 32 bytes
 _MOST_ROWS = 16  # sums that a thread keeps in registers
-_VECTOR = 4  # neighbouring terms of a thread: one load of the state
+_VECTOR = 4  # neighbouring terms per thread: one load of the state
 
 State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
 @dataclass(frozen=True)
 class LstmThreads:
-    """A block's units and rows, the slices of its terms, and neighbouring terms of a thread."""
+    """A block's units and rows, the slices of its terms, and a thread's neighbouring terms."""
 
     units: int
     rows: int
@@ -48,12 +49,12 @@ class LstmThreads:
 
     @property
     def columns(self) -> int:
-        """Sums of a row."""
+        """The number of sums per row."""
         return GATES * self.units
 
 
 def lstm_threads(batch: int, hidden: int) -> LstmThreads:
-    """As few units for a block as leave enough blocks, and no more slices than there are terms."""
+    """Few enough units per block to leave enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
@@ -68,15 +69,15 @@ def lstm_threads(batch: int, hidden: int) -> LstmThreads:
 def lstm_steps(
     inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
-    """As `recurrence.lstm_steps`, in kernels: the states h' and c' after each step (T, B, H), and
-    `with_sums` what the gates were made of (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c
-    (B, H), and the panels of `pack_gates`."""
+    """Like `recurrence.lstm_steps`, as GPU kernels: return the states h' and c' after each step
+    (T, B, H), and if `with_sums` also the sums that the gates are computed from (T, B, 4 H).
+    Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
     steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
     dtype = str(inputs[0].dtype)
     names = ("projected", "h", "c", "panels", "hiddens", "cells", "sums")
 
-    # Without these, buffers may begin anywhere in memory, and kernels are told where.
+    # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     given = [
         tirx.decl_buffer(each.shape, dtype, name) for name, each in zip(names, inputs, strict=False)
     ]
@@ -139,7 +140,7 @@ class _Writer:
                     )
 
     def _step(self, t: Any, h: State, c: State) -> None:
-        """The state after step t, from h and c before it."""
+        """Compute the state after step t from the h and c before it."""
         s, own = self._s, self._threads
         panels, blocks = -(-self._hidden // own.units), -(-self._batch // own.rows)
         with (
@@ -169,11 +170,11 @@ class _Writer:
         self._weights, self._states = buffer("local", own.terms), buffer("local", own.terms)
 
     def _row(self, r: Any) -> Any:
-        """The block's row number r; past the last one that one again."""
+        """The index of the block's row r; past the end, the last row again."""
         return tirx.min(self._first + r, self._batch - 1)
 
     def _multiply(self, h: State) -> None:
-        """The own slice's terms of the sums of all rows."""
+        """Sum this thread's slice of the terms for all rows."""
         s, own = self._s, self._threads
         gate, lane = self._column // own.units, self._column % own.units
         with s.unroll(0, own.rows) as r:
@@ -196,7 +197,7 @@ class _Writer:
             self._parts[(self._slice * own.rows + r) * own.columns + self._column] = self._own[r]
 
     def _add(self, t: Any) -> None:
-        """The sums of the block's gates, a row for each slice of threads at a time."""
+        """Sum the block's gates: the slices of threads take one row each at a time."""
         s, own = self._s, self._threads
         unit = self._panel * own.units + self._column % own.units
         place = self._column // own.units * self._hidden + unit
@@ -220,7 +221,7 @@ class _Writer:
         self._each_row(add)
 
     def _update(self, t: Any, c: State) -> None:
-        """The next state of the block's units: those of the first threads of a slice."""
+        """Compute the next state of the block's units, in the first threads of a slice."""
         own = self._threads
         unit = self._panel * own.units + self._column
 
@@ -244,7 +245,7 @@ class _Writer:
         self._each_row(update)
 
     def _each_row(self, write: Callable[[Any], None]) -> None:
-        """`write(row)` for the block's rows, shared out among the slices of threads."""
+        """Call `write(row)` for the block's rows, distributed over the slices of threads."""
         own = self._threads
         with self._s.serial(0, -(-own.rows // own.slices)) as i:
             r = i * own.slices + self._slice

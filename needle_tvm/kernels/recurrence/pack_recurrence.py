@@ -1,13 +1,13 @@
-"""The steps of LSTMs on packed weights.
+"""Packs the weights of LSTM recurrences and replaces them with a kernel of all their steps.
 
 Before: `lstm_sequence(projected, h, c, w)`, a kernel whose block op LstmSequence annotated, with
 static shapes, all of them float32 or float64.
 
-After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `recurrence.cpu`, on a GPU those
-of `recurrence.gpu`. It writes the sums of the gates only where they are still
-read: dead code is to be gone. `pack_gates` is opaque, so that nothing is fused into it; where `w`
-depends on parameters alone, `LiftTransformParams` moves it out of `main`. Elsewhere it runs once
-for all steps.
+After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `recurrence.cpu`, or on a GPU
+those of `recurrence.gpu`. It writes the sums of the gates only if they are still read, so dead code
+must be gone before this pass. `pack_gates` is opaque, so that nothing is fused into it. If `w`
+depends on parameters alone, `LiftTransformParams` moves `pack_gates` out of `main`; otherwise it
+runs once for all steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
 _DTYPES = ("float32", "float64")
-_SUMS = 2  # their place among the op's results
+_SUMS = 2  # index of the sums among the op's results
 
 
 def pack_recurrence(module: IRModule, target: Target) -> IRModule:
@@ -68,7 +68,7 @@ class _Packer(Rewriter):
     def _kernel(
         self, batch: int, hidden: int, dtype: str, with_sums: bool
     ) -> tuple[int, Callable[[Sequence[te.Tensor]], list[te.Tensor]], dict[str, Any]]:
-        """Units of a panel, what gives the results of the steps on such panels, and its marks."""
+        """The units per panel, a function that computes the steps, and the kernel's attributes."""
         if str(self.target.kind) == "cuda":
             threads = gpu_recurrence.lstm_threads(batch, hidden)
             steps = partial(gpu_recurrence.lstm_steps, threads=threads, with_sums=with_sums)
@@ -81,7 +81,7 @@ class _Packer(Rewriter):
 
 
 def _calls_whose_sums_are_read(function: relax.Function) -> set[Any]:
-    """Calls bound to variables that are read whole, or of which the sums are."""
+    """Calls whose sums are read: their results are read whole, or at the sums' index."""
     bound = bindings_of(function)
 
     def reads_sums(reader: Any) -> bool:

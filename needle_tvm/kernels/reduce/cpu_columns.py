@@ -1,4 +1,4 @@
-"""Reductions whose results lie side by side in memory, as their terms do: kept in registers.
+"""Rewrites reductions whose results and terms are contiguous along the results' last axis.
 
     for k in range(512): for j in range(49): y[i, j] = max(y[i, j], x[i, k, j])
 
@@ -8,9 +8,10 @@ becomes, for vectors of 16,
         kept[r, lane] = max(kept[r, lane], x[i, k, min(r * 16, 33) + lane])
     for r in unrolled(4): for lane in vectorized(16): y[i, min(r * 16, 33) + lane] = kept[r, lane]
 
-The last vector overlaps the one before, so that a row of any length is read in whole vectors; what
-they have in common is computed twice, to the same result. Windows over images whose channels lie
-together are such reductions: a place of the padding is passed over, for all channels at once.
+The results stay in registers. The last vector overlaps the one before, so that a row of any length
+is read in whole vectors; the overlap is computed twice, to the same result. Pooling windows over
+channels-last images are such reductions: a position in the padding is skipped for all channels at
+once.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from needle_tvm.kernels.reduce.cpu_nests import Nests, Reduction, reduction, ste
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-_MOST_VECTORS = 8  # of results at a time: with what they are combined with, half of 16 registers
+_MOST_VECTORS = 8  # of results at a time: with their operands, half of 16 registers
 _FEWEST_LANES = 4
 _BRANCH = "prim.if_then_else"
-_LATENCY = 8  # vectors combined before the first one's result is there
+_LATENCY = 8  # vectors combined before the first result is ready
 
 
 def columns(block: Any, target: Target) -> Nests | None:
-    """The nest that takes a reduction's place; None where its results and its terms do not lie side
-    by side, or too few do."""
+    """Return the nest that replaces a reduction with contiguous results (see the module docstring).
+
+    None if results and terms are not contiguous along the last axis, or too few are.
+    """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
         return None
@@ -72,7 +75,7 @@ def columns(block: Any, target: Target) -> Nests | None:
 
 
 def fresh(axes: Sequence[Any], dtype: str) -> tuple[list[Any], dict[Any, Any]]:
-    """Axes of a new block for those of an old one, and the variables in place of the old ones'."""
+    """Axes of a new block like those of an old one, and the new variables by the old ones."""
     new = [nests.axis(each.var.name, int(each.dom.extent), nests.SPATIAL, dtype) for each in axes]
     return new, {old.var: each.var for old, each in zip(axes, new, strict=True)}
 
@@ -85,10 +88,10 @@ def in_rows(
     kept: Sequence[Any],
     work: int,
 ) -> Any:
-    """The nest of a block that writes results up to the end of their last axis.
+    """Return the nest of a block that writes whole rows of results.
 
-    `work` is how many terms that are. The row has an axis of its own, of extent 1: a block is only
-    computed at another if what it writes begins at a multiple of one (TVM 0.27).
+    `work` is the number of terms per row. The row has an axis of its own, of extent 1: a block can
+    only be computed at another if what it writes begins at a multiple of an axis (TVM 0.27).
     """
     result, indices = found.result, found.block.body.indices
     row = nests.axis("row", 1, nests.SPATIAL, str(found.reduced[-1].var.ty))
@@ -100,7 +103,7 @@ def in_rows(
 
 
 def width_of(found: Reduction, length: int, target: Target) -> int | None:
-    """Lanes of the widest vector that `length` results fill; None where they fill none."""
+    """Lanes of the widest vector that `length` results fill; None if they fill none."""
     width = vector_registers(target)[1] // item_bytes(str(found.result.dtype))
     while width > length:
         width //= 2
@@ -108,8 +111,8 @@ def width_of(found: Reduction, length: int, target: Target) -> int | None:
 
 
 class Tiles:
-    """A row of `length` elements as tiles of some vectors, of which the last ones are moved back
-    until they end with the row."""
+    """A row of `length` elements as tiles of a few vectors. The last vectors are moved back so that
+    they end with the row."""
 
     def __init__(self, length: int, width: int, most: int = _MOST_VECTORS) -> None:
         self.length, self.width = length, width
@@ -118,14 +121,17 @@ class Tiles:
         self.vectors = -(-vectors // self.count)
 
     def start(self, tile: Any, vector: Any) -> Any:
-        """The first element of one of a tile's vectors."""
+        """The first element of a tile's vector."""
         last = tirx.const(self.length - self.width, str(tile.ty))
         return tirx.min((tile * self.vectors + vector) * self.width, last)
 
 
 class Kept:
-    """A tile of results in registers: `term` over the axes `reduced`, where `condition` holds, if
-    it is not None. Where they are few, each is kept several times, so that none waits for itself.
+    """A tile of results in registers: the reduction of `term` over the axes `reduced`, where
+    `condition` holds if it is not None.
+
+    A tile of few vectors is accumulated several times over and combined at the end, so that no
+    accumulator waits for itself.
     """
 
     def __init__(
@@ -145,10 +151,10 @@ class Kept:
         values: Callable[[Any, Any], dict[Any, Any]],
         store: Callable[[Any, Any, Any], Any],
     ) -> Any:
-        """Compute a tile's results and store them.
+        """Return the statement that computes a tile's results and stores them.
 
-        `values` are those of the axes that are not reduced, for a vector and a lane; `store` gives
-        the statement that writes a result.
+        `values` maps the axes that are not reduced, for a vector and a lane. `store` returns the
+        statement that writes one result.
         """
         combine, kept, zero = self._found.combine, self.buffer, self._index(0)
         reduced: dict[Any, Any] = {}
@@ -188,7 +194,7 @@ class Kept:
             where = nests.substitute(self._condition, {**values(zero, zero), **reduced})
             return tirx.IfThenElse(where, terms, None)
 
-        # One by one: an expression of all parts may be exponentially long.
+        # One by one: an expression of all parts may grow exponentially.
         gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
         begun, ended = self._each(begin, self._parts), self._each(end, 1)
         return tirx.SeqStmt([begun, over(self._reduced), *gathered, ended])
@@ -211,9 +217,9 @@ def _divide(parts: int, terms: int) -> bool:
 
 
 def condition_of(found: Reduction) -> tuple[Any, Any]:
-    """(condition under which a term counts, term): None for one that always does.
+    """Return (condition, term): the condition under which a term counts, None if it always does.
 
-    Elsewhere it is what the reduction starts with: the padding around an image.
+    If the condition fails, the term is the reduction's start value: the padding around an image.
     """
     term = found.term
     name = getattr(getattr(term, "op", None), "name", "")
@@ -223,12 +229,12 @@ def condition_of(found: Reduction) -> tuple[Any, Any]:
 
 
 def _side_by_side(found: Reduction, variable: Any) -> bool:
-    """Whether terms of neighbouring results are neighbours in memory, or the same."""
+    """Whether the terms of neighbouring results are neighbours in memory, or the same."""
     condition, term = condition_of(found)
     if condition is not None and variable in variables_of(condition):
         return False
     if any(_branches(call, variable) for call in nodes_in(term, NODES.call)):
-        return False  # lane by lane
+        return False  # such a branch runs lane by lane
     along = False
     for load in nodes_in(term, NODES.load):
         if not load.indices:

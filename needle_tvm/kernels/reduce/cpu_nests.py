@@ -1,4 +1,4 @@
-"""Reductions as nests are written for them: found in a function, taken apart, put back."""
+"""Finds the reductions in a function, takes them apart, and puts rewritten nests in their place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle_tvm.kernels.blocks import blocks_of, inline_producers
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-Nests = tuple[list[Any], list[Any]]  # that take a block's place, and the buffers between them
+Nests = tuple[list[Any], list[Any]]  # those that replace a block, and the buffers between them
 Rewrite = Callable[[Any], Nests | None]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
@@ -19,14 +19,14 @@ _DTYPES = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class Reduction:
-    """result[...] = combine(result[...], term) over the axes `reduced`, beginning with `start`."""
+    """result[...] = combine(result[...], term) over the axes `reduced`, starting with `start`."""
 
     block: Any
     spatial: list[Any]
     reduced: list[Any]
     term: Any
     combine: Callable[[Any, Any], Any]
-    across: str | None  # LLVM's reduction of a vector, None where halves are to be combined
+    across: str | None  # LLVM's reduction of a vector; None: combine halves of the vector instead
 
     @property
     def result(self) -> Any:
@@ -38,10 +38,10 @@ class Reduction:
 
 
 def rewritten(function: PrimFunc, rewrites: Sequence[Rewrite]) -> PrimFunc:
-    """The function with what can be inlined inlined, and each block that has a nest of its own
-    rewritten by the first of `rewrites` that gives nests in its place.
+    """Inline what can be inlined, and replace each reduction by the nests of the first of
+    `rewrites` that returns some.
 
-    The function itself where none does.
+    Returns the function itself if none does.
     """
     sch = Schedule(function)
     if not blocks_of(sch):
@@ -67,7 +67,7 @@ def _first(rewrites: Sequence[Rewrite], block: Any) -> Nests | None:
 
 
 def _only_block(statement: Any) -> Any:
-    """The block in a nest of loops that go over its axes one by one; None in any other nest."""
+    """The block in a nest of one loop per axis, in order; None in any other nest."""
     loops = []
     while isinstance(statement, NODES.loop):
         loops.append(statement.loop_var)
@@ -82,8 +82,8 @@ def _only_block(statement: Any) -> Any:
 
 
 def reduction(block: Any) -> Reduction | None:
-    """What a block reduces; None where it is no sum, maximum or minimum over axes of constant
-    extents that are not 0."""
+    """Take a block's reduction apart; None if it is not a sum, maximum or minimum over axes of
+    constant extents other than 0."""
     store, axes = block.body, list(block.iter_vars)
     if not isinstance(store, NODES.store) or not isinstance(block.init, NODES.store):
         return None
@@ -101,7 +101,7 @@ def reduction(block: Any) -> Reduction | None:
 
 
 def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | None:
-    """The term of sums, maxima and minima, how it is combined with what there is, and `across`."""
+    """The term of a sum, maximum or minimum, the function that combines it, and `across`."""
     value = store.value
 
     def is_result(expr: Any) -> bool:
@@ -112,7 +112,7 @@ def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | No
             if is_result(result) and not _reads(term, store.buffer):
                 return term, type(value), None
         return None
-    # A maximum or minimum through which NaN goes: `greater_or_nan` of needle.ops.
+    # A maximum or minimum that propagates NaN: `greater_or_nan` of needle.ops.
     inner: Any = getattr(value, "false_value", None)
     compared: Any = getattr(inner, "condition", None)
     if not isinstance(compared, tirx.GT | tirx.LT) or not is_result(value.true_value):
@@ -128,7 +128,7 @@ def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | No
     def combine(a: Any, b: Any) -> Any:
         return tirx.Select(tirx.isnan(a), a, tirx.Select(type(compared)(a, b), a, b))
 
-    # By halves the expression would be used thrice in each step, and TVM take minutes over it.
+    # In halves, each step would use the expression three times, and TVM would take minutes.
     return term, combine, "fmaximum" if isinstance(compared, tirx.GT) else "fminimum"
 
 
@@ -137,7 +137,7 @@ def _reads(expr: Any, buffer: Any) -> bool:
 
 
 def steps_by_one(index: Any, variable: Any, variables: set[Any]) -> bool:
-    """Whether an index is `variable` plus what depends on none of `variables`."""
+    """Whether an index is `variable` plus a value that depends on none of `variables`."""
     if index.same_as(variable):
         return True
     if not isinstance(index, tirx.Add):

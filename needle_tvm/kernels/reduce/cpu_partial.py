@@ -1,4 +1,4 @@
-"""Reductions along memory as vectors of partial results, before a function is scheduled.
+"""Rewrites reductions over contiguous terms as vectors of partial results, before scheduling.
 
     for k in range(1000): total[i] += f(k)
 
@@ -10,8 +10,8 @@ becomes, for vectors of 16 with which 1000 = 62 * 16 + 8,
     total[i] = the lanes of rest[i] added up, one half of them to the other
 
 The last vector overlaps the one before, so that a row of any length is read in whole vectors. TVM's
-`rfactor` makes the same where the lanes divide the row; elsewhere the bounds it gives a block are
-lost when that is computed at another (TVM 0.27).
+`rfactor` gives the same code if the lanes divide the row. Otherwise the bounds that it gives a
+block are lost when the block is computed at another (TVM 0.27).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _CHAINS = (4, 2)  # vectors side by side in long rows, so that no sum waits for the one before
-_LONG = 4  # iterations of the loop that a row is worth to be long
+_LONG = 4  # iterations of the loop that make a row long
 _FEWEST_LANES = 4
-_FEWEST_TERMS = 8  # fewer are sooner added up one by one
+_FEWEST_TERMS = 8  # fewer are faster to add up one by one
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A reduction whose last `along` axes are one stretch of memory in all that differs between its
+    """A reduction whose last `along` axes are contiguous in every operand that differs between
     terms."""
 
     found: Reduction
@@ -46,8 +46,10 @@ class _Stretch:
 
 
 def partial_results(block: Any, target: Target) -> Nests | None:
-    """The nests that take a reduction's place and the buffers between them; None where it is no
-    reduction along memory, or one of too few terms."""
+    """Return the nests that replace a reduction over contiguous terms, and their buffers.
+
+    None if the terms are not contiguous, or too few.
+    """
     found = reduction(block)
     along = 0 if found is None else _contiguous(found.term, found.reduced)
     if found is None or along == 0:
@@ -59,14 +61,14 @@ def partial_results(block: Any, target: Target) -> Nests | None:
     while width > length:
         width //= 2
     while along < len(found.reduced) and width >= _FEWEST_LANES and length % width:
-        width //= 2  # what is left of each stretch would have to be added up as well
+        width //= 2  # the rest of each stretch would have to be added up as well
     if width < _FEWEST_LANES or length < _FEWEST_TERMS:
         return None
     return _Writer(stretch, width).nests()
 
 
 class _Writer:
-    """Writes the nests of one reduction; `_indices` says where a result lies in their buffers."""
+    """Writes the nests of one reduction; `_indices` gives a result's position in their buffers."""
 
     def __init__(self, stretch: _Stretch, width: int) -> None:
         self._found, self._width = stretch.found, width
@@ -99,7 +101,7 @@ class _Writer:
         return partial
 
     def _rest(self, before: Any) -> Any:
-        """The last terms: whole vectors end at the row's end, and begin among terms of before."""
+        """Add the last terms: a whole vector that ends with the row and overlaps earlier terms."""
         found, width = self._found, self._width
         values: dict[Any, Any] = {}
         spatial, lane, rest = self._begin("rest", width, values)
@@ -114,7 +116,7 @@ class _Writer:
         return rest
 
     def _total(self, before: Any) -> None:
-        """All lanes combined, one half of them with the other."""
+        """Combine all lanes, one half with the other."""
         values: dict[Any, Any] = {}
         spatial, _, _ = self._begin("total", 1, values)
         where = self._indices(values)
@@ -125,7 +127,7 @@ class _Writer:
         self._end("", spatial, self._result, value, where)
 
     def _begin(self, name: str, width: int, values: dict[Any, Any]) -> tuple[list[Any], Any, Any]:
-        """New axes for the results and the lanes, and a buffer for what is written."""
+        """Return new axes for the results and the lanes, and a buffer for the nest's results."""
         spatial = []
         for old in self._found.spatial:
             new = self._axis(old.var.name, int(old.dom.extent), nests.SPATIAL)
@@ -148,7 +150,7 @@ class _Writer:
         self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: width}))
 
     def _along(self, position: Any) -> dict[Any, Any]:
-        """The axes that are one stretch of memory, for a position in it."""
+        """The values of the contiguous axes at a position in their stretch."""
         values = {}
         axes = self._found.reduced[-self._along_axes :]
         for axis in reversed(axes[1:]):
@@ -166,7 +168,7 @@ class _Writer:
 
 
 def _contiguous(term: Any, reduced: list[Any]) -> int:
-    """How many of the innermost axes are one stretch of memory in every load they occur in."""
+    """The number of innermost axes that are contiguous in every load they occur in."""
     variables = {axis.var for axis in reduced}
     loads = [
         load
@@ -182,7 +184,7 @@ def _contiguous(term: Any, reduced: list[Any]) -> int:
 
 
 def _is_stretch(load: Any, axes: list[Any]) -> bool:
-    """Whether the last indices of a load are these axes, whole but for the first."""
+    """Whether the last indices of a load are these axes, all of full extent but the first."""
     count, variables = len(axes), {axis.var for axis in axes}
     indices, shape = list(load.indices), list(load.source.shape)
     if len(indices) < count or any(variables_of(i) & variables for i in indices[:-count]):

@@ -1,7 +1,7 @@
-"""The rule for functions that go over the same rows more than once: normalisations, softmax.
+"""Schedules functions with several steps per row, such as normalisations and softmax, row by row.
 
 One row (or the slab under one index of the leading axes) goes through all steps before the next
-one: what lies between the steps stays in the core's own cache, and one parallel region does all.
+one. Intermediates stay in the core's own cache, and one parallel region does everything.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, written_dtype
 
-_FEW_LOADS = 3  # of an expression that is not worth a buffer
+_FEW_LOADS = 3  # in an expression that is not worth a buffer
 
 
 def rows(sch: Schedule, target: Target) -> bool:
-    """Schedule a function whose producers were inlined; False, and nothing done, where the rule
-    does not fit.
+    """Schedule a function of several steps row by row. Return False, and do nothing, if it does not
+    fit.
 
-    It fits where a function has several blocks, no axis of symbolic extent or extent 0, no sum in
-    its last block, and where all others can be computed under some leading loops of the last one
-    without doing anything twice, each of them in every round.
+    The function's producers must be inlined already. It fits if it has several blocks, no axis of
+    symbolic extent or extent 0, no reduction in its last block, and if all other blocks can be
+    computed under some leading loops of the last one without recomputation, each in every
+    iteration.
     """
     depth = _shared_loops(sch)
     if depth == 0:
@@ -51,7 +52,7 @@ def rows(sch: Schedule, target: Target) -> bool:
         partial.add(_partial_results(sch, block, lanes))
     names = [sch.get(block).name_hint for block in blocks_of(sch)]
     row = _computed_together(sch, depth)
-    # Before sums are taken apart: then no block would be a whole reduction.
+    # Before reductions are decomposed: afterwards no block would be a whole reduction.
     shared = 1
     if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
         tasks = in_tasks(sch, row, cores)
@@ -74,7 +75,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
-    """Whether the vectors that `kernels.reduce.cpu_partial` made are those of one row at a time."""
+    """Whether the vectors of `kernels.reduce.cpu_partial` are kept for one row at a time."""
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
@@ -87,20 +88,20 @@ def _work(sch: Schedule) -> int:
 
 
 def _shared_loops(sch: Schedule) -> int:
-    """How many of the last block's loops all blocks can share; 0 where none."""
+    """The number of the last block's loops that all blocks can share; 0 if none."""
     blocks = blocks_of(sch)
     if len(blocks) < 2 or not all(map(_is_plain, (sch.get(b) for b in blocks))):
         return 0
     if any(axis.iter_type != tirx.IterVar.DataPar for axis in sch.get(blocks[-1]).iter_vars):
         return 0
     work = _work(sch)
-    # A row of partial results is of use even where each row has one result.
+    # A row of partial results helps even if each row has one result.
     most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
     for depth in range(most, 0, -1):
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
-            trial.parallel(row)  # refused where rows write into each other's values
+            trial.parallel(row)  # refused if rows write into each other's values
             if _work(trial) <= work:
                 _check_order_is_free(trial)
                 return depth
@@ -110,8 +111,8 @@ def _shared_loops(sch: Schedule) -> int:
 
 
 def _check_order_is_free(sch: Schedule) -> None:
-    """SCHEDULE_ERROR where loops under the shared one could not be put in another order, as those
-    of a block that only some of the rows compute."""
+    """Raise SCHEDULE_ERROR if the loops under the shared one cannot be reordered, as those of a
+    block that only some of the rows compute."""
     for block in blocks_of(sch)[:-1]:
         own = sch.get_loops(block)[1:]
         if own:
@@ -126,7 +127,7 @@ def _is_plain(block: Any) -> bool:
 
 
 def _computed_together(sch: Schedule, depth: int) -> Any:
-    """Compute all blocks under the last one's first `depth` loops, fused; the fused loop."""
+    """Compute all blocks under the last one's first `depth` loops, fused; return the fused loop."""
     *inner, last = blocks_of(sch)
     row = sch.fuse(*sch.get_loops(last)[:depth])
     for block in reversed(inner):
@@ -135,7 +136,7 @@ def _computed_together(sch: Schedule, depth: int) -> Any:
 
 
 def _inline_cheap(sch: Schedule) -> None:
-    """Compute again what costs less than to keep it: differences from a mean, casts."""
+    """Inline what is cheaper to recompute than to store: differences from a mean, casts."""
     for block in blocks_of(sch)[:-1]:
         details = sch.get(block)
         if is_partial(sch, block) or is_written(sch, block):
@@ -151,9 +152,9 @@ def _inline_cheap(sch: Schedule) -> None:
 
 
 def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
-    """Make a sum over neighbours in memory one over a vector of partial results.
+    """Split a sum over contiguous terms into a vector of partial results and their sum.
 
-    Returns the name of the block that computes them, None where none was made.
+    Returns the name of the block that computes the partial results, or None if none was made.
     """
     if not sums_along_rows(sch, block):
         return None
@@ -166,19 +167,22 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return None  # a reducer of its own kind: one term after the other
+        return None  # a custom reducer: one term after the other
     return str(sch.get(partial).name_hint)
 
 
 def _divisor(terms: int, lanes: int) -> int:
-    """Width of the vector of partial results: it must divide the terms, since a block's bounds are
-    lost when it is computed at another (TVM 0.27). Whole vectors first, then halves of them."""
+    """The width of the vector of partial results, 1 for none.
+
+    It must divide the terms, since a block's bounds are lost when it is computed at another (TVM
+    0.27). Whole vectors are tried first, then other widths down to 4.
+    """
     widths = [lanes, *range(2 * lanes, 3, -1)]
     return next((w for w in widths if w > 1 and terms % w == 0 and terms >= 2 * w), 1)
 
 
 def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
-    """The vectors of a block under the shared loop."""
+    """Vectorise a block under the shared loop."""
     kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
     kinds = kinds[len(kinds) - len(own) :]
     spatial = [loop for loop, kind in zip(own, kinds, strict=True) if kind == tirx.IterVar.DataPar]
@@ -191,6 +195,6 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
     whole = extent(sch, last) % lanes == 0
     rest, vector = sch.split(last, [None, lanes])
     if not whole:
-        sch.annotate(rest, "pragma_loop_partition_hint", 1)  # a loop of its own for what is left
+        sch.annotate(rest, "pragma_loop_partition_hint", 1)  # a loop of its own for the remainder
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)

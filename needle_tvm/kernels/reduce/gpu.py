@@ -1,18 +1,17 @@
-"""Sums, maxima and minima on a GPU that several threads share: softmax, norms, means.
+"""Reductions on a GPU whose terms several threads share: softmax, norms, means, maxima.
 
-dlight knows some functions of this kind and gives each row a block of 256 threads, whatever the
-row's length, and leaves the others, such as a maximum alone, to one thread for each result. Here a
-row is a warp's, of which a block has several, or as many warps' as leave each thread a few terms:
+dlight schedules some functions of this kind with a block of 256 threads per row, whatever the row's
+length, and leaves the others, such as a maximum alone, to one thread per result. Here a row gets
+one warp (and a block several rows), or as many warps as leave each thread a few terms:
 
     for rows (blockIdx.x, threadIdx.y):
         each reduction, in turn: for terms (threadIdx.x): its share;
-            what the threads have found meets in registers (shuffles) and shared memory
-        for results of the row (threadIdx.x): what is computed of the reductions
+            the threads' partial results meet in registers (shuffles) and shared memory
+        for results of the row (threadIdx.x): the epilogue of the reductions
 
-Where neighbouring terms are not neighbours in memory (a reduction over the first axis), but
-neighbouring rows are, threadIdx.x is the rows and threadIdx.y shares out the terms. What is read
-several times along a row lies in shared memory where there is room. Designed by arithmetic, not
-measured.
+If neighbouring rows are contiguous in memory but neighbouring terms are not (a reduction over the
+first axis), threadIdx.x runs over the rows and threadIdx.y over the terms. Values read several
+times along a row are kept in shared memory if there is room. Designed by arithmetic, not measured.
 """
 
 from __future__ import annotations
@@ -36,41 +35,46 @@ from needle_tvm.tir.functions import loads_in, variables_of
 _WARP = 32
 _THREADS = 256  # of a block with several rows
 _LEAST_TERMS = 32  # of a row; fewer are one thread's
-_BLOCKS = 128  # about as many as large GPUs have processors
-_BUSY_ROWS = 32 * _BLOCKS  # as many warps keep them busy: a row needs no more than one then
-_EACH, _EACH_BUSY = 8, 32  # terms of a thread, before a row gets more threads
-_SHARED_BYTES = 24 << 10  # of a block: enough blocks fit side by side
-_UNROLLED = 64  # steps of a thread's loop: several loads on their way at a time
+_BLOCKS = 128  # about as many as large GPUs have multiprocessors
+_BUSY_ROWS = 32 * _BLOCKS  # as many warps keep them busy: a row needs only one then
+_EACH, _EACH_BUSY = 8, 32  # terms per thread, before a row gets more threads
+_SHARED_BYTES = 24 << 10  # per block: enough blocks fit side by side
+_UNROLLED = 64  # iterations of a thread's loop: several loads in flight
 
 
 @dataclass(frozen=True)
 class _Threads:
-    """Of a block: how many rows it has, how many threads a row; which of them are neighbours."""
+    """The threads of a block: its rows, the threads per row, and which of them are neighbours."""
 
     rows: int
     terms: int
-    along: bool  # the threads of a row, else the rows
+    along: bool  # whether neighbouring threads share a row's terms; otherwise they are rows
 
     @property
     def tags(self) -> tuple[str, str]:
-        """The axes of the rows and the terms."""
+        """The thread axes of the rows and the terms."""
         return ("threadIdx.y", "threadIdx.x") if self.along else ("threadIdx.x", "threadIdx.y")
 
 
 @rule(GPU, order=40)
 def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
-    """The function's schedule where its reductions are each over a row, of the same rows, else
-    None."""
+    """Schedule reductions over the same rows, and what is computed from them, with several threads
+    per row.
+
+    It fits if each reduction has at least 32 terms and an operand no element of which is a term of
+    two results, if all reductions have the same rows and layout, and if the function ends in one
+    block. None otherwise, and if one thread per row is enough.
+    """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
     try:
         return sch if _schedule(sch) else None
     except SCHEDULE_ERROR:
-        return None  # what is needed of other rows, or cannot be shared out
+        return None  # values of other rows are needed, or a loop cannot be shared out
 
 
 def _schedule(sch: Schedule) -> bool:
-    """False where the rule does not fit."""
+    """Schedule the function; False if the rule does not fit."""
     blocks = blocks_of(sch)
     ends = [block for block in blocks if not sch.get_consumers(block)]
     if len(ends) != 1 or not all(_is_plain(sch, block) for block in blocks):
@@ -104,7 +108,7 @@ def _schedule(sch: Schedule) -> bool:
 
 
 def _is_plain(sch: Schedule, block: Any) -> bool:
-    """Whether a block has a loop for each axis, of an extent known here that is not 0."""
+    """Whether a block has one loop per axis, each of a known extent other than 0."""
     axes = list(sch.get(block).iter_vars)
     known = all(isinstance(axis.dom.extent, tirx.IntImm) for axis in axes)
     kinds = {axis.iter_type for axis in axes} <= {nests.SPATIAL, nests.REDUCED}
@@ -122,8 +126,8 @@ def _size(sch: Schedule, block: Any, kind: int) -> int:
 
 
 def _reads_each_once(sch: Schedule, block: Any) -> bool:
-    """Whether a reduction reads something of which every element is a term of one result alone:
-    no factor that results share, no windows that overlap."""
+    """Whether some operand of a reduction has each element in one result's terms only: not a factor
+    that results share, not overlapping windows."""
     details = sch.get(block)
     axes = [axis for axis in details.iter_vars if int(axis.dom.extent) > 1]
     everything = {axis.var for axis in axes}
@@ -137,7 +141,7 @@ def _reads_each_once(sch: Schedule, block: Any) -> bool:
 
 
 def _row_loops(sch: Schedule, end: Any, results: list[Any]) -> list[Any]:
-    """The loops of the last block that go over the rows."""
+    """The loops of the last block that run over the rows."""
     details, loops = sch.get(end), sch.get_loops(end)
     axes = list(details.iter_vars)
     if details.init is not None:
@@ -157,9 +161,9 @@ def _among(buffer: Any, buffers: list[Any]) -> bool:
 
 
 def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
-    """A warp for each row, and more for long rows where there are too few rows for all processors.
+    """One warp per row, or more for long rows if there are too few rows for all multiprocessors.
 
-    Rows of a block lie side by side along the last axis of the rows.
+    The rows of a block are contiguous along the rows' last axis.
     """
     busy = rows >= _BUSY_ROWS
     each, most = (_EACH_BUSY if busy else _EACH), (_THREADS if rows >= _BLOCKS else 4 * _THREADS)
@@ -173,8 +177,8 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
 
 
 def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
-    """A thread for each row, and more where there are too few rows; None where one is enough, or
-    rows are no whole warps: barriers must be met by all of a block."""
+    """One thread per row, or more if there are too few rows. None if one is enough, or if rows do
+    not fill whole warps: all threads of a block must reach the barriers."""
     slices = 1
     while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
         if terms < 2 * slices * _EACH:
@@ -188,9 +192,11 @@ def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
 def _without_copies(
     sch: Schedule, blocks: list[Any], rows: int, threads: _Threads
 ) -> list[tuple[Any, int]]:
-    """The blocks to be computed for each row, with how many results they have of one: reductions,
-    and what several others read, where shared memory has room for it. The rest is computed where it
-    is read."""
+    """Return the blocks to compute for each row, with their number of results per row.
+
+    These are the reductions, and intermediates of several results per row for which shared memory
+    has room. All others are inlined.
+    """
     kept, left = [], _SHARED_BYTES
     for block in blocks:
         details = sch.get(block)
@@ -207,7 +213,7 @@ def _without_copies(
 
 
 def _bind_end(sch: Schedule, end: Any, rows: list[Any], threads: _Threads) -> Any:
-    """The last block on threads, but for its rows; returns the loop over those of a block."""
+    """Bind the last block to threads, except for its rows; return the loop over a block's rows."""
     loops = sch.get_loops(end)
     others = [loop for loop in loops if not any(sch.get(loop).same_as(sch.get(r)) for r in rows)]
     sch.reorder(*rows, *others)
@@ -230,11 +236,11 @@ def _bind_terms(sch: Schedule, loop: Any, threads: _Threads) -> None:
 
 
 def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _Threads) -> bool:
-    """A block computed for one row at a time; False where another row needs it as well.
+    """Compute a block for one row at a time; False if another row needs it as well.
 
-    `of_row` are its results for a row.
+    `of_row` is the number of its results per row.
     """
-    # A reduction's result goes to all threads of its row, and they keep it.
+    # All threads of a row get a reduction's result and keep it.
     sch.set_scope(block, 0, "local" if sch.get(block).init is not None else "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     _, _, *loops = sch.get_loops(block)

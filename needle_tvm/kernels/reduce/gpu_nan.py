@@ -1,12 +1,12 @@
-"""NaN on a GPU: what tells one, and maxima and minima through which it goes.
+"""NaN on a GPU: an isnan test, and maxima and minima that propagate NaN.
 
-- Of a vector TVM writes isnan as one comparison, which CUDA does not have. Its simplifier does not
-  think of NaN: it takes x != x to be false, and not (x <= infinity) to be x > infinity. So the bits
-  are looked at.
-- max(a, b) is a if a > b and else b on a CPU, and what is written relies on the order. CUDA's
-  function of that name gives what is not NaN.
-- TVM shares out among threads only reductions that it was told of: it knows sums, products, maxima
-  and minima, and here it is told of those that keep NaN.
+- For a vector, TVM writes isnan as one comparison, which CUDA does not have. TVM's simplifier
+  ignores NaN: it takes x != x for false, and not (x <= infinity) for x > infinity. So the bits are
+  tested.
+- max(a, b) on a CPU is a if a > b else b, and code that is written relies on the order. CUDA's
+  function max returns the operand that is not NaN.
+- TVM distributes only registered reductions over threads: sums, products, maxima and minima. This
+  module registers the maxima and minima that propagate NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES
 
-# Of each dtype its width and the bits of infinity, above which, but for the sign, all NaNs are.
+# By dtype: its width, and the bits of infinity. All NaNs lie above it, except for the sign.
 _INFINITY = {
     "float16": (16, 0x7C00),
     "bfloat16": (16, 0x7F80),
@@ -27,10 +27,10 @@ _INFINITY = {
 
 
 def keeping_nan(function: PrimFunc) -> PrimFunc:
-    """A function that does with NaN on a GPU what it does on a CPU.
+    """Make a function treat NaN on a GPU as it does on a CPU.
 
-    TVM's own reductions by max and min are left as they are: those that are to keep NaN are written
-    with isnan, and can be shared out among threads.
+    TVM's own reductions by max and min are left as they are. Reductions that must propagate NaN are
+    written with isnan, and can be distributed over threads.
     """
 
     def by_bits(call: Any) -> Any:
@@ -41,7 +41,7 @@ def keeping_nan(function: PrimFunc) -> PrimFunc:
 
 
 def _compared(store: Any) -> Any:
-    """A store with comparisons in the place of maxima and minima, but for a reduction's own."""
+    """A store with comparisons in place of maxima and minima, except a reduction's own."""
 
     def compared(node: Any) -> Any:
         loads = [each for each in (node.a, node.b) if isinstance(each, NODES.load)]
@@ -64,7 +64,7 @@ def _is_nan(value: Any) -> Any:
 
 
 def _tell_of_reductions() -> None:
-    """`greater_or_nan` and `less_or_nan` of needle.ops, as `keeping_nan` leaves them."""
+    """Register `greater_or_nan` and `less_or_nan` of needle.ops, as `keeping_nan` leaves them."""
 
     def greater(a: Any, b: Any) -> Any:
         if str(a.ty) not in _INFINITY:
@@ -86,4 +86,4 @@ def _tell_of_reductions() -> None:
     nests.register_reduction(less, most)
 
 
-_tell_of_reductions()  # once, for whoever builds what is scheduled here
+_tell_of_reductions()  # at import: for every build of functions scheduled here
