@@ -9,6 +9,8 @@ import pytest
 
 from tests import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def run(cache_dir, *arguments, name="cpu"):
     return subprocess.run(

@@ -12,6 +12,8 @@ from needle_tvm.process.child import ChildError
 from needle_tvm.process.timing import Contestant
 from needle_tvm.tune.roofline import Limits
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(2, 100.0, {1 << 18: 50.0, 1 << 26: 10.0})
 RATIO = {"median": 2.0, "lower": 1.5, "upper": 2.5}
 REPORT = {

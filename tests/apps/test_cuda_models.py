@@ -13,7 +13,10 @@ from needle_tvm.target.precision import PRECISIONS
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
-pytestmark = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with"),
+]
 
 
 @pytest.mark.parametrize("name", sorted(models.FACTORIES))

@@ -22,6 +22,8 @@ from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
 from needle_tvm.process.timing import TimingError
 
+pytestmark = pytest.mark.slow
+
 H200 = host.Gpu("NVIDIA H200", "580.1", "sm_90")
 
 

@@ -13,6 +13,8 @@ from benchmarks.gpu import compiling, contest, gemm, models, search, training
 from benchmarks.gpu.settings import Settings
 from needle_tvm.process.timing import Contestant, TimingError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings():

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.gpu import host, steps, turns
 
+pytestmark = pytest.mark.slow
+
 
 def test_reports_of_pytest_are_counted():
     report = '<testsuites><testsuite tests="7" failures="1" errors="1" skipped="2">{}</testsuite>'

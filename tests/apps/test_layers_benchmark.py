@@ -8,6 +8,8 @@ pytest.importorskip("torch")
 
 from benchmarks import layers, torch_layers
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--rounds", "2", "--block-seconds", "0.01"]
 
 

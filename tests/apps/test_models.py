@@ -15,6 +15,8 @@ from needle_tvm.check import parity
 from needle_tvm.process.child import load_function
 from needle_tvm.stages import STAGES
 
+pytestmark = pytest.mark.slow
+
 
 def tensor(array):
     return ndl.Tensor(array, requires_grad=False)

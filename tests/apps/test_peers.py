@@ -10,6 +10,8 @@ import apps.peers
 from benchmarks import cases, contests
 from needle_tvm.process import timing
 
+pytestmark = pytest.mark.slow
+
 OURS = "needle eager"
 
 SMALL = {

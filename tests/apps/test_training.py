@@ -15,6 +15,8 @@ from apps import training
 from tests import ROOT
 from tests.waiting import interrupt
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def cifar10(tmp_path_factory):

@@ -9,6 +9,8 @@ import pytest
 from benchmarks import searches, tuning
 from needle_tvm.process import timing
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ["-m", "mlp", "--trials", "2", "--stock-batch", "2", "--threads", "2"]
 
 

@@ -45,6 +45,7 @@ def test_evaluation_from_anywhere(run_app, tmp_path, folder):
         assert word in done.stderr
 
 
+@pytest.mark.slow
 def test_the_second_run_compiles_nothing(run_app, tmp_path):
     def stages(*more):
         done = run_app("tvm_eval.py", *QUICK, "--out", tmp_path, "--json", "-", "-q", *more)
@@ -104,6 +105,7 @@ def test_a_model_of_your_own(run_app, tmp_path):
 
 
 @pytest.mark.peer
+@pytest.mark.slow
 def test_peers_are_timed_beside_it(run_app, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
@@ -164,6 +166,7 @@ def _processes_with(setting):
     return found
 
 
+@pytest.mark.slow
 def test_narrow_products(run_app, tmp_path):
     options = ("--stages", "noopt,tuned", "--rounds", "1", "--out", tmp_path)
     done = run_app("tvm_eval.py", "-m", "mlp", "--dtype", "bfloat16", *options)

@@ -18,6 +18,8 @@ pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
 
 from tests import ROOT
 
+pytestmark = pytest.mark.slow
+
 GUIDE = ROOT / "docs" / "guide"
 
 

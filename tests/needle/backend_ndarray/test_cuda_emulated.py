@@ -54,6 +54,7 @@ def module():
     return _build(BUILD, "-DNEEDLE_CUDA=EMULATED")
 
 
+@pytest.mark.slow
 def test_nvcc_compiles_the_module_and_it_asks_for_a_gpu():
     """For one architecture: each takes as long again. The driver is asked first when it is used."""
     if shutil.which("nvcc") is None:
@@ -69,6 +70,7 @@ def test_nvcc_compiles_the_module_and_it_asks_for_a_gpu():
     assert int(_run(sys.executable, "-c", code)) >= 0
 
 
+@pytest.mark.slow
 def test_the_sample_passes_on_emulated_devices(module):
     out = _run(
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cuda",

@@ -237,9 +237,11 @@ def test_a_search_among_tiles_of_tensor_cores():
     check("test_a_search_among_tiles_of_tensor_cores", 1800)
 
 
+@pytest.mark.slow
 def test_candidates_that_write_out_of_bounds():
     check("test_what_writes_out_of_bounds_is_survived", 600)
 
 
+@pytest.mark.slow
 def test_candidates_that_spill():
     check("test_a_search_that_may_spill_nothing_tells_what_does_not_fit", 600)
