@@ -168,7 +168,7 @@ def _bytes(x: Tensor) -> tuple[int, int]:
 
 def _by_arrays(node: Node, grad: Any) -> Any:
     """The gradients for the inputs by the op's own kernels (Op.backward), or NotImplemented."""
-    assert node.op is not None
+    assert node.op is not None and node.op.backward is not None
     if type(node.spec) is tuple:
         parts = grad if type(grad) is tuple else tuple(grad)
         data: Any = tuple([None if part is None else part.cached_data for part in parts])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from .apply import apply
 from .backend_ndarray import Device, NDArray
 from .dtypes import scalar_dtype
 from .op import Op
+from .spec import Axes
 from .tensor import Tensor, TensorTuple, handle, make_const, no_value
 
 _SCALARS = (bool, int, float)
@@ -110,13 +111,13 @@ class TensorMethods:
     def matmul(self: Tensor, other: Tensor) -> Tensor:
         return ops.matmul(self, other)
 
-    def sum(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def sum(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.summation(self, axes, keepdims)
 
-    def mean(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def mean(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.mean(self, axes, keepdims)
 
-    def max(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def max(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axes, keepdims)
 
     def reshape(self: Tensor, *shape: Any) -> Tensor:
@@ -125,7 +126,7 @@ class TensorMethods:
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         return ops.broadcast_to(self, shape)
 
-    def transpose(self: Tensor, axes: Any = None) -> Tensor:
+    def transpose(self: Tensor, axes: Sequence[int] | None = None) -> Tensor:
         return ops.transpose(self, axes)
 
     def permute(self: Tensor, *axes: Any) -> Tensor:

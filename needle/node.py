@@ -36,7 +36,7 @@ class Node:
 
     op: Op | None
     input_nodes: tuple[Node, ...]
-    saved: tuple[Any, ...] | None  # values of the inputs, when the gradient reads them
+    saved: Any  # a tuple of the inputs' values, when the gradient reads them
     output: Any  # the value itself, when the gradient reads it
     spec: Any
     scope: str | None  # module path; only known when traced

@@ -16,8 +16,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .apply import apply
+from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
 from .errors import ShapeError
+from .op_types import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from .samples import ErrorSample, Sample
 from .spec import (
     Axes,
@@ -28,7 +30,7 @@ from .spec import (
     normalize_axis,
     reduced_shape,
 )
-from .tensor import Tensor, TensorTuple
+from .tensor import Tensor, TensorTuple, Value
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -104,11 +106,11 @@ class Op:
             return tuple([part if i in self.reads else None for i, part in enumerate(output)])
         return None
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Value) -> Any:
         """Applies the op to Tensors (or TensorTuples, where an input is a tuple)."""
         return apply(self, inputs)
 
-    def infer(self, *specs: Any) -> Any:
+    def infer(self, *specs: Any) -> Spec | tuple[Spec, ...]:
         """Spec(s) of the output from those of the inputs; a tuple for a tuple-valued op.
 
         Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
@@ -122,20 +124,20 @@ class Op:
         """
         return {}
 
-    def compute(self, *inputs: Any) -> Any:
+    def compute(self, *inputs: Any) -> NDArray | tuple[NDArray, ...]:
         """NDArrays in, an NDArray (or a tuple of them) out; never writes to its inputs."""
         raise NotImplementedError(f"{self.name}: compute is not defined")
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Any, node: Any) -> Tensor | Gradients | None:
         """Gradient(s) for the inputs of `node`, the output Tensor, written with Tensor ops.
 
         A Tensor of the input's shape and dtype for each input, None where nothing flows back.
         """
         raise NotImplementedError(f"{self.name}: gradient is not defined")
 
-    def gradient_as_tuple(self, out_grad: Any, node: Any) -> tuple[Any, ...]:
+    def gradient_as_tuple(self, out_grad: Any, node: Any) -> Gradients:
         """`gradient`, always as a tuple with one entry per input."""
-        out = self.gradient(out_grad, node)
+        out: Any = self.gradient(out_grad, node)
         if type(out) is tuple:
             return out
         if isinstance(out, list):
@@ -149,9 +151,9 @@ class Op:
     # for parts that nothing flowed back to. It returns a tuple with one entry per input, or
     # NotImplemented for a case it leaves to `gradient`. Where the gradient is recorded or traced,
     # `gradient` is used; a property test holds the two to the same results.
-    backward: ClassVar[Any] = None
+    backward: ClassVar[Callable[..., ArrayGradients] | None] = None
 
-    def emit_te(self, k: Any, *inputs: Any) -> Any:
+    def emit_te(self, k: TeNamespace, *inputs: Any) -> TeTensor | tuple[TeTensor, ...]:
         """te.Tensors in, a te.Tensor (or a tuple) out.
 
         `k` has TVM's te, topi and tirx, and `statements`, for loops that no expression says: it
@@ -162,14 +164,14 @@ class Op:
     # An op that graph passes should recognise defines
     #     emit(self, r, *relax_exprs)
     # with r = tvm.relax, returning an expression, or None when this case has no equal operator.
-    emit: ClassVar[Any] = None
+    emit: ClassVar[Callable[..., Expr | None] | None] = None
 
     def reduction_length(self, *specs: Any) -> int:
         """How many terms each element of the output sums: what rounding errors grow with."""
         return 1
 
     # NumPy twin of `compute`: a ufunc, or a method.
-    reference: ClassVar[Any] = None
+    reference: ClassVar[Callable[..., Any]] = None  # type: ignore[assignment]
 
 
 def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,8 +248,8 @@ class Reduce(Op):
     """Axes (None: all) are reduced away, or to extent 1 with keepdims."""
 
     # Set by the fields of subclasses.
-    axes: Any
-    keepdims: Any
+    axes: int | tuple[int, ...] | None
+    keepdims: bool
 
     def infer(self, x: Spec) -> Spec:
         axes = normalize_axes(self.name, self.axes, x.ndim)

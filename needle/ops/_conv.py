@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..backend_ndarray import convolution
+from ..backend_ndarray import NDArray, convolution
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op
-from ..spec import Spec, common_device
+from ..op_types import Extent
+from ..spec import Shape, Spec, common_device
 from ._windows import Pair, Window, as_window, check_rank, pad, windows
 
 Shape4 = tuple[int, int, int, int]
 
 
 class ConvOp(Op):
-    stride: Any
-    padding: Any
-    dilation: Any
+    stride: Pair
+    padding: Pair
+    dilation: Pair
     groups: int
 
     infer_first = True
     reads = frozenset({"inputs"})
 
-    def window(self, kernel: Any) -> Window:
+    def window(self, kernel: Sequence[Extent]) -> Window:
         """Geometry for a weight of shape `kernel`."""
         pair = int(kernel[0]), int(kernel[1])
         return as_window(self.name, pair, self.stride, self.padding, self.dilation)
@@ -37,7 +39,7 @@ class ConvOp(Op):
         names = ("stride", "padding", "dilation", "groups")
         return {name: getattr(self, name) for name in names}
 
-    def output(self, x: Any, w: Any) -> Shape4:
+    def output(self, x: Shape, w: Shape) -> Shape4:
         """Shape of conv(x, w) from theirs. ShapeError when they do not match."""
         if self.groups < 1:
             raise ValueError(f"{self.name}: groups {self.groups} is below 1")
@@ -51,7 +53,7 @@ class ConvOp(Op):
         rows, columns = self.window(w).counts(self.name, (h, width))
         return n, rows, columns, outputs
 
-    def target(self, a: Any, b: Any) -> Shape4:
+    def target(self, a: Shape, b: Shape) -> Shape4:
         """Shape of the op's output from those of its inputs. ShapeError when they do not match."""
         raise NotImplementedError(f"{self.name} defines no target")
 
@@ -69,12 +71,12 @@ class ConvOp(Op):
 # made for it; G groups are then a leading axis of batched products.
 
 
-def direct(a: Any, b: Any, groups: int) -> bool:
+def direct(a: NDArray, b: NDArray, groups: int) -> bool:
     """Whether the device convolves these by itself."""
     return groups == 1 and convolution.supported(a, b)
 
 
-def columns_of(x: Any, window: Window, counts: Pair, groups: int) -> Any:
+def columns_of(x: NDArray, window: Window, counts: Sequence[int], groups: int) -> NDArray:
     """Windows of x as a matrix for each group: (G, N * rows * columns, kh * kw * C / G)."""
     n, _, _, c = x.shape
     # Every element is read once for each tap: from neighbouring places, if they are not yet.
@@ -87,7 +89,7 @@ def columns_of(x: Any, window: Window, counts: Pair, groups: int) -> Any:
     return seen.permute((5, 0, 1, 2, 3, 4, 6)).reshape((groups, rows, inner))
 
 
-def weights_of(w: Any, groups: int) -> Any:
+def weights_of(w: NDArray, groups: int) -> NDArray:
     """The weight as a matrix for each group: (G, kh * kw * C / G, O / G)."""
     kh, kw, c, o = w.shape
     if groups == 1:
@@ -96,7 +98,7 @@ def weights_of(w: Any, groups: int) -> Any:
     return grouped.permute((1, 0, 2))
 
 
-def rows_of(g: Any, groups: int) -> Any:
+def rows_of(g: NDArray, groups: int) -> NDArray:
     """Outputs (N, rows, columns, O) as a matrix for each group: (G, N * rows * columns, O / G)."""
     n, h, w, o = g.shape
     if groups == 1:
@@ -104,7 +106,7 @@ def rows_of(g: Any, groups: int) -> Any:
     return g.reshape((n * h * w, groups, o // groups)).permute((1, 0, 2))
 
 
-def convolve(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
+def convolve(x: NDArray, w: NDArray, window: Window, counts: Pair, groups: int) -> NDArray:
     if direct(x, w, groups):
         return convolution.conv2d(x, w, *window[1:])
     out = columns_of(x, window, counts, groups) @ weights_of(w, groups)
@@ -113,14 +115,16 @@ def convolve(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
     return out.reshape((x.shape[0], *counts, w.shape[3]))
 
 
-def mirrored(w: Any, groups: int) -> Any:
+def mirrored(w: NDArray, groups: int) -> NDArray:
     """The weight that convolves outputs back to inputs: taps in reverse, channels exchanged."""
     kh, kw, c, o = w.shape
     w = w.flip((0, 1)).reshape((kh, kw, c, groups, o // groups))
     return w.permute((0, 1, 4, 3, 2)).reshape((kh, kw, o // groups, groups * c))
 
 
-def reference(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
+def reference(
+    x: np.ndarray, w: np.ndarray, window: Window, counts: Pair, groups: int
+) -> np.ndarray:
     (p, q) = window.padding
     x = np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)))
     n, o = x.shape[0], w.shape[3]
@@ -132,7 +136,7 @@ def reference(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
     return out.reshape((n, *counts, o))
 
 
-GEOMETRIES: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
+GEOMETRIES: tuple[tuple[Shape4, Shape4, dict[str, Any]], ...] = (
     ((2, 5, 4, 3), (3, 3, 3, 2), {}),
     ((1, 4, 5, 2), (3, 2, 2, 3), {"padding": (1, 1)}),
     ((2, 5, 5, 2), (3, 3, 2, 2), {"stride": (2, 2), "padding": (1, 1)}),

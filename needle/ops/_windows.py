@@ -6,20 +6,22 @@ Convolution, pooling, `Unfold` and `Fold` share it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from operator import index as as_int
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..backend_ndarray import zeros
+from ..backend_ndarray import NDArray, zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..spec import Spec
 from . import _te
 
 Pair = tuple[int, int]
+IntOrPair = int | Sequence[int]
 
 
 class Window(NamedTuple):
@@ -31,7 +33,7 @@ class Window(NamedTuple):
     padding: Pair
     dilation: Pair
 
-    def counts(self, name: str, size: Pair) -> Pair:
+    def counts(self, name: str, size: Sequence[int]) -> Pair:
         """How many windows fit an input of `size`. ShapeError when there is not one."""
         out = []
         for n, k, s, p, d in zip(size, *self, strict=True):
@@ -48,7 +50,7 @@ class Window(NamedTuple):
         """`size` with the padding on both sides."""
         return size[0] + 2 * self.padding[0], size[1] + 2 * self.padding[1]
 
-    def keys(self, counts: Pair) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
+    def keys(self, counts: Sequence[int]) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
         """(row, column) in the window and the key of what stands there, in a padded input."""
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
@@ -60,7 +62,9 @@ class Window(NamedTuple):
                 yield i, j, (slice(None), *spans)
 
 
-def as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+def as_window(
+    name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
+) -> Window:
     """Each an int or a pair. TypeError and ValueError otherwise."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
     # What cannot be a key of the cache is no int either: its text is refused in its place.
@@ -68,7 +72,9 @@ def as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) 
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
-def _as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+def _as_window(
+    name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
+) -> Window:
     return Window(
         pair(name, "kernel", kernel, 1),
         pair(name, "stride", stride, 1),
@@ -77,7 +83,7 @@ def _as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any)
     )
 
 
-def pair(name: str, what: str, value: Any, least: int) -> Pair:
+def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
     try:
         given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
         rows, columns = (as_int(v) for v in given)
@@ -93,13 +99,13 @@ def pair(name: str, what: str, value: Any, least: int) -> Pair:
 # On NDArrays
 
 
-def pad(x: Any, window: Window, value: float = 0) -> Any:
+def pad(x: NDArray, window: Window, value: float = 0) -> NDArray:
     """x with `value` around its rows and columns (x itself where there is no padding)."""
     (p, q) = window.padding
     return x.pad(((0, 0), (p, p), (q, q), (0, 0)), value) if p or q else x
 
 
-def windows(x: Any, window: Window, counts: Pair) -> Any:
+def windows(x: NDArray, window: Window, counts: Sequence[int]) -> NDArray:
     """A padded x (N, H, W, C) as a view (N, *counts, *kernel, C)."""
     n, _, _, c = x.shape
     shape = (n, *counts, *window.kernel, c)
@@ -111,7 +117,7 @@ def windows(x: Any, window: Window, counts: Pair) -> Any:
     return x.as_strided(shape, strides)
 
 
-def overlap(x: Any, window: Window, size: Pair) -> Any:
+def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
     """Windows (N, rows, columns, *kernel, C) added up where they overlap: (N, *size, C)."""
     n, c = x.shape[0], x.shape[5]
     out = zeros((n, *window.padded(size), c), x.dtype, x.device)
@@ -124,21 +130,21 @@ def overlap(x: Any, window: Window, size: Pair) -> Any:
 # On te.Tensors
 
 
-def pad_te(k: Any, x: Any, window: Window, value: Any = None) -> Any:
+def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = None) -> TeTensor:
     """`pad`; `value` None is zero."""
     (p, q), (n, h, w, c) = window.padding, x.shape
     if not p and not q:
         return x
     around = _te.full_like(k, x, 0) if value is None else value
 
-    def body(b: Any, i: Any, j: Any, f: Any) -> Any:
+    def body(b: Expr, i: Expr, j: Expr, f: Expr) -> Expr:
         inside = k.tirx.all(i >= p, i < h + p, j >= q, j < w + q)
         return k.tirx.if_then_else(inside, x[b, i - p, j - q, f], around)
 
     return k.te.compute((n, h + 2 * p, w + 2 * q, c), body, name="pad")
 
 
-def counts_te(window: Window, h: Any, w: Any) -> list[Any]:
+def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
     """`Window.counts` where extents may be symbolic."""
     return [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -146,7 +152,9 @@ def counts_te(window: Window, h: Any, w: Any) -> list[Any]:
     ]
 
 
-def windows_at(k: Any, window: Window, y: Any, x: Any, i: Any, j: Any) -> tuple[Any, Any, Any]:
+def windows_at(
+    k: TeNamespace, window: Window, y: Expr, x: Expr, i: Expr, j: Expr
+) -> tuple[Expr, Expr, list[Expr]]:
     """(row, column, whether there is one) of the window that has (i, j) at (y, x) of the input."""
     out, hits = [], []
     for at, tap, s, p, d in zip((y, x), (i, j), *window[1:], strict=True):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import DTYPES, dtype_name, is_floating
+from ..node import Node
 from ..op import Elementwise, register
+from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, unary
 from ..tensor import Tensor
 from . import _te
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
@@ -21,25 +29,24 @@ class _Float(Elementwise):
     """Float-valued ops: integers and bools are computed in float64."""
 
     floating = True
-    numpy: ClassVar[Any]  # the twin, on floats
-    relax: ClassVar[
-        str
-    ]  # Relax's operator on floats; needle_tvm.graph.legalize gives it our `emit_te`
+    numpy: ClassVar[Callable[..., np.ndarray]]  # the twin, on floats
+    # Relax's operator on floats; needle_tvm.graph.legalize gives it our `emit_te`.
+    relax: ClassVar[str]
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return type(self).numpy(x if is_floating(x.dtype.name) else x.astype("float64"))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return attrgetter(self.relax)(r.op)(x) if is_floating(str(x.ty.dtype)) else None
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: np.ndarray) -> np.ndarray:
     e = np.exp(-np.abs(x))  # never overflows
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
-def _rsqrt(x: Any) -> Any:
+def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
 
@@ -56,16 +63,16 @@ class Negate(Elementwise):
             raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         return dtype
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return -x
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return -out_grad
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.negative(x)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.negative(x)
 
 
@@ -77,24 +84,24 @@ class Relu(Elementwise):
     samples = unary()
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.maximum(x, np.zeros((), x.dtype))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.relu()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * (node > 0)
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         return (out_grad.relu_grad(node.output),)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         if _te.dtype_of(x) == "bool":
             return k.topi.identity(x)
         return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order NaN survives
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         dtype = str(x.ty.dtype)  # not relax.nn.relu, which has the order that loses NaN
         return r.op.maximum(r.const(0, dtype), x) if is_floating(dtype) else None
 
@@ -108,13 +115,13 @@ class Exp(_Float):
     numpy = np.exp
     samples = unary(-3, 3)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.exp()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * node
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.exp(_te.as_float(k, x))
 
 
@@ -127,13 +134,13 @@ class Log(_Float):
     numpy = np.log
     samples = unary(0.2, 4)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.log()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad / node.inputs[0]
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.log(_te.as_float(k, x))
 
 
@@ -146,13 +153,13 @@ class Tanh(_Float):
     numpy = np.tanh
     samples = unary()
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.tanh()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * (1 - node * node)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return _te.tanh(k, _te.as_float(k, x))
 
 
@@ -165,13 +172,13 @@ class Sigmoid(_Float):
     reads = frozenset({"output"})
     samples = unary()
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.sigmoid()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * (node * (1 - node))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.sigmoid(_te.as_float(k, x))
 
 
@@ -184,13 +191,13 @@ class Sqrt(_Float):
     numpy = np.sqrt
     samples = unary(0.2, 4)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.sqrt()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad / (node * 2)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.sqrt(_te.as_float(k, x))
 
 
@@ -203,13 +210,13 @@ class Rsqrt(_Float):
     reads = frozenset({"output"})
     samples = unary(0.2, 4)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.rsqrt()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * (node * node * node) * -0.5
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         return k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(x))
 
@@ -236,16 +243,16 @@ class Cast(Elementwise):
         except TypeError as reason:
             raise TypeError(f"{self.name}: {reason}") from None
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x.astype(self.dtype)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.astype(self.dtype)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return cast(out_grad, node.inputs[0].dtype)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.identity(x) if _te.dtype_of(x) == self.dtype else _te.cast(k, x, self.dtype)
 
 
@@ -256,16 +263,16 @@ class Detach(Elementwise):
     samples = unary(shapes=((), (3, 4)), gradient=False)
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.identity(x)
 
 
@@ -313,7 +320,7 @@ def rsqrt(a: Tensor) -> Tensor:
     return apply(RSQRT, (a,))
 
 
-def cast(a: Tensor, dtype: Any) -> Tensor:
+def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
     """`a` in another dtype (itself when it has that dtype). TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))

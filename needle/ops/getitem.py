@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from .._state import state
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
@@ -59,7 +61,7 @@ def _entry(a: Tensor, entry: Any) -> Any:
     return entry.numpy()
 
 
-def _tensor(a: Tensor, index: Any) -> Tensor:
+def _tensor(a: Tensor, index: Tensor | np.ndarray) -> Tensor:
     return index if isinstance(index, Tensor) else make_const(index, a.device)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import array, zeros
+from ..backend_ndarray import NDArray, array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name
 from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..op import Op, register
+from ..op_types import Expr, Extent, Gradients, Stmt, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import (
     Spec,
@@ -56,19 +57,19 @@ class OneHot(Op):
     def index_ranges(self, x: Spec) -> dict[int, tuple[int, int]]:
         return {0: (0, self.num_classes - 1)}
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return (x[..., None] == np.arange(self.num_classes)).astype(self.dtype)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.device.one_hot(self.num_classes, x, dtype=self.dtype)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         index = _te.cast(k, x, "int64")
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             hit = index[i[:-1]] == k.tirx.Cast("int64", i[-1])
             return k.tirx.Select(hit, k.tirx.const(1, self.dtype), k.tirx.const(0, self.dtype))
 
@@ -83,7 +84,7 @@ class _Index(Op):
     infer_first = True
     reads = frozenset({"inputs"})  # the index
 
-    def at(self, k: Any, index: Any, i: Any, n: Any) -> Any:
+    def at(self, k: TeNamespace, index: TeTensor, i: Sequence[Expr], n: Extent) -> Expr:
         """The position index[i] names along an axis of extent n, for emit_te."""
         value = k.tirx.Cast("int64", index(*i))
         return k.tirx.Select(value < 0, value + n, value)
@@ -131,24 +132,24 @@ class Gather(_Index):
         extent = x.shape[self.axis]
         return {1: (-extent, extent - 1)}
 
-    def reference(self, x: Any, index: Any) -> Any:
+    def reference(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.take(x, index, self.axis)
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         axis = self.axis % x.ndim
         return wrap(x.device, x.device.kernels.gather(x.view, index.view, axis))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, index = node.inputs
         axis = self.axis % x.ndim
         return apply(ScatterAdd(x.shape[axis], axis), (out_grad, index)), None
 
-    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
         axis = self.axis % len(x.shape)
         end = axis + len(index.shape)
         n = x.shape[axis]
 
-        def body(*o: Any) -> Any:
+        def body(*o: Expr) -> Expr:
             place = self.at(k, index, o[axis:end], n)
             # Memory beyond the tensor is never read.
             place = k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
@@ -192,24 +193,24 @@ class RavelIndex(Op):
             return {}
         return {number: (-n, n - 1) for number, n in enumerate(self.extents)}
 
-    def reference(self, *indices: Any) -> Any:
+    def reference(self, *indices: np.ndarray) -> np.ndarray:
         both = zip(indices, self.extents, strict=True)
         places = np.broadcast_arrays(*[np.mod(i, max(n, 1)) for i, n in both])
         return np.ravel_multi_index(places, self.extents) if places[0].size else places[0] * 1
 
-    def compute(self, *indices: Any) -> Any:
+    def compute(self, *indices: NDArray) -> NDArray:
         shape = broadcast_shapes(self.name, *[index.shape for index in indices])
         linear = linear_index([index.numpy() for index in indices], self.extents, shape)
         return array(linear, device=indices[0].device)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         return (None,) * len(node.inputs)
 
-    def emit_te(self, k: Any, *indices: Any) -> Any:
-        def valid(n: int) -> Any:
+    def emit_te(self, k: TeNamespace, *indices: TeTensor) -> TeTensor:
+        def valid(n: int) -> Callable[[Expr], Expr]:
             zero, last = (k.tirx.const(i, "int64") for i in (0, n - 1))
 
-            def rule(i: Any) -> Any:
+            def rule(i: Expr) -> Expr:
                 i = k.tirx.Cast("int64", i)
                 # One axis must not reach into the next.
                 return k.tirx.max(k.tirx.min(k.tirx.Select(i < 0, i + n, i), last), zero)
@@ -278,22 +279,23 @@ class ScatterAdd(_Index):
     def index_ranges(self, x: Spec, index: Spec) -> dict[int, tuple[int, int]]:
         return {1: (-self.extent, self.extent - 1)}
 
-    def reference(self, x: Any, index: Any) -> Any:
+    def reference(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
         out = np.zeros(shape, x.dtype)
-        np.add.at(out, (*[slice(None)] * self.axis, index), x)
+        key: Any = (*[slice(None)] * self.axis, index)
+        np.add.at(out, key, x)
         return out
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
         out = zeros(shape, x.dtype, x.device)
         x.device.kernels.scatter_add(out.view, index.view, x.view, self.axis)
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         return apply(Gather(self.axis), (out_grad, node.inputs[1])), None
 
-    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
         """One pass over x, in the order of the index; threads share what the index does not."""
         end = self.axis + len(index.shape)
         shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
@@ -320,7 +322,7 @@ class ScatterAdd(_Index):
                             to = (at * self.extent + place) * row + first + j
                             out[to] = out[to] + source[(at * count + i) * row + first + j]
 
-        def body(ins: Any, outs: Any) -> Any:
+        def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
             def flat(s: Any) -> None:
                 write(s, *(s.buffer_proxy(buffer) for buffer in (*ins, *outs)))
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import layers
+from ..backend_ndarray import NDArray, layers
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
+from ..node import Node
 from ..op import Op, register
+from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
@@ -56,27 +59,27 @@ class LstmGates(Op):
         device = common_device(self.name, sums, cell)
         return (Spec(shape, cell.dtype, device),) * 2
 
-    def reference(self, sums: Any, cell: Any) -> Any:
+    def reference(self, sums: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, ...]:
         i, f, g, o = np.split(sums, 4, axis=1)
         i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
         following = f * cell + i * np.tanh(g)
         return o * np.tanh(following), following
 
-    def compute(self, sums: Any, cell: Any) -> Any:
+    def compute(self, sums: NDArray, cell: NDArray) -> tuple[NDArray, ...]:
         return layers.lstm_gates(sums, cell)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> tuple[Tensor, ...]:
         sums, cell = node.inputs
         return _gates_gradient(out_grad, sums, cell, node[1])
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
         sums, cell = node.saved
         return layers.lstm_gates_grad(sums, cell, node.output[1], *out_grad)
 
-    def emit_te(self, k: Any, sums: Any, cell: Any) -> Any:
+    def emit_te(self, k: TeNamespace, sums: TeTensor, cell: TeTensor) -> tuple[TeTensor, ...]:
         width = cell.shape[1]
 
-        def gate(number: int, op: Any) -> Any:
+        def gate(number: int, op: Op) -> TeTensor:
             part = k.te.compute(cell.shape, lambda b, j: sums[b, number * width + j])
             return op.emit_te(k, part)
 
@@ -87,7 +90,9 @@ class LstmGates(Op):
         return k.topi.multiply(o, Tanh().emit_te(k, following)), following
 
 
-def _gates_gradient(out_grad: Any, sums: Tensor, cell: Tensor, following: Tensor) -> Any:
+def _gates_gradient(
+    out_grad: Iterable[Tensor], sums: Tensor, cell: Tensor, following: Tensor
+) -> tuple[Tensor, Tensor]:
     """The gradients for sums and cell from those of (h', c' = following)."""
     of_hidden, of_following = out_grad
     i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
@@ -155,7 +160,9 @@ class LstmSequence(Op):
     def reduction_length(self, projected: Spec, h: Spec, c: Spec, w: Spec) -> int:
         return projected.shape[0] * (h.shape[1] + 1)
 
-    def reference(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+    def reference(
+        self, projected: np.ndarray, h: np.ndarray, c: np.ndarray, w: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         steps = []
         for share in projected:
             sums = share + h @ w
@@ -163,10 +170,12 @@ class LstmSequence(Op):
             steps.append((h, c, sums))
         return tuple(np.stack(parts) for parts in zip(*steps, strict=True))
 
-    def compute(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+    def compute(
+        self, projected: NDArray, h: NDArray, c: NDArray, w: NDArray
+    ) -> tuple[NDArray, ...]:
         return layers.lstm_sequence(projected, h, c, w)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> tuple[Tensor, ...]:
         projected, h, c, w = node.inputs
         hidden, cells, sums = (split(part, 0) for part in node)
         of_hidden, of_cells, of_sums = (split(part, 0) for part in out_grad)
@@ -180,13 +189,15 @@ class LstmSequence(Op):
             shares.append(share)
         return stack(shares[::-1], 0), to_h, to_c, to_w
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
         if out_grad[2] is not None:
             return NotImplemented
         _, h, c, w = node.saved
         return layers.lstm_sequence_grad(h, c, w, node.output, *out_grad[:2])
 
-    def emit_te(self, k: Any, projected: Any, h: Any, c: Any, w: Any) -> Any:
+    def emit_te(
+        self, k: TeNamespace, projected: TeTensor, h: TeTensor, c: TeTensor, w: TeTensor
+    ) -> tuple[TeTensor, ...]:
         """Loops written out: a tensor expression cannot read its own result of the step before."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), (steps, batch, hidden), projected.shape]
@@ -194,17 +205,17 @@ class LstmSequence(Op):
             nothing = _te.full_like(k, projected, 0)
             return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
 
-        def sigmoid(x: Any) -> Any:
+        def sigmoid(x: Expr) -> Expr:
             return k.tirx.sigmoid(x)
 
-        def tanh(x: Any) -> Any:
+        def tanh(x: Expr) -> Expr:
             return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
-        def write(s: Any, ins: Any, outs: Any) -> None:
+        def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, c, w = ins
             hiddens, cells, sums = (s.buffer_proxy(buffer) for buffer in outs)
 
-            def before(states: Any, first: Any, t: Any, b: Any, unit: Any) -> Any:
+            def before(states: Any, first: Any, t: Expr, b: Expr, unit: Expr) -> Expr:
                 earlier = states[k.tirx.max(t - 1, 0), b, unit]
                 return k.tirx.if_then_else(t == 0, first[b, unit], earlier)
 

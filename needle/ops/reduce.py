@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, prod
 from operator import index as as_int
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register
+from ..op_types import Expr, HasShape, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
 from ..tensor import Tensor
@@ -50,7 +53,7 @@ _ERRORS = (
 
 
 class _Reduce(Reduce):
-    def over(self, x: Any) -> tuple[int, ...]:
+    def over(self, x: HasShape) -> tuple[int, ...]:
         """The axes that are reduced, counted from the front."""
         return normalize_axes(self.name, self.axes, len(x.shape))
 
@@ -68,17 +71,17 @@ class Summation(_Reduce):
     def dtype_of(self, dtype: str) -> str:
         return dtype if is_floating(dtype) else "int64"
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.sum(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.sum(self.axes, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         return broadcast_to(self.expand(out_grad, x), x.shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.cast(k, x, self.dtype_of(_te.dtype_of(x)))
         return _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
 
@@ -96,24 +99,24 @@ class Mean(_Reduce):
     def dtype_of(self, dtype: str) -> str:
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.mean(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.mean(self.axes, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         count = prod(x.shape[a] for a in self.over(x))
         return broadcast_to(self.expand(out_grad / count, x), x.shape) if count else out_grad * 0
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         total = _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
         count = prod((x.shape[a] for a in self.over(x)), start=k.tirx.const(1, "int64"))
         return _te.divided(k, total, count)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         extents = list(x.ty.shape.values)
         axes = normalize_axes(self.name, self.axes, len(extents))
         empty = any(_te.is_zero(extents[axis]) for axis in axes)
@@ -146,23 +149,23 @@ class Var(_Reduce):
     def reduction_length(self, x: Spec) -> int:
         return super().reduction_length(x) ** 2
 
-    def count(self, x: Any) -> int:
+    def count(self, x: HasShape) -> int:
         """What the sum of squares is divided by."""
         return prod(x.shape[a] for a in self.over(x)) - self.correction
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = x if is_floating(x.dtype.name) else x.astype("float64")
         centred = x - np.mean(x, axis=self.axes, keepdims=True)
         total = np.sum(centred * centred, axis=self.axes, keepdims=self.keepdims)
         return (total / np.asarray(self.count(x), x.dtype)).astype(x.dtype)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = x.astype(self.dtype_of(x.dtype), copy=False)
         centred = x - x.mean(self.axes, keepdims=True)
         return centred.square().sum(self.axes, self.keepdims) / float(self.count(x))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to a half would show
         centred = wide - mean(wide, self.axes, keepdims=True)
@@ -170,7 +173,7 @@ class Var(_Reduce):
         grad = self.expand(out_grad * (2 / count if count else inf), x) * centred
         return cast(grad, x.dtype)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         axes = self.over(x)
         centred, _ = _te.moments(k, x, axes)
@@ -191,13 +194,13 @@ class _Extreme(_Reduce):
             raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axes}")
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         chosen = cast(compare("equal", x, self.expand(node, x)), x.dtype)
         count = summation(chosen, self.axes, keepdims=True)
         return self.expand(out_grad, x) * (chosen / count)
 
-    def te(self, k: Any, x: Any, over: Any) -> Any:
+    def te(self, k: TeNamespace, x: TeTensor, over: Callable[..., TeTensor]) -> TeTensor:
         """`over` of _te, in a dtype that it can compare."""
         if _te.dtype_of(x) != "bool":
             return over(k, x, self.over(x), self.keepdims)
@@ -213,13 +216,13 @@ class Max(_Extreme):
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.max(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.max(self.axes, self.keepdims)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.te(k, x, _te.maximum_over)
 
 
@@ -231,13 +234,13 @@ class Min(_Extreme):
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.min(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.min(self.axes, self.keepdims)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.te(k, x, _te.minimum_over)
 
 
@@ -275,16 +278,16 @@ class Argmax(Op):
             raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axis}")
         return Spec(reduced_shape(x.shape, axes, self.keepdims), "int64", x.device)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims), "int64")
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.argmax(self.axis, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         axes = normalize_axes(self.name, self.axis, len(x.shape))
         shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
         shape = [n for a, n in enumerate(shape) if self.keepdims or a not in axes]
@@ -297,7 +300,7 @@ class Argmax(Op):
         over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
         nowhere = k.tirx.max_value("int64")
 
-        def body(*o: Any) -> Any:
+        def body(*o: Expr) -> Expr:
             """The least place of what equals the largest; a NaN does where there is one."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..errors import ShapeError
 from ..op import Movement, register, unbroadcast
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample
 from ..spec import as_axes, as_shape, normalize_axes
 from ..tensor import Tensor
@@ -44,19 +48,19 @@ class Permute(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(shape[a] for a in self.order(len(shape)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, self.axes)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.permute(self.axes)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return permute(out_grad, np.argsort(self.order(out_grad.ndim)).tolist())
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.transpose(x, self.order(len(x.shape))) if x.shape else k.topi.identity(x)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
@@ -91,19 +95,19 @@ class Transpose(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(shape[a] for a in self.order(len(shape)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, self.order(x.ndim))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.permute(self.order(x.ndim))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(self, (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.transpose(x, self.order(len(x.shape)))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
@@ -148,22 +152,22 @@ class Reshape(Movement):
             )
         return new
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.reshape(x, self.shape)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.reshape(self.shape)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return reshape(out_grad, node.inputs[0].shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.reshape(x, self.target(x.shape))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.reshape(x, list(self.target(x.ty.shape)))
 
-    def target(self, shape: Any) -> Any:
+    def target(self, shape: Iterable[Extent]) -> tuple[Extent, ...]:
         """`shape` of the output where that of the input may hold symbolic extents."""
         if -1 not in self.shape:
             return self.shape
@@ -199,44 +203,44 @@ class BroadcastTo(Movement):
             raise ShapeError(f"{self.name}: shape {shape} does not broadcast to {self.shape}")
         return self.shape
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.broadcast_to(x, self.shape)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.broadcast_to(self.shape)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return unbroadcast(out_grad, node.inputs[0])
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.broadcast_to(x, self.shape)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.broadcast_to(x, list(self.shape))
 
 
-def permute(a: Tensor, axes: Any) -> Tensor:
+def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
     """Axes in the order `axes`, which names every axis once. ShapeError otherwise."""
     flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
     order: Any = as_axes("permute", tuple(flat))
     return apply(Permute(order), (a,))
 
 
-def transpose(a: Tensor, axes: Any = None) -> Tensor:
+def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     """Two axes exchanged, the last two by default. ShapeError when `axes` are not two axes."""
     pair: Any = as_axes("transpose", axes)
     return apply(Transpose(pair), (a,))
 
 
-def reshape(a: Tensor, shape: Any) -> Tensor:
+def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     """The same elements under another shape; one extent may be -1. ShapeError if it cannot be."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
-    new: Any = as_shape("reshape", shape, open_extent=True)
+    new = as_shape("reshape", shape, open_extent=True)
     return apply(Reshape(new), (a,))
 
 
-def broadcast_to(a: Tensor, shape: Any) -> Tensor:
+def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
