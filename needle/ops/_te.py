@@ -241,6 +241,11 @@ def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
+def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
+    """1 / sqrt(x)."""
+    return k.topi.divide(full_like(k, x, 1), k.topi.sqrt(x))
+
+
 def same_number(r: ModuleType, a: Expr, b: Expr) -> bool | None:
     """Whether two Relax expressions have one dtype, and not bool; None otherwise."""
     left, right = str(a.ty.dtype), str(b.ty.dtype)

@@ -69,40 +69,33 @@ class Sign(Elementwise):
         return _te.elementwise(k, fn, x)
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return (x * (0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(x)
+
+
 @register
-class Erf(_Float):
+class Erf(
+    _Float,
+    twin=_erf,
+    by_input=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),
+    te=_te.erf,
+):
     """y = erf(x), the error function."""
 
-    relax = "erf"
-    reads = frozenset({"inputs"})
-    samples = unary()
-
-    @staticmethod
-    def numpy(x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.erf()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        (x,) = node.inputs
-        return out_grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi)))
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return _te.erf(k, _te.as_float(k, x))
-
 
 @register
-class Gelu(_Float):
+class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
     """y = x * P(a normally distributed number is below x), by erf and not by tanh."""
 
-    relax = "nn.gelu"
     reads = frozenset({"inputs"})
-    samples = unary()
-
-    @staticmethod
-    def numpy(x: np.ndarray) -> np.ndarray:
-        return (x * (0.5 * (1 + Erf.numpy(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
 
     @in_float32
     def compute(self, x: NDArray) -> NDArray:
@@ -122,16 +115,10 @@ class Gelu(_Float):
 
 
 @register
-class Silu(_Float):
+class Silu(_Float, twin=_silu, relax="nn.silu"):
     """y = x * sigmoid(x)."""
 
-    relax = "nn.silu"
     reads = frozenset({"inputs"})
-    samples = unary()
-
-    @staticmethod
-    def numpy(x: np.ndarray) -> np.ndarray:
-        return x * _sigmoid(x)
 
     @in_float32
     def compute(self, x: NDArray) -> NDArray:

@@ -26,16 +26,57 @@ _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
 
 class _Float(Elementwise):
-    """Float-valued ops: integers and bools are computed in float64."""
+    """A float-valued function; integers and bools are computed in float64. An op is one row:
+
+    class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y): ...
+
+    `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
+    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
+    defines `reads` and `gradient`. Kernel, topi's function and Relax's operator have the op's name,
+    where `te` and `relax` name no other.
+    """
 
     floating = True
-    numpy: ClassVar[Callable[..., np.ndarray]]  # the twin, on floats
-    # Relax's operator on floats; needle_tvm.graph.legalize gives it our `emit_te`.
-    relax: ClassVar[str]
+    twin: ClassVar[Callable[..., np.ndarray]]
+    by_input: ClassVar[Callable[..., Tensor] | None]
+    by_output: ClassVar[Callable[..., Tensor] | None]
+    te: ClassVar[Callable[..., TeTensor] | None]
+    relax: ClassVar[str]  # needle_tvm.graph.legalize lowers Relax's operator by our `emit_te`
     error_samples = (_TWO_INPUTS,)
 
+    def __init_subclass__(
+        cls,
+        twin: Callable[[np.ndarray], np.ndarray],
+        samples: tuple[float, float] = (-2, 2),
+        by_input: Callable[[Tensor, Tensor], Tensor] | None = None,
+        by_output: Callable[[Tensor, Tensor], Tensor] | None = None,
+        te: Callable[[TeNamespace, TeTensor], TeTensor] | None = None,
+        relax: str | None = None,
+    ) -> None:
+        cls.twin = staticmethod(twin)
+        cls.samples = unary(*samples)
+        cls.by_input = by_input and staticmethod(by_input)
+        cls.by_output = by_output and staticmethod(by_output)
+        if by_input or by_output:
+            cls.reads = frozenset({"inputs" if by_input else "output"})
+        cls.te = te and staticmethod(te)
+        cls.relax = relax or cls.__name__.lower()
+
     def reference(self, x: np.ndarray) -> np.ndarray:
-        return type(self).numpy(x if is_floating(x.dtype.name) else x.astype("float64"))
+        return self.twin(x if is_floating(x.dtype.name) else x.astype("float64"))
+
+    def compute(self, x: NDArray) -> NDArray:
+        return getattr(x, self.name)()
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
+        if self.by_input:
+            return self.by_input(out_grad, node.inputs[0])
+        assert self.by_output, "a row without by_input and by_output defines gradient"
+        return self.by_output(out_grad, node)
+
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
+        x = _te.as_float(k, x)
+        return self.te(k, x) if self.te else getattr(k.topi, self.name)(x)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return attrgetter(self.relax)(r.op)(x) if is_floating(str(x.ty.dtype)) else None
@@ -107,118 +148,39 @@ class Relu(Elementwise):
 
 
 @register
-class Exp(_Float):
+class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y):
     """y = exp(x)."""
 
-    relax = "exp"
-    reads = frozenset({"output"})
-    numpy = np.exp
-    samples = unary(-3, 3)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.exp()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad * node
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return k.topi.exp(_te.as_float(k, x))
-
 
 @register
-class Log(_Float):
+class Log(_Float, twin=np.log, samples=(0.2, 4), by_input=lambda g, x: g / x):
     """y = ln(x)."""
 
-    relax = "log"
-    reads = frozenset({"inputs"})
-    numpy = np.log
-    samples = unary(0.2, 4)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.log()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad / node.inputs[0]
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return k.topi.log(_te.as_float(k, x))
-
 
 @register
-class Tanh(_Float):
+class Tanh(_Float, twin=np.tanh, by_output=lambda g, y: g * (1 - y * y), te=_te.tanh):
     """y = tanh(x)."""
 
-    relax = "tanh"
-    reads = frozenset({"output"})
-    numpy = np.tanh
-    samples = unary()
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.tanh()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad * (1 - node * node)
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return _te.tanh(k, _te.as_float(k, x))
-
 
 @register
-class Sigmoid(_Float):
+class Sigmoid(_Float, twin=_sigmoid, by_output=lambda g, y: g * (y * (1 - y))):
     """y = 1 / (1 + exp(-x))."""
 
-    relax = "sigmoid"
-    numpy = _sigmoid
-    reads = frozenset({"output"})
-    samples = unary()
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.sigmoid()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad * (node * (1 - node))
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return k.topi.sigmoid(_te.as_float(k, x))
-
 
 @register
-class Sqrt(_Float):
+class Sqrt(_Float, twin=np.sqrt, samples=(0.2, 4), by_output=lambda g, y: g / (y * 2)):
     """y = sqrt(x)."""
 
-    relax = "sqrt"
-    reads = frozenset({"output"})
-    numpy = np.sqrt
-    samples = unary(0.2, 4)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.sqrt()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad / (node * 2)
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return k.topi.sqrt(_te.as_float(k, x))
-
 
 @register
-class Rsqrt(_Float):
+class Rsqrt(
+    _Float,
+    twin=_rsqrt,
+    samples=(0.2, 4),
+    by_output=lambda g, y: g * (y * y * y) * -0.5,
+    te=_te.rsqrt,
+):
     """y = 1 / sqrt(x)."""
-
-    relax = "rsqrt"
-    numpy = _rsqrt
-    reads = frozenset({"output"})
-    samples = unary(0.2, 4)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.rsqrt()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad * (node * node * node) * -0.5
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        x = _te.as_float(k, x)
-        return k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(x))
 
 
 @register
