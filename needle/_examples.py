@@ -49,6 +49,21 @@ def with_specials(value: Any, pattern: int) -> Any:
     return out
 
 
+def with_extremes(value: Any, arg: Any, shift: int) -> Any:
+    """An integer array of the least and the largest value of its dtype, 0, -1 and 1 in turn.
+
+    `shift` rotates the five, so that operands can meet in every pairing. Arrays of other dtypes,
+    and of an `arg` that is not special, stay as they are.
+    """
+    if isinstance(value, tuple):
+        return tuple(with_extremes(v, a, shift) for v, a in zip(value, arg, strict=True))
+    if not arg.special or value.dtype.kind != "i":
+        return value
+    limits = np.iinfo(value.dtype)
+    numbers = np.roll(np.array([limits.min, limits.max, 0, -1, 1], value.dtype), -shift)
+    return np.resize(numbers, value.shape)
+
+
 def strided(value: Any) -> Any:
     """The same values in a layout with gaps and negative steps."""
     if isinstance(value, tuple):

@@ -17,8 +17,9 @@ Shape = tuple[int, ...]
 class Arg:
     """One array: drawn uniformly from [low, high), all elements distinct.
 
-    dtype None: the dtype under test. Integers are drawn from the same range; `special` says whether
-    NaN, infinities and negative zero may stand in it (not for indices and the like).
+    dtype None: the dtype under test. Integers are drawn from the same range. `special` says whether
+    values beyond it are valid too: NaN, infinities and negative zero, and the least and largest
+    integers (not for indices and the like).
     """
 
     shape: Shape

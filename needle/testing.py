@@ -18,7 +18,7 @@ from ._state import no_grad
 from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
 from .backend_ndarray.dtypes import dtype_name, finfo, is_floating, is_half
 from .op import Op
-from .samples import Arg, ErrorSample
+from .samples import Arg, ErrorSample, Sample
 from .spec import Spec
 from .tensor import Tensor, TensorTuple
 
@@ -98,10 +98,11 @@ def check_op(
 ) -> None:
     """Checks every rule of an op against its samples.
 
-    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, and with
-    NaN, infinities and -0), shape and dtype are what `infer` says, inputs are left alone; first and
-    second order gradients equal central differences in float64; error samples raise, eagerly and
-    from `infer`. A dtype that `infer` refuses must be refused by the op as well.
+    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, with NaN,
+    infinities and -0, and with the extremes of integer dtypes, which wrap around), shape and dtype
+    are what `infer` says, inputs are left alone; first and second order gradients equal central
+    differences in float64; error samples raise, eagerly and from `infer`. A dtype that `infer`
+    refuses must be refused by the op as well.
 
     `compiled(op, inputs) -> output` (NumPy arrays, tuples of them where a value is a tuple), or
     several of them by name, must agree with the NumPy twin too; None from it: does not apply.
@@ -123,7 +124,7 @@ def check_op(
             rng = np.random.default_rng(zlib.crc32(f"{op.name} {number} {dtype}".encode()))
             arrays = [examples.draw(arg, dtype, rng) for arg in sample.inputs]
             case = _Case(op, f"{where} ({dtype})", devices, hooks)
-            accepted += case.check(arrays, examples.special(sample))
+            accepted += case.check(arrays, sample)
         if not accepted:
             raise OpCheckError(f"{where}: infer refuses every dtype")
         if not sample.gradient:
@@ -184,7 +185,7 @@ class _Case:
     ) -> None:
         self.op, self.where, self.devices, self.hooks = op, where, devices, hooks
 
-    def check(self, arrays: list[Any], special: bool) -> bool:
+    def check(self, arrays: list[Any], sample: Sample) -> bool:
         """False when `infer` refuses the dtype."""
         try:
             inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
@@ -194,10 +195,17 @@ class _Case:
             return False
         self._forward(arrays, inferred, "")
         self._forward([examples.strided(a) for a in arrays], inferred, "strided ")
-        if special and any(examples.has_float(a) for a in arrays):
+        if examples.special(sample) and any(examples.has_float(a) for a in arrays):
             for pattern in range(3):
                 noted = [examples.with_specials(a, pattern) for a in arrays]
                 self._forward(noted, inferred, "NaN/Inf ")
+        for pattern in range(5):
+            extreme = [
+                examples.with_extremes(a, arg, pattern * number)
+                for number, (a, arg) in enumerate(zip(arrays, sample.inputs, strict=True), 1)
+            ]
+            if any(new is not old for new, old in zip(extreme, arrays, strict=True)):
+                self._forward(extreme, inferred, "extreme integers: ")
         return True
 
     def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
