@@ -26,9 +26,9 @@ BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
 def as_key(key: BasicKey) -> Key:
-    """What stands in brackets as a tuple of ints, Ranges, None and Ellipsis.
+    """A basic index as a tuple of ints, Ranges, None and Ellipsis.
 
-    TypeError for anything else: arrays and masks are no basic keys.
+    Raises TypeError for anything else; arrays and masks are not basic indices.
     """
     entries: list[Entry | EllipsisType] = []
     for item in key if isinstance(key, tuple) and not isinstance(key, Range) else (key,):
@@ -49,7 +49,7 @@ def as_key(key: BasicKey) -> Key:
 
 
 def expand(name: str, key: Key, ndim: int) -> list[Entry]:
-    """`key` with an entry for each of `ndim` axes. ShapeError for too many."""
+    """`key` with one entry for each of `ndim` axes. ShapeError if it has too many."""
     used = sum(entry is not None and entry is not Ellipsis for entry in key)
     if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
         raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
@@ -60,14 +60,14 @@ def expand(name: str, key: Key, ndim: int) -> list[Entry]:
 
 
 def steps(name: str, entry: Range, n: int) -> range:
-    """The positions along an axis of extent `n` that `entry` takes."""
+    """The positions that `entry` selects along an axis of extent `n`."""
     if entry.step == 0:
         raise ShapeError(f"{name}: a slice's step must not be 0")
     return range(*slice(*entry).indices(n))
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of x[key]. IndexError for an int out of range."""
+    """The shape of x[key]. IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
@@ -83,5 +83,5 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
-    """The key as NumPy and NDArray take it."""
+    """The key in the form that NumPy and NDArray take."""
     return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)

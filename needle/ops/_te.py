@@ -1,6 +1,6 @@
-"""What several `emit_te` rules share. `k` is what Op.emit_te says; nothing here imports TVM.
+"""Helpers shared by several `emit_te` rules. `k` is that rule's argument; nothing imports TVM.
 
-TVM's own operators are not NumPy where NaN, bool and promotion are concerned; these are.
+TVM's own operators differ from NumPy's for NaN, bool and dtype promotion; these do not.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ..op_types import Expr, Extent, TeNamespace, TeTensor
 
 Reducer = Callable[..., TeTensor]  # te.sum, or made by te.comm_reducer
 
-_MOST_TERMS = 1 << 12  # of a sum in float32
+_MOST_TERMS = 1 << 12  # a longer float32 sum is accumulated in float64
 
 _FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 def dtype_of(x: TeTensor) -> str:
-    """dtype name of a te.Tensor."""
+    """The dtype name of a te.Tensor."""
     return str(x.dtype)
 
 
 def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
-    """x in another dtype; to bool by comparing with zero (so that NaN is true)."""
+    """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)
     if old == dtype:
         return x
     if dtype == "bool":
         return elementwise(k, lambda v: not_equal(k, v, k.tirx.const(0, old), old), x)
     if old == "bool":
-        # By way of an integer: bool is one bit wide to the code generator.
+        # Cast by way of an integer: the code generator takes bool as one bit wide.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
     return k.topi.cast(x, dtype)
 
 
 def as_float(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Operand of a float-valued function: integers and bools are computed in float64."""
+    """The operand of a float-valued function: integers and bools as float64."""
     return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
 
 
@@ -56,12 +56,12 @@ def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, Te
 
 
 def elementwise(k: TeNamespace, fn: Callable[[Expr], Expr], x: TeTensor) -> TeTensor:
-    """te.compute of fn(element)."""
+    """A te.compute of fn(element)."""
     return k.te.compute(x.shape, lambda *i: fn(x[i]))
 
 
 def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
-    """A scalar of x's dtype, for te and topi expressions; infinite beyond what the dtype holds."""
+    """A scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold it."""
     dtype = dtype_of(x)
     if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
         value = math.copysign(math.inf, value)
@@ -69,16 +69,16 @@ def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
 
 
 def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """a != b of two expressions of `dtype`; true when either is NaN, where TVM's says false."""
+    """a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
 
 
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """max(a, b) of two expressions of `dtype`; NaN when either is.
+    """max(a, b) for two expressions of `dtype`; NaN if either is.
 
-    The inner choice is one instruction on x86, which gives b where either is NaN.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
@@ -86,7 +86,7 @@ def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """min(a, b) of two expressions of `dtype`; NaN when either is."""
+    """min(a, b) for two expressions of `dtype`; NaN if either is."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a < b, a, b))
@@ -107,7 +107,7 @@ def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: boo
 
 
 def largest(k: TeNamespace, dtype: str) -> tuple[Reducer, Expr]:
-    """The reducer of maxima through which NaN goes, and what it starts with."""
+    """A max reducer that propagates NaN, and its initial value."""
     lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
     return _reducer(k, "max", greater_or_nan, lowest, dtype), lowest
 
@@ -127,10 +127,10 @@ def reduce_over(
     identity: Expr | None = None,
     wide: bool = True,
 ) -> TeTensor:
-    """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized).
+    """Apply `reducer` (te.sum, or one made by te.comm_reducer) over `axes` (normalized).
 
-    `identity` (None: zero) is the result over no elements. A long sum of float32 is one of float64,
-    if it may be `wide`: its code adds terms one after the other.
+    `identity` (None: zero) is the result over no elements. A long float32 sum is accumulated in
+    float64 if `wide` allows it, because the generated code adds the terms one after the other.
     """
     if wide and reducer is k.te.sum and dtype_of(x) == "float32" and _is_long(x, axes):
         total = reduce_over(k, reducer, cast(k, x, "float64"), axes, keepdims)
@@ -140,7 +140,7 @@ def reduce_over(
         return k.topi.identity(x)
     kept = [1 if a in over else n for a, n in enumerate(x.shape) if keepdims or a not in over]
 
-    if any(is_zero(x.shape[a]) for a in over):  # TVM's reduction would not even start
+    if any(is_zero(x.shape[a]) for a in over):  # TVM's reduction would write nothing
         empty = full_like(k, x, 0) if identity is None else identity
         return k.te.compute(kept, lambda *_: empty)
 
@@ -165,7 +165,7 @@ def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
 
 
 def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
-    """x - mean and the (biased) variance of a floating x over `axes`, which are kept as 1."""
+    """x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of 1."""
 
     def mean(y: TeTensor) -> TeTensor:
         count = k.tirx.const(1, "int64")
@@ -174,7 +174,7 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
         return divided(k, reduce_over(k, k.te.sum, y, axes, True), count)
 
     if all(is_one(x.shape[a]) for a in axes):
-        # TVM folds x - x to 0, which it is not for NaN and infinities.
+        # TVM folds x - x to 0, which is wrong for NaN and infinities.
         zero, nan = full_like(k, x, 0), full_like(k, x, float("nan"))
         centred = elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), zero, nan), x)
     else:
@@ -183,14 +183,14 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
 
 
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
-    """x / number, which may be an expression, elementwise in x's dtype.
+    """x / number, elementwise in x's dtype; `number` may be an expression.
 
-    TVM refuses to divide by what it knows to be 0.
+    TVM refuses a divisor that it knows to be 0.
     """
     value = number
-    while hasattr(value, "value"):  # of a constant, or one that is cast
+    while hasattr(value, "value"):  # a constant, or a cast one
         value = value.value
-    if isinstance(value, Real) and value == 0:  # of -0.0 too
+    if isinstance(value, Real) and value == 0:  # -0.0 too
         return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
     divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
     return k.topi.divide(x, divisor)
@@ -219,7 +219,7 @@ def result(a: TeTensor, b: TeTensor) -> str:
 def broadcast(
     k: TeNamespace, fn: Callable[[Expr, Expr], Expr], a: TeTensor, b: TeTensor
 ) -> TeTensor:
-    """te.compute of fn(a element, b element) with NumPy broadcasting."""
+    """A te.compute of fn(a element, b element) with NumPy broadcasting."""
     ndim = max(len(a.shape), len(b.shape))
     shapes = [[1] * (ndim - len(x.shape)) + list(x.shape) for x in (a, b)]
     shape = [n if is_one(m) else m for n, m in zip(*shapes, strict=True)]
@@ -247,13 +247,13 @@ def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
 
 
 def same_number(r: ModuleType, a: Expr, b: Expr) -> bool | None:
-    """Whether two Relax expressions have one dtype, and not bool; None otherwise."""
+    """True if two Relax expressions share a dtype other than bool, else None."""
     left, right = str(a.ty.dtype), str(b.ty.dtype)
     return True if left == right and left != "bool" else None
 
 
 def number_of(x: Expr, scalar: float) -> bool | None:
-    """Whether a Relax expression keeps its dtype with this scalar, and is not bool; or None."""
+    """True if a Relax expression other than bool keeps its dtype with this scalar, else None."""
     dtype = str(x.ty.dtype)
     weak = is_floating(dtype) or not isinstance(scalar, float)
     fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf

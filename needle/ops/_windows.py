@@ -1,6 +1,6 @@
-"""The geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
+"""Geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-Convolution, pooling, `Unfold` and `Fold` share it.
+Convolution, pooling, `Unfold` and `Fold` use it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ IntOrPair = int | Sequence[int]
 
 
 class Window(NamedTuple):
-    """Extents, distance, and gaps of windows, each (rows, columns), and the zeros around the
-    input: `padding` on both sides."""
+    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each
+    (rows, columns)."""
 
     kernel: Pair
     stride: Pair
@@ -34,7 +34,7 @@ class Window(NamedTuple):
     dilation: Pair
 
     def counts(self, name: str, size: Sequence[int]) -> Pair:
-        """How many windows fit an input of `size`. ShapeError when there is not one."""
+        """The number of windows that fit an input of `size`. ShapeError if none fits."""
         out = []
         for n, k, s, p, d in zip(size, *self, strict=True):
             reach = d * (k - 1) + 1
@@ -47,11 +47,11 @@ class Window(NamedTuple):
         return out[0], out[1]
 
     def padded(self, size: Pair) -> Pair:
-        """`size` with the padding on both sides."""
+        """`size` including the padding on both sides."""
         return size[0] + 2 * self.padding[0], size[1] + 2 * self.padding[1]
 
     def keys(self, counts: Sequence[int]) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
-        """(row, column) in the window and the key of what stands there, in a padded input."""
+        """(row, column, key) for each tap: `key` selects that tap's elements of a padded input."""
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 at = (i, j)
@@ -65,9 +65,9 @@ class Window(NamedTuple):
 def as_window(
     name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
 ) -> Window:
-    """Each an int or a pair. TypeError and ValueError otherwise."""
+    """A Window from ints or pairs. TypeError or ValueError for anything else."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
-    # What cannot be a key of the cache is no int either: its text is refused in its place.
+    # An unhashable value cannot be a cache key, and is not an int either: its repr is refused.
     return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
@@ -100,13 +100,13 @@ def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
 
 
 def pad(x: NDArray, window: Window, value: float = 0) -> NDArray:
-    """x with `value` around its rows and columns (x itself where there is no padding)."""
+    """x with `value` around its rows and columns (x itself if there is no padding)."""
     (p, q) = window.padding
     return x.pad(((0, 0), (p, p), (q, q), (0, 0)), value) if p or q else x
 
 
 def windows(x: NDArray, window: Window, counts: Sequence[int]) -> NDArray:
-    """A padded x (N, H, W, C) as a view (N, *counts, *kernel, C)."""
+    """A view (N, *counts, *kernel, C) of a padded x (N, H, W, C)."""
     n, _, _, c = x.shape
     shape = (n, *counts, *window.kernel, c)
     batch, row, column, channel = x.strides
@@ -118,7 +118,7 @@ def windows(x: NDArray, window: Window, counts: Sequence[int]) -> NDArray:
 
 
 def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
-    """Windows (N, rows, columns, *kernel, C) added up where they overlap: (N, *size, C)."""
+    """Sum windows (N, rows, columns, *kernel, C) where they overlap: (N, *size, C)."""
     n, c = x.shape[0], x.shape[5]
     out = zeros((n, *window.padded(size), c), x.dtype, x.device)
     for i, j, key in window.keys(x.shape[1:3]):
@@ -131,7 +131,7 @@ def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
 
 
 def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = None) -> TeTensor:
-    """`pad`; `value` None is zero."""
+    """Like `pad`; `value` None means zero."""
     (p, q), (n, h, w, c) = window.padding, x.shape
     if not p and not q:
         return x
@@ -145,7 +145,7 @@ def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = Non
 
 
 def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
-    """`Window.counts` where extents may be symbolic."""
+    """Like `Window.counts`, for extents that may be symbolic."""
     return [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, p, d in zip((h, w), *window, strict=True)
@@ -155,7 +155,8 @@ def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
 def windows_at(
     k: TeNamespace, window: Window, y: Expr, x: Expr, i: Expr, j: Expr
 ) -> tuple[Expr, Expr, list[Expr]]:
-    """(row, column, whether there is one) of the window that has (i, j) at (y, x) of the input."""
+    """(row, column, conditions) of the window whose tap (i, j) lies at (y, x) of the input; the
+    window exists if all conditions hold."""
     out, hits = [], []
     for at, tap, s, p, d in zip((y, x), (i, j), *window[1:], strict=True):
         ahead = at + p - tap * d
@@ -171,5 +172,5 @@ def check_rank(name: str, what: str, x: Spec, ndim: int) -> None:
 
 
 def lowest(dtype: str) -> float:
-    """What no element of a floating or integer dtype is below."""
+    """The least value of a floating or integer dtype (minus infinity for a float)."""
     return float("-inf") if is_floating(dtype) else int(np.iinfo(dtype).min)

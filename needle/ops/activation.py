@@ -1,4 +1,4 @@
-"""Elementwise functions that models use between layers, and what they are made of."""
+"""Activation functions, and the elementwise functions they are built from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tensor import Tensor
 from . import _te
 from .elementwise import _TWO_INPUTS, _Float, _sigmoid, cast, exp, sigmoid
 
-_DENSITY = 1 / math.sqrt(2 * math.pi)  # of the normal distribution at 0
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # the normal density at 0
 
 
 @register
@@ -62,7 +62,7 @@ class Sign(Elementwise):
         zero, one, minus = (_te.full_like(k, x, c) for c in (0, 1, -1))
 
         def fn(v: Expr) -> Expr:
-            # x itself where it is neither above nor below: NaN stays NaN.
+            # x itself if it is neither above nor below zero, so that NaN stays NaN.
             other = k.tirx.Select(v < zero, minus, v)
             return k.tirx.Select(v > zero, one, other)
 
@@ -93,7 +93,7 @@ class Erf(
 
 @register
 class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
-    """y = x * P(a normally distributed number is below x), by erf and not by tanh."""
+    """y = x * Phi(x) with the normal distribution function Phi, by erf and not by tanh."""
 
     reads = frozenset({"inputs"})
 

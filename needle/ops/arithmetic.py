@@ -27,7 +27,7 @@ _BOTH_BOOL = error(TypeError, "bool", Arg((2,), dtype="bool"), Arg((2,), dtype="
 
 @register
 class Add(Binary):
-    """y = a + b; of two bools, whether either is true."""
+    """y = a + b; logical or for two bools."""
 
     reference = np.add
     samples = binary()
@@ -78,7 +78,7 @@ class Subtract(Binary):
 
 @register
 class Multiply(Binary):
-    """y = a * b; of two bools, whether both are true."""
+    """y = a * b; logical and for two bools."""
 
     reads = frozenset({"inputs"})
     reference = np.multiply
@@ -133,7 +133,7 @@ class Divide(Binary):
 
 @register
 class Power(Binary):
-    """y = a ** b, floating. The gradient for b is 0 where a is 0."""
+    """y = a ** b for floats. The gradient for b is 0 where a is 0."""
 
     infer_first = True
     reads = frozenset({"inputs", "output"})
@@ -168,7 +168,7 @@ class Power(Binary):
 
 
 class _Select(Binary):
-    """maximum and minimum: NaN when either is. The gradient of a tie is shared equally."""
+    """Base of maximum and minimum: NaN if either is. The gradient of a tie is shared equally."""
 
     reads = frozenset({"inputs"})
     samples = binary()
@@ -184,7 +184,7 @@ class _Select(Binary):
 
 @register
 class Maximum(_Select):
-    """y = the larger of a and b; NaN when either is. The gradient of a tie is shared equally."""
+    """y = the larger of a and b; NaN if either is. The gradient of a tie is shared equally."""
 
     first = "greater"
     reference = np.maximum
@@ -200,7 +200,7 @@ class Maximum(_Select):
 
 @register
 class Minimum(_Select):
-    """y = the smaller of a and b; NaN when either is. The gradient of a tie is shared equally."""
+    """y = the smaller of a and b; NaN if either is. The gradient of a tie is shared equally."""
 
     first = "less"
     reference = np.minimum
@@ -226,8 +226,8 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
 
 @register
 class Compare(Binary):
-    """y = whether a `kind` b, as bool; kind: equal, not_equal, less, less_equal, greater,
-    greater_equal. Nothing flows back."""
+    """y = a `kind` b, as bool; kind is equal, not_equal, less, less_equal, greater or
+    greater_equal. No gradient flows back."""
 
     kind: str
 
@@ -267,7 +267,7 @@ class Compare(Binary):
 
 @register
 class Where(Op):
-    """y = a where the condition is true (non-zero), else b; all three broadcast."""
+    """y = a where the condition is non-zero, else b; all three broadcast."""
 
     reads = frozenset({"inputs"})
     samples = tuple(
@@ -343,12 +343,12 @@ def power(a: Tensor, b: Tensor) -> Tensor:
 
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two elements, NaN when either is, with broadcasting."""
+    """The larger of two elements, NaN if either is, with broadcasting."""
     return apply(MAXIMUM, (a, b))
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller of two elements, NaN when either is, with broadcasting."""
+    """The smaller of two elements, NaN if either is, with broadcasting."""
     return apply(MINIMUM, (a, b))
 
 
@@ -358,5 +358,5 @@ def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def compare(kind: str, a: Tensor, b: Tensor) -> Tensor:
-    """bool Tensor of a `kind` b: equal, not_equal, less, less_equal, greater, greater_equal."""
+    """a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or greater_equal."""
     return apply(Compare(kind), (a, b))

@@ -1,7 +1,7 @@
-"""Convolution over (N, H, W, C), and the two ops that its gradient is made of.
+"""Convolution over (N, H, W, C), and the two ops of its gradient.
 
 <conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g, `ConvInput` by x and
-`ConvWeight` by w, so the gradients of each are the other two, of any order.
+`ConvWeight` by w, so the gradients of each op, of any order, are the other two.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Conv(_conv.ConvOp):
 
 @register
 class ConvInput(_conv.ConvOp):
-    """y (N, *size, C): outputs g (N, rows, columns, O) taken back through w (kh, kw, C / groups,
-    O). It is the transposed convolution, and the gradient of conv for its input."""
+    """y (N, *size, C): the transposed convolution of outputs g (N, rows, columns, O) with
+    w (kh, kw, C / groups, O), which is the gradient of conv for its input."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -132,7 +132,7 @@ class ConvInput(_conv.ConvOp):
     dilation: Pair = (1, 1)
     groups: int = 1
 
-    # Whether padding meets an infinite weight (0 * inf) depends on how it is computed.
+    # Whether padding meets an infinite weight (0 * inf) depends on the algorithm.
     samples = tuple(
         sample(Arg(_output(x, w, attributes), special=False), w, size=x[1:3], **attributes)
         for x, w, attributes in _conv.GEOMETRIES
@@ -143,7 +143,7 @@ class ConvInput(_conv.ConvOp):
     )
 
     def target(self, g: Shape, w: Shape) -> _conv.Shape4:
-        """Shape of the input that outputs of shape `g` come from."""
+        """The shape of the input whose convolution has shape `g`."""
         h, width = as_window(self.name, self.size, 1, 0, 1).kernel
         shape = g[0], h, width, w[2] * self.groups
         expected = self.output(shape, w)
@@ -176,7 +176,7 @@ class ConvInput(_conv.ConvOp):
         groups, taps, each = self.groups, window.kernel, c // self.groups
         reach = [d * (k - 1) - p for k, p, d in zip(taps, *window[2:], strict=True)]
         if window.stride == (1, 1) and min(reach) >= 0:
-            # A convolution itself, which needs no sum over overlapping windows.
+            # This is a convolution itself, which sums no overlapping windows.
             back = window._replace(padding=(reach[0], reach[1]))
             return _conv.convolve(g, _conv.mirrored(w, groups), back, (h, width), groups)
         seen = _conv.rows_of(g, groups) @ _conv.weights_of(w, groups).permute((0, 2, 1))
@@ -339,9 +339,8 @@ def conv_input(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution: `a` (N, rows, columns, O) taken back through `b` (kh, kw,
-    C / groups, O) to (N, *size, C), whose convolution with `b` has the shape of `a`. ShapeError
-    when it has not."""
+    """The transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups, O):
+    (N, *size, C). ShapeError unless the convolution of such a result with `b` has a's shape."""
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
 
@@ -355,8 +354,8 @@ def conv_weight(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """What each weight meets in `a` (N, H, W, C) times the outputs `b` (N, rows, columns, O):
-    (*kernel, C / groups, O), the gradient of conv for its weight. ShapeError when they do not
-    match."""
+    """The gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the sum of
+    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). ShapeError if they do
+    not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

@@ -32,8 +32,8 @@ class _Float(Elementwise):
 
     `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
     gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
-    defines `reads` and `gradient`. Kernel, topi's function and Relax's operator have the op's name,
-    where `te` and `relax` name no other.
+    defines `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's
+    name unless `te` or `relax` name another.
     """
 
     floating = True
@@ -220,7 +220,7 @@ class Cast(Elementwise):
 
 @register
 class Detach(Elementwise):
-    """y = x, through which no gradient flows. Tracing records it where eager code only forgets."""
+    """y = x without a gradient. Tracing records it; eager code only drops the history."""
 
     samples = unary(shapes=((), (3, 4)), gradient=False)
     error_samples = (_TWO_INPUTS,)
@@ -283,11 +283,11 @@ def rsqrt(a: Tensor) -> Tensor:
 
 
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
-    """`a` in another dtype (itself when it has that dtype). TypeError for an unknown dtype."""
+    """`a` in another dtype (`a` itself if it has that dtype). TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 
 
 def detach(a: Tensor) -> Tensor:
-    """The value of `a`, through which no gradient flows."""
+    """The value of `a` without its history; no gradient flows through it."""
     return apply(DETACH, (a,))

@@ -1,4 +1,4 @@
-"""Matrix multiplication."""
+"""Matmul."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Matmul(Op):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         left, right = a.shape, b.shape
-        # Vectors as matrices of one row or column.
+        # Treat vectors as matrices of one row or column.
         if len(left) == 1:
             a = reshape(a, (1, *left))
         if len(right) == 1:
@@ -83,7 +83,7 @@ class Matmul(Op):
             grads[0] = reshape(unbroadcast(grad @ transpose(b), a), left)
         if node.inputs[1].requires_grad:
             if b.ndim == 2 and a.ndim > 2:
-                # One product instead of one for each matrix of the batch, then their sum.
+                # One matmul instead of one per matrix of the batch and their sum.
                 rows = prod(a.shape[:-1])
                 a = reshape(a, (rows, a.shape[-1]))
                 grad = reshape(grad, (rows, grad.shape[-1]))
@@ -129,7 +129,7 @@ class Matmul(Op):
             j = [index[-1]] if columns else []
             return k.te.sum(at(a, index, (*i, inner)) * at(b, index, (inner, *j)), axis=inner)
 
-        if _te.is_zero(a.shape[-1]):  # TVM's reduction would not even start
+        if _te.is_zero(a.shape[-1]):  # TVM's reduction would write nothing
             return _te.cast(k, k.te.compute(shape, lambda *_: _te.full_like(k, a, 0)), dtype)
         return _te.cast(k, k.te.compute(shape, body, name="matmul"), dtype)
 
@@ -145,5 +145,5 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with NumPy's rules. ShapeError when the inner extents differ."""
+    """a @ b with NumPy's rules. ShapeError if the inner extents differ."""
     return apply(MATMUL, (a, b))

@@ -1,4 +1,4 @@
-"""Ops that reverse, spread and surround elements, and add or drop axes of extent 1."""
+"""Ops that reverse, spread and pad elements, and add or drop axes of extent 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .slicing import slice as get_slice
 
 @register
 class Flip(Movement):
-    """y has the order of x's elements reversed along `axes` (None: all)."""
+    """y = x with its elements reversed along `axes` (None: all)."""
 
     axes: int | Shape | None = None
 
@@ -70,13 +70,13 @@ class _Spread(Movement):
     dilation: int
 
     def over(self, ndim: int) -> Shape:
-        """The axes that change."""
+        """The axes that change, counted from the front."""
         if self.dilation < 0:
             raise ValueError(f"{self.name}: dilation {self.dilation} is negative")
         return normalize_axes(self.name, self.axes, ndim)
 
     def key(self, ndim: int) -> tuple[slice, ...]:
-        """Where elements stand among the zeros."""
+        """The key that selects the elements from among the zeros."""
         over = self.over(ndim)
         return tuple(slice(None, None, self.dilation + 1 if a in over else 1) for a in range(ndim))
 
@@ -89,7 +89,7 @@ _SPREAD_ERRORS = (
 
 @register
 class Dilate(_Spread):
-    """y has `dilation` zeros after each element of x along `axes`: extents grow (dilation + 1)
+    """y = x with `dilation` zeros after each element along `axes`; extents grow (dilation + 1)
     times."""
 
     axes: int | Shape | None
@@ -138,7 +138,7 @@ class Dilate(_Spread):
 
 @register
 class Undilate(_Spread):
-    """y = every (dilation + 1)-th element of x along `axes`, from the first on."""
+    """y = every (dilation + 1)-th element of x along `axes`, beginning with the first."""
 
     axes: int | Shape | None
     dilation: int
@@ -179,7 +179,7 @@ class Undilate(_Spread):
 
 @register
 class Pad(Movement):
-    """y has (low, high) elements of `value` before and after x along each axis."""
+    """y = x with (low, high) elements of `value` before and after it along each axis."""
 
     padding: tuple[tuple[int, int], ...]
     value: float = 0
@@ -250,7 +250,7 @@ class Pad(Movement):
 
 @register
 class Squeeze(Movement):
-    """y = x without `axes`, which have extent 1 (None: all that have)."""
+    """y = x without `axes`, which have extent 1 (None: all axes of extent 1)."""
 
     axes: int | Shape | None = None
 
@@ -301,7 +301,7 @@ class Squeeze(Movement):
 
 @register
 class Unsqueeze(Movement):
-    """y = x with new axes of extent 1, which y has at `axes`."""
+    """y = x with new axes of extent 1 at `axes` of y."""
 
     axes: int | Shape
 
@@ -319,7 +319,7 @@ class Unsqueeze(Movement):
     )
 
     def new(self, ndim: int) -> Shape:
-        """The new axes of an output for `ndim` axes of input."""
+        """The new axes of the output for an input of `ndim` axes."""
         if self.axes is None:
             raise TypeError(
                 f"{self.name}: axes None must be an int or ints: the places of new axes"
@@ -348,7 +348,7 @@ class Unsqueeze(Movement):
 
 
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
-    """The order of elements reversed along `axes` (None: all). ShapeError for axes out of range."""
+    """Elements reversed along `axes` (None: all). ShapeError for axes out of range."""
     return apply(Flip(as_axes("flip", axes)), (a,))
 
 
@@ -358,13 +358,13 @@ def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
 
 
 def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """Every (dilation + 1)-th element along `axes`: what `dilate` is undone by."""
+    """Every (dilation + 1)-th element along `axes`: the inverse of `dilate`."""
     return apply(Undilate(as_axes("undilate", axes), as_int(dilation)), (a,))
 
 
 def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor:
-    """(low, high) elements of `value` added before and after each axis. ShapeError unless there is
-    a pair for each axis, ValueError for a negative width."""
+    """`a` with (low, high) elements of `value` before and after it along each axis. ShapeError
+    unless there is a pair for each axis, ValueError for a negative width."""
     try:
         pairs = tuple((as_int(low), as_int(high)) for low, high in padding)
     except (TypeError, ValueError):
@@ -373,11 +373,12 @@ def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor
 
 
 def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
-    """Without `axes`, of extent 1 (None: all such). ShapeError for an axis of another extent."""
+    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent."""
     return apply(Squeeze(as_axes("squeeze", axes)), (a,))
 
 
 def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """New axes of extent 1, at `axes` of the result. ShapeError for axes out of range or twice."""
+    """`a` with new axes of extent 1 at `axes` of the result. ShapeError for axes that are out of
+    range or repeated."""
     new: Any = as_axes("unsqueeze", axes)
     return apply(Unsqueeze(new), (a,))

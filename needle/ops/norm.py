@@ -1,4 +1,4 @@
-"""Normalization: to mean 0 and variance 1 over some axes."""
+"""Normalization to mean 0 and variance 1 over some axes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _float(x: Array) -> Array:
 
 @register
 class Normalize(Op):
-    """y = (x - mean(x)) / sqrt(variance(x) + eps), both over `axes` and of the biased kind."""
+    """y = (x - mean(x)) / sqrt(variance(x) + eps) over `axes`, with the biased variance."""
 
     axes: int | tuple[int, ...]
     eps: float = 1e-5
@@ -85,7 +85,7 @@ class Normalize(Op):
         x = _te.as_float(k, x)
         centred, variance = _te.moments(k, x, normalize_axes(self.name, self.axes, len(x.shape)))
         variance = k.topi.add(variance, _te.full_like(k, x, self.eps))
-        scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one for a row
+        scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one per row
         return k.topi.multiply(centred, scale)
 
 
@@ -93,7 +93,7 @@ class Normalize(Op):
 class LayerNorm(Op):
     """y = normalize(x) * weight + bias over the last axis; weight and bias have its extent.
 
-    Its gradient reads x alone of the large values: what is normalized is computed again.
+    x is the only large value that the gradient reads; it recomputes the normalized x.
     """
 
     eps: float = 1e-5
@@ -184,9 +184,9 @@ class LayerNorm(Op):
 
 @register
 class BatchNormTrain(Op):
-    """(y, mean, variance) of x over all axes but `axis`, its channels: y = (x - mean) /
+    """(y, mean, variance) of x over all axes but its channels, `axis`: y = (x - mean) /
     sqrt(variance + eps) * weight + bias, with the biased variance. weight, bias, mean and variance
-    (channels,)."""
+    have shape (channels,)."""
 
     axis: int = -1
     eps: float = 1e-5
@@ -231,11 +231,11 @@ class BatchNormTrain(Op):
         return Spec(x.shape, dtype, device), *[Spec(channels, compute_dtype(dtype), device)] * 2
 
     def over(self, ndim: int) -> tuple[int, ...]:
-        """The axes of the batch."""
+        """The axes that are reduced: all but the channels."""
         return tuple(a for a in range(ndim) if a != self.axis % ndim)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of (channels,) to broadcast against x."""
+        """The shape under which (channels,) broadcasts against x."""
         return tuple(n if a == self.axis % len(shape) else 1 for a, n in enumerate(shape))
 
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
@@ -321,7 +321,7 @@ class BatchNormTrain(Op):
 
 @functools.lru_cache(maxsize=256)
 def _last(axis: int, ndim: int) -> tuple[int, ...]:
-    """The permutation that puts `axis` last."""
+    """The permutation that moves `axis` to the end."""
     return (*(a for a in range(ndim) if a != axis % ndim), axis % ndim)
 
 
@@ -338,15 +338,15 @@ def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
 
 
 def layer_norm(a: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """`a` normalized over its last axis, times `weight` plus `bias` (of that axis's extent)."""
+    """`a` normalized over its last axis, times `weight` plus `bias`, which have its extent."""
     return apply(LayerNorm(float(eps)), (a, weight, bias))
 
 
 def batch_norm(
     a: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float = 1e-5
 ) -> Tensor:
-    """(a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for statistics that
-    are known: one product and one sum for each element, the rest depends on these four alone."""
+    """(a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for known statistics:
+    one multiplication and one addition per element; the rest does not depend on `a`."""
     scale = weight * rsqrt(variance + eps)
     return a * scale + (bias - mean * scale)
 
@@ -354,6 +354,6 @@ def batch_norm(
 def batch_norm_train(
     a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
 ) -> TensorTuple:
-    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and (biased)
-    variance there, times weight plus bias. ShapeError over no elements."""
+    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and biased
+    variance, times weight plus bias. ShapeError over no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

@@ -1,4 +1,4 @@
-"""The elementwise part of an LSTM's step, and all steps of a sequence, as one op each."""
+"""Two LSTM ops: the elementwise part of one step, and all steps of a sequence."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from .tuples import split, stack
 
 @register
 class LstmGates(Op):
-    """(h', c') of an LSTM from sums (B, 4 H), the gates i, f, g, o side by side, and the cell's
-    state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) * tanh(c')."""
+    """(h', c') of an LSTM step from sums (B, 4 H), the pre-activations of gates i, f, g, o side by
+    side, and cell state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) *
+    tanh(c')."""
 
     infer_first = True
     reads = frozenset({"inputs", 1})
@@ -108,14 +109,14 @@ def _gates_gradient(
     return reshape(stack(gates, 1), sums.shape), of_cell * f
 
 
-LSTM_STEPS = "needle.lstm_steps"  # annotates the block of LstmSequence, for passes to find
+LSTM_STEPS = "needle.lstm_steps"  # annotates LstmSequence's block, so that passes find it
 
 
 @register
 class LstmSequence(Op):
-    """(hidden, cells, sums) of the T steps of an LSTM: its states h' and c' after each step
-    (T, B, H), and what its gates were made of (T, B, 4 H), from projected (T, B, 4 H), the input's
-    share of that, the first states h and c (B, H), and the weight w (H, 4 H) of h."""
+    """(hidden, cells, sums) of the T steps of an LSTM: the states h' and c' after each step
+    (T, B, H) and the gates' pre-activations (T, B, 4 H). projected (T, B, 4 H) is the input's part
+    of the pre-activations, h and c (B, H) are the initial states, w (H, 4 H) is the weight of h."""
 
     infer_first = True
     reads = frozenset({"inputs", 0, 1, 2})
@@ -198,7 +199,7 @@ class LstmSequence(Op):
     def emit_te(
         self, k: TeNamespace, projected: TeTensor, h: TeTensor, c: TeTensor, w: TeTensor
     ) -> tuple[TeTensor, ...]:
-        """Loops written out: a tensor expression cannot read its own result of the step before."""
+        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), (steps, batch, hidden), projected.shape]
         if _te.is_zero(batch) or _te.is_zero(hidden):
@@ -247,13 +248,13 @@ LSTM_GATES = LstmGates()
 
 
 def lstm_gates(sums: Tensor, cell: Tensor) -> TensorTuple:
-    """(h', c') of an LSTM's step from the sums of its gates (B, 4 H: i, f, g, o) and its cell's
-    state (B, H). ShapeError when they do not match."""
+    """(h', c') of an LSTM step from its gates' pre-activations `sums` (B, 4 H: i, f, g, o) and its
+    cell state (B, H). ShapeError if they do not match."""
     return apply(LSTM_GATES, (sums, cell))
 
 
 def lstm_sequence(projected: Tensor, h: Tensor, c: Tensor, w: Tensor) -> TensorTuple:
-    """(hidden, cells, sums) of an LSTM's steps: projected (T, B, 4 H: i, f, g, o) is the input's
-    share of the sums, h and c (B, H) the first states, w (H, 4 H) the weight of h. ShapeError when
-    they do not match."""
+    """(hidden, cells, sums) of all steps of an LSTM: projected (T, B, 4 H: i, f, g, o) is the
+    input's part of the pre-activations `sums`, h and c (B, H) are the initial states, w (H, 4 H) is
+    the weight of h. ShapeError if they do not match."""
     return apply(LstmSequence(), (projected, h, c, w))

@@ -1,4 +1,4 @@
-"""Ops that reduce axes away."""
+"""Reductions over axes."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _ERRORS = (
 
 class _Reduce(Reduce):
     def over(self, x: HasShape) -> tuple[int, ...]:
-        """The axes that are reduced, counted from the front."""
+        """The reduction axes, counted from the front."""
         return normalize_axes(self.name, self.axes, len(x.shape))
 
 
 @register
 class Summation(_Reduce):
-    """y = sum of x over `axes` (None: all); bools and int32 add up in int64."""
+    """y = sum of x over `axes` (None: all); bools and int32 are summed in int64."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -88,7 +88,7 @@ class Summation(_Reduce):
 
 @register
 class Mean(_Reduce):
-    """y = mean of x over `axes` (None: all); of integers in float64, NaN over no elements."""
+    """y = mean of x over `axes` (None: all), NaN over no elements; float64 for integers."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -127,7 +127,7 @@ class Mean(_Reduce):
 
 @register
 class Var(_Reduce):
-    """y = mean of (x - mean(x)) ** 2 over `axes` (None: all); divided by n - correction."""
+    """y = sum of (x - mean(x)) ** 2 over `axes` (None: all), divided by n - correction."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -150,7 +150,7 @@ class Var(_Reduce):
         return super().reduction_length(x) ** 2
 
     def count(self, x: HasShape) -> int:
-        """What the sum of squares is divided by."""
+        """The divisor of the sum of squares."""
         return prod(x.shape[a] for a in self.over(x)) - self.correction
 
     def reference(self, x: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ class Var(_Reduce):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
-        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to a half would show
+        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to half precision would show
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
         grad = self.expand(out_grad * (2 / count if count else inf), x) * centred
@@ -201,7 +201,7 @@ class _Extreme(_Reduce):
         return self.expand(out_grad, x) * (chosen / count)
 
     def te(self, k: TeNamespace, x: TeTensor, over: Callable[..., TeTensor]) -> TeTensor:
-        """`over` of _te, in a dtype that it can compare."""
+        """Apply `over`, a reduction of _te, in a dtype that it can compare."""
         if _te.dtype_of(x) != "bool":
             return over(k, x, self.over(x), self.keepdims)
         wide = _te.cast(k, x, "int32")
@@ -210,7 +210,7 @@ class _Extreme(_Reduce):
 
 @register
 class Max(_Extreme):
-    """y = largest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    """y = largest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
     elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
@@ -228,7 +228,7 @@ class Max(_Extreme):
 
 @register
 class Min(_Extreme):
-    """y = smallest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    """y = smallest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
     elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
@@ -246,8 +246,8 @@ class Min(_Extreme):
 
 @register
 class Argmax(Op):
-    """y = int64 index of the first largest element along `axis` (None: of all elements in order);
-    NaN counts as the largest. Nothing flows back."""
+    """y = int64 index of the first largest element along `axis` (None: among all elements in
+    order); NaN counts as the largest. No gradient flows back."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -301,7 +301,7 @@ class Argmax(Op):
         nowhere = k.tirx.max_value("int64")
 
         def body(*o: Expr) -> Expr:
-            """The least place of what equals the largest; a NaN does where there is one."""
+            """The least index whose element equals the largest; NaN counts as equal."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")
             for a, n in enumerate(x.shape):
@@ -322,32 +322,33 @@ class Argmax(Op):
 
 
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum over `axes` (None: all). ShapeError for axes out of range or repeated."""
+    """Sum over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
     return apply(Summation(as_axes("summation", axes), keepdims), (a,))
 
 
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Mean over `axes` (None: all). ShapeError for axes out of range or repeated."""
+    """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
     return apply(Mean(as_axes("mean", axes), keepdims), (a,))
 
 
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
+    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
     return apply(Max(as_axes("max", axes), keepdims), (a,))
 
 
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Smallest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
+    """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
     return apply(Min(as_axes("min", axes), keepdims), (a,))
 
 
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Mean squared distance from the mean over `axes` (None: all); correction=1: the unbiased."""
+    """Variance over `axes` (None: all): the sum of squared distances from the mean, divided by
+    n - correction (correction=1: unbiased)."""
     if not isinstance(correction, (int, float)):
         raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
     return apply(Var(as_axes("var", axes), keepdims, correction), (a,))
 
 
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first largest element along `axis` (None: of all); NaN counts as such."""
+    """int64 index of the first largest element along `axis` (None: among all); NaN is largest."""
     return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))

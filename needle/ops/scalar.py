@@ -1,7 +1,6 @@
 """Ops of a tensor and a Python scalar, which is an attribute of the op.
 
-The scalar is weak: it changes the dtype only when it is of a higher kind (int tensor, float
-scalar).
+The scalar is weak: it changes the dtype only if it is of a higher kind (int tensor, float scalar).
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ class _WithScalar(Elementwise):
         return scalar_dtype(dtype, self.scalar)
 
     def both(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, Expr]:
-        """Operand and scalar in their common dtype (int32 for bool), for emit_te."""
+        """For emit_te: operand and scalar in their common dtype (int32 for bool)."""
         dtype = scalar_dtype(_te.dtype_of(x), self.scalar)
         x = _te.cast(k, x, "int32" if dtype == "bool" else dtype)
         return x, _te.full_like(k, x, self.scalar)
 
     def finish(self, k: TeNamespace, x: TeTensor, out: TeTensor) -> TeTensor:
-        """Back to the dtype that `infer` gives."""
+        """`out` in the dtype that `infer` gives."""
         return _te.cast(k, out, self.dtype_of(_te.dtype_of(x)))
 
 
@@ -104,7 +103,7 @@ class MulScalar(_WithScalar):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         a, scalar = self.both(k, x)
         if self.scalar == 0 and is_floating(_te.dtype_of(a)):
-            # TVM folds x * 0 to 0, which it is not for NaN and infinities.
+            # TVM folds x * 0 to 0, which is wrong for NaN and infinities.
             nan = _te.full_like(k, a, float("nan"))
             return _te.elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), scalar, nan), a)
         return self.finish(k, x, k.topi.multiply(a, scalar))
@@ -143,7 +142,7 @@ class DivideScalar(_WithScalar):
 
 @register
 class PowerScalar(_WithScalar):
-    """y = x ** scalar (its square root for 0.5). ValueError for integers to a negative power."""
+    """y = x ** scalar (sqrt(x) for 0.5). ValueError for integers to a negative power."""
 
     scalar: float
 
@@ -171,7 +170,7 @@ class PowerScalar(_WithScalar):
     def reference(self, x: np.ndarray) -> np.ndarray:
         if self.scalar == 0.5:
             return np.sqrt(x if is_floating(x.dtype.name) else x.astype("float64"))
-        # An array as exponent: NumPy takes short cuts for some scalars.
+        # The exponent is an array, because NumPy takes short cuts for some scalars.
         return np.power(x, np.full_like(x, self.scalar, self.dtype_of(x.dtype.name)))
 
     def compute(self, x: NDArray) -> NDArray:
@@ -199,7 +198,7 @@ class PowerScalar(_WithScalar):
 
 
 def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
-    """x ** exponent by squaring: exact for integers, which TVM's pow is not."""
+    """x ** exponent by squaring, which is exact for integers; TVM's pow is not."""
     out = None
     while exponent:
         if exponent & 1:

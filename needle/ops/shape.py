@@ -21,7 +21,7 @@ from ..tensor import Tensor
 
 @register
 class Permute(Movement):
-    """y has x's axes in the order `axes`."""
+    """y = x with its axes in the order `axes`."""
 
     axes: tuple[int, ...]
 
@@ -66,7 +66,7 @@ class Permute(Movement):
 
 @register
 class Transpose(Movement):
-    """y has two of x's axes exchanged; axes None: the last two."""
+    """y = x with two axes exchanged (None: the last two)."""
 
     axes: tuple[int, ...] | None = None
 
@@ -84,7 +84,7 @@ class Transpose(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """The axes of y as axes of x."""
+        """For each axis of y, the axis of x."""
         pair = normalize_axes(self.name, (-1, -2) if self.axes is None else self.axes, ndim)
         if len(pair) != 2:
             raise ShapeError(f"{self.name}: axes {self.axes} must be two axes (or use permute)")
@@ -113,7 +113,7 @@ class Transpose(Movement):
 
 @register
 class Reshape(Movement):
-    """y has x's elements in the same order under another shape."""
+    """y = x's elements in the same order under another shape."""
 
     shape: tuple[int, ...]
 
@@ -168,7 +168,7 @@ class Reshape(Movement):
         return r.op.reshape(x, list(self.target(x.ty.shape)))
 
     def target(self, shape: Iterable[Extent]) -> tuple[Extent, ...]:
-        """`shape` of the output where that of the input may hold symbolic extents."""
+        """The output shape for an input `shape` that may hold symbolic extents."""
         if -1 not in self.shape:
             return self.shape
         rest = prod(n for n in self.shape if n != -1)
@@ -179,7 +179,7 @@ class Reshape(Movement):
 
 @register
 class BroadcastTo(Movement):
-    """y has x's elements repeated along new axes and axes of extent 1."""
+    """y = x's elements repeated along new axes and axes of extent 1."""
 
     shape: tuple[int, ...]
 
@@ -220,20 +220,20 @@ class BroadcastTo(Movement):
 
 
 def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
-    """Axes in the order `axes`, which names every axis once. ShapeError otherwise."""
+    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once."""
     flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
     order: Any = as_axes("permute", tuple(flat))
     return apply(Permute(order), (a,))
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """Two axes exchanged, the last two by default. ShapeError when `axes` are not two axes."""
+    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes."""
     pair: Any = as_axes("transpose", axes)
     return apply(Transpose(pair), (a,))
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements under another shape; one extent may be -1. ShapeError if it cannot be."""
+    """The same elements under another shape, with at most one -1. ShapeError if it does not fit."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
     new = as_shape("reshape", shape, open_extent=True)
@@ -241,7 +241,7 @@ def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
+    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
     return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

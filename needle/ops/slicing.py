@@ -87,7 +87,7 @@ class Slice(Movement):
 
 @register
 class Unslice(Op):
-    """Zeros of `shape` with x at [key]: what slicing does to a gradient."""
+    """y = zeros of `shape` with x at [key]: the gradient of slicing."""
 
     key: Key
     shape: tuple[int, ...]
@@ -140,7 +140,7 @@ class Unslice(Op):
                 if taken == range(n):
                     source.append(at)
                     continue
-                # Distance from the start in the direction of the step
+                # The distance from the start in the direction of the step.
                 ahead = at - taken.start if taken.step > 0 else taken.start - at
                 step = abs(taken.step)
                 place = k.tirx.floordiv(ahead, step)
@@ -155,11 +155,11 @@ class Unslice(Op):
 
 
 def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of `shape` with `a` at [key]. ShapeError when it does not fit."""
+    """Zeros of `shape` with `a` at [key]. ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
 def slice(a: Tensor, key: BasicKey) -> Tensor:
-    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError when it does not fit,
+    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
     TypeError for arrays."""
     return apply(Slice(as_key(key)), (a,))

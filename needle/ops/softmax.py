@@ -1,4 +1,4 @@
-"""Exponentials over an axis that do not overflow: the maximum is subtracted inside the op."""
+"""Softmax and its kin; each op subtracts the maximum, so that no exponential overflows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _float(x: Array) -> Array:
 
 @register
 class LogSumExp(Reduce):
-    """y = log(sum(exp(x))) over `axes` (None: all), exact for large and for infinite x."""
+    """y = log(sum(exp(x))) over `axes` (None: all), without overflow for large or infinite x."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -65,7 +65,7 @@ class LogSumExp(Reduce):
     def compute(self, x: NDArray) -> NDArray:
         x = _float(x)
         top = x.max(self.axes, keepdims=True)
-        top = nd_where(top.isfinite(), top, 0.0)  # inf - inf is no number
+        top = nd_where(top.isfinite(), top, 0.0)  # inf - inf is NaN
         out = (x - top).exp().sum(self.axes, keepdims=True).log() + top
         if self.keepdims:
             return out
@@ -76,7 +76,7 @@ class LogSumExp(Reduce):
         (x,) = node.inputs
         dtype, y = x.dtype, node
         if is_half(dtype):
-            # Rounding the output to a half would show in its exponential.
+            # An output rounded to half precision would show in its exponential.
             x, out_grad = cast(x, "float32"), cast(out_grad, "float32")
             y = apply(self, (x,))
         return cast(self.expand(out_grad, x) * exp(x - self.expand(y, x)), dtype)
@@ -105,7 +105,7 @@ class _AlongAxis(Op):
         return x.shape[self.axis]
 
     def shifted(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, tuple[int, ...]]:
-        """x - max(x), and the axis, for emit_te."""
+        """For emit_te: x - max(x), and the axis."""
         x = _te.as_float(k, x)
         axes = (normalize_axis(self.name, self.axis, len(x.shape)),)
         return k.topi.subtract(x, _te.maximum_over(k, x, axes, True)), axes
@@ -159,7 +159,8 @@ class Softmax(_AlongAxis):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shifted, axes = self.shifted(k, x)
         e = k.topi.exp(shifted)
-        # Terms of at most 1, in one pass with their exponentials: wide ones halve its vectors.
+        # The terms are at most 1 and summed in one pass with their exponentials; float64 terms
+        # would halve the vector length.
         total = _te.reduce_over(k, k.te.sum, e, axes, True, wide=False)
         return k.topi.divide(e, total)
 

@@ -1,4 +1,4 @@
-"""Ops that make, take apart, join and return several tensors."""
+"""Ops that join or split tensors, or return several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
 @register
 class MakeTuple(Op):
-    """Tensors as one TensorTuple."""
+    """A TensorTuple of the inputs."""
 
     structural = True
     samples = (sample((2, 3)), sample((2, 3), (4,), ()))
@@ -82,7 +82,7 @@ class TupleGetItem(Op):
         return parts[self.index]
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
-        parts: list[Tensor | None] = [None] * len(node.inputs[0])  # None is a zero nobody stores
+        parts: list[Tensor | None] = [None] * len(node.inputs[0])  # None stands for zeros
         parts[self.index] = out_grad
         return (tuple(parts),)
 
@@ -95,13 +95,13 @@ class TupleGetItem(Op):
 
 
 def _slice_at(axis: int, i: int) -> tuple[int | slice, ...]:
-    """The key of slice `i` along `axis`."""
+    """The key of the slice `i` along `axis`."""
     return (*[slice(None)] * axis, i)
 
 
 @register
 class Stack(Op):
-    """Tensors of one shape side by side along a new axis."""
+    """Tensors of one shape, stacked along a new axis."""
 
     axis: int = 0
 
@@ -164,7 +164,7 @@ class Stack(Op):
 
 @register
 class Split(Op):
-    """A TensorTuple of the slices of x along `axis`, which is dropped."""
+    """A TensorTuple of the slices of x along `axis`, without that axis."""
 
     axis: int
 
@@ -209,7 +209,7 @@ class Split(Op):
 
 @register
 class Concat(Op):
-    """Tensors joined along `axis`; their other extents are equal."""
+    """Tensors concatenated along `axis`; their other extents are equal."""
 
     axis: int = 0
 
@@ -250,7 +250,7 @@ class Concat(Op):
         return Spec(new, dtype, common_device(self.name, *parts))
 
     def spans(self, shapes: Sequence[Shape]) -> list[tuple[slice, ...]]:
-        """The key of each part."""
+        """The key of each part in the result."""
         axis, start, out = self.axis % len(shapes[0]), 0, []
         for shape in shapes:
             out.append((*[slice(None)] * axis, slice(start, start + shape[axis])))
@@ -319,27 +319,27 @@ class FusedAddScalars(Op):
 
 
 def make_tuple(*parts: Tensor) -> TensorTuple:
-    """Tensors as one TensorTuple."""
+    """A TensorTuple of `parts`."""
     return apply(MakeTuple(), parts)
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
-    """Part `index` of a TensorTuple. IndexError when there is none."""
+    """Part `index` of a TensorTuple. IndexError if there is none."""
     return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors of one shape side by side along a new axis. ShapeError when shapes differ."""
+    """Tensors of one shape, stacked along a new axis. ShapeError if shapes differ."""
     return apply(Stack(axis), tuple(parts))
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
-    """The slices of `a` along `axis`, which they no longer have."""
+    """The slices of `a` along `axis`, without that axis."""
     return apply(Split(axis), (a,))
 
 
 def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors joined along `axis`. ShapeError when other extents differ."""
+    """Tensors concatenated along `axis`. ShapeError if other extents differ."""
     return apply(Concat(as_int(axis)), tuple(parts))
 
 

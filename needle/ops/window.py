@@ -1,7 +1,7 @@
 """Windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-`Unfold` lays every window out, `Fold` adds windows up where they overlap; each is the other's
-gradient.
+`Unfold` copies every window out, `Fold` sums windows where they overlap; each is the gradient of
+the other.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Unfold(_Sliding):
 
 @register
 class Fold(Op):
-    """y (N, *size, C): windows (N, rows, columns, kh, kw, C) added up where they overlap."""
+    """y (N, *size, C): windows (N, rows, columns, kh, kw, C) summed where they overlap."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -213,7 +213,7 @@ def unfold(
 ) -> Tensor:
     """Every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
 
-    The others are ints or pairs (rows, columns). ShapeError when no window fits.
+    The other arguments are ints or pairs (rows, columns). ShapeError if no window fits.
     """
     window = as_window("unfold", kernel, stride, padding, dilation)
     return apply(Unfold(*window, value), (a,))
@@ -226,6 +226,6 @@ def fold(
     padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
 ) -> Tensor:
-    """Windows (N, rows, columns, kh, kw, C), added up where they overlap: (N, *size, C)."""
+    """Windows (N, rows, columns, kh, kw, C), summed where they overlap: (N, *size, C)."""
     window = as_window("fold", 1, stride, padding, dilation)
     return apply(Fold(pair("fold", "size", size, 0), *window[1:]), (a,))
