@@ -1,6 +1,6 @@
-"""Types in the signatures of an op's rules. Importing this module imports no TVM.
+"""Types in the signatures of op rules. Importing this module does not import TVM.
 
-A type checker reads TVM's own classes; at run time their names stand for Any.
+A type checker sees TVM's own classes; at run time their names are Any.
 """
 
 from __future__ import annotations

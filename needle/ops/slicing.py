@@ -59,9 +59,8 @@ class Slice(Movement):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shape: list[Extent] = []
-        makers: list[
-            tuple[int | None, Extent, int]
-        ] = []  # from an output index, the index along each axis of x
+        # For each axis of x: the output axis (None: none), start and step of its index.
+        makers: list[tuple[int | None, Extent, int]] = []
         axis = 0
         for entry in expand(self.name, self.key, len(x.shape)):
             if entry is None:
