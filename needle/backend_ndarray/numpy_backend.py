@@ -39,7 +39,7 @@ def _own(x: Any) -> View:
 
 
 def empty(shape: Shape, dtype: str) -> View:
-    """An uninitialised array. MemoryError if there is no memory for it, ValueError for a bad shape."""
+    """An uninitialised array. MemoryError if it does not fit, ValueError for a bad shape."""
     shape = tuple(shape)
     check_shape(shape, np.dtype(dtype).itemsize)
     base = np.empty(math.prod(shape), dtype_name(dtype))
