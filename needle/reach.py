@@ -1,12 +1,11 @@
 """A digest of everything that a piece of code reaches; different code gives a different digest.
 
-The digest covers, recursively: of a function its byte code, defaults, closure, attributes and the
-globals that it names; of a class its functions, attributes, bases and metaclass; of an instance its
-class and contents. Of a module it covers the names that code reads, or everything in the module if
-code uses it in another way (passes it to `getattr`, keeps it in a list). needle's own code,
-Python's library and installed packages are not followed: their versions are keyed, here or
-elsewhere. If those read more than their arguments (files, the time), no digest can cover it; it is
-reported instead.
+The digest recursively covers a function's byte code, defaults, closure, attributes and the globals
+that it names; a class's functions, attributes, bases and metaclass; an instance's class and
+contents. It covers those names of a module that code reads, or the whole module if code uses it in
+another way (passes it to `getattr`, keeps it in a list). needle's own code, Python's library and
+installed packages are not followed: their versions are keyed, here or elsewhere. If those read more
+than their arguments (files, the time), no digest can cover it; it is reported instead.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ struct Normalized {
   View y, mean, variance;
 };
 
-// Of each step: h' and c' (T, B, H), and the gates' pre-activations (T, B, 4H).
+// For each step: h' and c' (T, B, H), and the gates' pre-activations (T, B, 4H).
 struct LstmSequence {
   View hidden, cells, sums;
 };
