@@ -1,1 +1,1 @@
-"""Command lines that evaluate and train models, and what they share with benchmarks and tests."""
+"""Command lines that evaluate and train models, and code they share with benchmarks and tests."""

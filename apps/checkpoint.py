@@ -1,7 +1,7 @@
-"""A training run on disk, so that another process goes on with it as if nothing had happened.
+"""Checkpoints of a training run, from which another process resumes as if nothing had happened.
 
-One safetensors file, written whole or not at all: model, optimizer and what the task carries from
-step to step are tensors; generator, loader and counters are JSON in the metadata.
+A checkpoint is one safetensors file, written whole or not at all. Model, optimizer and the task's
+carried state are tensors; generator, loader and counters are JSON in the metadata.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def save(
     carried: Mapping[str, Any],
     progress: Mapping[str, Any],
 ) -> None:
-    """Writes everything the next step depends on. `progress` are JSON values of the caller's."""
+    """Write everything that the next step depends on. `progress` holds the caller's JSON values."""
     kept = optimizer.state_dict()
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for i, arrays in kept["state"].items():
@@ -45,14 +45,14 @@ def save(
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """The caller's JSON values. OSError, or ValueError when the file is no checkpoint."""
+    """The caller's JSON values. OSError, or ValueError if the file is not a checkpoint."""
     return _state(path)["progress"]
 
 
 def restore(path: Path, model: Any, optimizer: Any, loader: Any, device: Any) -> dict[str, Any]:
-    """Puts model, optimizer, loader and generator where they were; returns what was carried.
+    """Restore model, optimizer, loader and generator; return the carried state.
 
-    OSError, or ValueError when the file is no checkpoint of these.
+    OSError, or ValueError if the file is not a checkpoint of these.
     """
     state = _state(path)
     tensors = ndl.load(path, device=device)
@@ -84,7 +84,7 @@ def _state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _by_position(tensors: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """{position: {name: tensor}} of tensors called name.position; ValueError for another name."""
+    """{position: {name: tensor}} of tensors named name.position; ValueError for another name."""
     found: dict[int, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         name, _, position = key.rpartition(".")

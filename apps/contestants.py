@@ -1,8 +1,8 @@
-"""What a contest's child processes run for needle itself: the eager model, a training step of it,
-and a compiled artifact.
+"""needle's own contestants, each run in a child process: the eager model, its training step, and a
+compiled artifact.
 
-Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). Nothing is
-imported that the contestant does not need, so that each process is the one a user would run.
+Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). It imports
+nothing that the contestant does not need, so that each process is like one that a user would run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 
 
 class Disagreement(RuntimeError):
-    """Two contestants do not compute the same; one line that names them."""
+    """Two contestants' results differ; the message is one line that names them."""
 
 
 def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """An .npz file of the arrays under their own names."""
+    """Save the arrays to an .npz file under their own names."""
     named: dict[str, Any] = dict(arrays)
     np.savez(path, **named)
 
@@ -43,8 +43,8 @@ def load_named(path: str) -> dict[str, np.ndarray]:
 def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     """The model and its example inputs as a tuple, from a factory (see models/__init__.py).
 
-    Options that the factory does not name are refused with a ValueError, except `state`, which
-    only matters to those that do.
+    Raises ValueError for options that the factory does not name, except `state`, which it may
+    ignore.
     """
     make = load_function(factory)
     known = inspect.signature(make).parameters
@@ -95,10 +95,10 @@ def load_needle(
     return model, state, tensors
 
 
-# What each side of a training contest takes a step with. The first rates are for the step whose
-# results are compared (see `step_outputs` for Adam's); the last for those that are timed: thousands
-# of steps on one batch would else bring the loss to zero, and gradients to denormal numbers, which
-# are slow to compute with.
+# The learning rates of a training contest, for each side. The first rates are for the step whose
+# results are compared (see `step_outputs` for Adam's), the last for the timed steps: with the first
+# rates, thousands of steps on one batch would bring the loss to zero and gradients to denormal
+# numbers, which are slow to compute with.
 COMPARED_RATE = {"sgd": 0.01, "adam": 1e-4}
 TIMED_RATE = 1e-6
 MOMENTUM = 0.9
@@ -115,7 +115,7 @@ def training(
 ) -> Contestant:
     """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
 
-    `labels` holds a class for each row of the scores. The outputs are `step_outputs`.
+    `labels` holds a class for each row of the scores. The outputs are those of `step_outputs`.
     """
     import needle as ndl
 
@@ -167,10 +167,11 @@ def step_outputs(
     values: Mapping[str, np.ndarray],
     next_loss: Any,
 ) -> list[np.ndarray]:
-    """What is compared after one step: both losses, all gradients, and after SGD all weights.
+    """The outputs to compare after one step: both losses, all gradients, and after SGD all weights.
 
-    Adam divides a gradient by its own size, so that where it is zero but for rounding the weight
-    goes either way, and says nothing; the loss after a small step still tells a wrong update.
+    Adam divides a gradient by its own magnitude: if the gradient is zero up to rounding, the sign
+    of the update is arbitrary, so weights are not compared. The loss after a small step still
+    reveals a wrong update.
     """
 
     def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -199,11 +200,11 @@ def artifact(path: str, inputs: str) -> Contestant:
 def check_agreement(
     outputs: Mapping[str, Sequence[np.ndarray]], allowed: Mapping[str, float] | None = None
 ) -> None:
-    """Raises Disagreement naming a contestant whose outputs are not the first one's.
+    """Raise Disagreement, which names a contestant whose outputs differ from the first one's.
 
-    `allowed` are contestants that compute in less precision, and how far off they may be relative
-    to the largest magnitude of an output. This tells a wrong set-up from rounding; the parity
-    ladder is what measures the rounding.
+    `allowed` maps contestants that compute in less precision to their allowed error, relative to
+    the largest magnitude of an output. The check separates a wrong set-up from rounding; the parity
+    ladder measures the rounding itself.
     """
     (first, expected), *others = outputs.items()
     for name, arrays in others:

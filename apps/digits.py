@@ -1,4 +1,4 @@
-"""The digits in the forms that the models take, and how well a model does on them."""
+"""The digits data set in the forms that the models take, and a model's predictions on it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
 def predict(
     model: Callable[[Any], Any], images: np.ndarray, batch: int, device: Any = None
 ) -> np.ndarray:
-    """The class of each image, in batches of exactly `batch`, the last one filled up with zeros."""
+    """The class of each image, computed in batches of exactly `batch`; zeros pad the last one."""
     classes = []
     with ndl.no_grad():
         for start in range(0, len(images), batch):

@@ -1,4 +1,4 @@
-"""What tvm_eval.py does, as functions from a request to a JSON-able result. Prints nothing."""
+"""The work of tvm_eval.py, as functions from a request to a JSON-able result. Prints nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from needle_tvm.tune.status import Status
 from needle_tvm.words import error_line
 
 EAGER = "needle eager"
-PEERS = ("torch", "onnxruntime")  # the benchmarks have more
+PEERS = ("torch", "onnxruntime")  # the benchmarks know more
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate. `batch` None is the model's own; `threads` None is every allotted core;
-    `dtype` None is float32, which the stage noopt has whatever it is; `products` is of the stage
-    tuned alone."""
+    """A request to evaluate a model. `batch` None means the model's own, `threads` None every
+    available core, `dtype` None float32. Stage noopt always uses float32; `products` applies to
+    stage tuned only."""
 
     model: str
     device: str = "cpu"
@@ -81,7 +81,7 @@ class Subject:
 
 @dataclass
 class Stage:
-    """One compiled stage and how it came to be."""
+    """One compiled stage and how it was made."""
 
     executable: Any
     seconds: float
@@ -91,8 +91,8 @@ class Stage:
 def evaluate(request: Request, progress: Progress | None = None) -> dict[str, Any]:
     """Compile or reload every stage, check parity, time everything; the result as JSON values.
 
-    Raises UsageError for arguments that cannot be met, EvaluationError when something failed;
-    a parity mismatch is not raised but reported with `ok` false.
+    Raises UsageError for arguments that cannot be met, EvaluationError if something fails. A parity
+    mismatch raises nothing; it is reported by `ok` false.
     """
     report = progress or (lambda done, total, text: None)
     subject = build_subject(request)
@@ -133,7 +133,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     )
     if request.with_peers:
         result["peers_missing"] = peers.missing(request.model, PEERS)
-    if result["ok"]:  # the speed of a wrong answer is of no use
+    if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
             name: ladder[name]["tolerance"]
             for name, stage in compiled.items()
@@ -144,7 +144,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
 
 
 def build_subject(request: Request) -> Subject:
-    """The model with its weights and inputs. Raises UsageError naming what does not fit."""
+    """The model with its weights and inputs. Raises UsageError, which names what does not fit."""
     try:
         factory = models.factory(request.model)
     except ValueError as error:
@@ -167,7 +167,7 @@ def build_subject(request: Request) -> Subject:
 
 
 def load_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file. Raises UsageError when it cannot be read."""
+    """The arrays of a safetensors file. Raises UsageError if it cannot be read."""
     try:
         loaded = ndl.load(path)
     except (OSError, ValueError) as error:
@@ -222,14 +222,14 @@ def compile_stages(
 
 
 def check_parity(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, dict[str, Any]]:
-    """For each stage its largest errors against the eager model in float64, as JSON values."""
+    """The largest errors of each stage against the eager model in float64, as JSON values."""
     executables = {name: stage.executable for name, stage in compiled.items()}
     rungs = parity.ladder(subject.model, subject.tensors, executables)
     return {rung.stage: {k: _json_value(v) for k, v in asdict(rung).items()} for rung in rungs}
 
 
 def _json_value(value: Any) -> Any:
-    """JSON has no infinity: an error without bound is null."""
+    """A number as a JSON value. JSON has no infinity, so an unbounded error becomes null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -241,9 +241,9 @@ def time_side_by_side(
     report: Progress | None = None,
     allowed: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Every stage, the eager model and the peers in one contest; times in seconds per call.
+    """Time every stage, the eager model and the peers in one contest, in seconds per call.
 
-    `allowed` is how far those stages may be off whose products take narrow operands.
+    `allowed` is the allowed error of stages whose matmuls take narrow operands.
     """
 
     def step(done: int, total: int, text: str) -> None:
@@ -280,7 +280,7 @@ def prepare_contestants(
     threads: int,
     folder: Path,
 ) -> list[Contestant]:
-    """The eager model, every stage and the peers, with their files written into `folder`."""
+    """The eager model, every stage and the peers; their files are written to `folder`."""
     weights, inputs = str(folder / "weights.npz"), str(folder / "inputs.npz")
     save_arrays(weights, subject.state)
     save_arrays(inputs, {f"input_{i}": x for i, x in enumerate(subject.inputs)})
@@ -314,8 +314,8 @@ def is_digits(subject: Subject) -> bool:
 
 
 def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, Any]:
-    """Test accuracy of the eager model and each stage, and whether all predict the same but those
-    whose products take narrow operands."""
+    """The test accuracy of the eager model and each stage, and whether all predict the same, except
+    stages whose matmuls take narrow operands."""
     images, labels = digits.test_set()
     batch = len(subject.inputs[0])
     predictions = {EAGER: digits.predict(subject.model, images, batch)}
@@ -333,5 +333,5 @@ def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str
 
 
 def is_narrow(executable: Any) -> bool:
-    """Whether an executable's products take rounded operands."""
+    """Whether an executable's matmuls take rounded operands."""
     return bool(executable.manifest["precision"] != FLOAT32)

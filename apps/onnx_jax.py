@@ -1,7 +1,7 @@
 """An ONNX graph as a JAX function: the operators that PyTorch's exporter writes for our models.
 
-What only depends on weights and shapes is computed with NumPy when the function is traced, so that
-shapes are numbers, as JAX wants them. Semantics: the ONNX operator reference, opset 17.
+Values that depend only on weights and shapes are computed with NumPy while the function is traced,
+so that shapes are numbers, as JAX requires. Semantics: the ONNX operator reference, opset 17.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ OPERATORS: dict[str, Operator] = {}
 
 
 class Graph:
-    """Call it with the graph's inputs in order; gives a list of its outputs.
+    """A callable that takes the graph's inputs in order and returns a list of its outputs.
 
-    Raises ValueError for a graph with an operator that is not here.
+    Raises ValueError for a graph with an operator that this file does not define.
     """
 
     def __init__(self, path: str) -> None:
@@ -61,7 +61,7 @@ def operator(function: Operator) -> Operator:
 
 
 def _numpy_or_jax(*values: Any) -> Any:
-    """NumPy where everything is known when the function is traced."""
+    """NumPy if all values are known while the function is traced, else jax.numpy."""
     known = all(value is None or isinstance(value, (np.ndarray, np.generic)) for value in values)
     return np if known else jnp
 

@@ -1,8 +1,8 @@
-"""Frameworks that run the ONNX file which PyTorch writes of a model: each set up as its own users
-would for the shortest time of a call, in float32.
+"""Frameworks that run the ONNX file which PyTorch exports of a model, each set up for the lowest
+latency in float32, as its users would.
 
 Each function is a factory of needle_tvm.process.timing; `onnx` is the file, `inputs` the saved
-inputs in the order of the graph's.
+inputs in the graph's order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
 
 
 def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
-    """OpenVINO for latency; without the hint it would compute in bfloat16 where it can."""
+    """OpenVINO for latency; without the precision hint it would compute in bfloat16 if it can."""
     import openvino as ov
 
     settings = {
@@ -53,7 +53,7 @@ def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
     }
     compiled = ov.Core().compile_model(onnx, "CPU", settings)
     request = compiled.create_infer_request()
-    # Shared, not copied: both must live as long as the request does.
+    # Memory is shared, not copied: both must live as long as the request.
     shared = [(array, ov.Tensor(array, shared_memory=True)) for array in load_arrays(inputs)]
     for index, (_, tensor) in enumerate(shared):
         request.set_input_tensor(index, tensor)
@@ -69,7 +69,7 @@ def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
 
 
 def jax(onnx: str, inputs: str, threads: int) -> Contestant:
-    """jax.jit of the graph, its weights constants of the code, so that XLA may lay them out."""
+    """jax.jit of the graph with its weights as constants, so that XLA may choose their layout."""
     hold_to(threads)
     import jax as framework
 
@@ -86,8 +86,7 @@ def jax(onnx: str, inputs: str, threads: int) -> Contestant:
 
 
 def tinygrad(onnx: str, inputs: str, threads: int) -> Contestant:
-    """tinygrad's ONNX front end under TinyJit, its kernels searched with BEAM (in the peer's
-    environment)."""
+    """tinygrad's ONNX front end under TinyJit; the peer's environment sets BEAM (kernel search)."""
     hold_to(threads)
     from tinygrad import Tensor, TinyJit
     from tinygrad.nn.onnx import OnnxRunner
@@ -118,7 +117,7 @@ def tinygrad(onnx: str, inputs: str, threads: int) -> Contestant:
 
 
 def hold_to(threads: int) -> None:
-    """Leave this process as many of its processors as it is to have threads: for libraries that
-    start one on each and can be told nothing else."""
+    """Restrict this process to `threads` processors, for libraries that start a thread on each and
+    have no other setting."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:threads])

@@ -10,7 +10,7 @@ from torch import nn
 
 State = Mapping[str, np.ndarray]
 
-# DESIGN's numbers, which weights do not show
+# numbers that the weights do not show
 _STRIDES = {7: 4, 3: 2}
 _RESIDUAL = "fn.modules"
 _HEADS = 8
@@ -21,9 +21,9 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.Parameter:
-    """The array at `name`, its axes permuted; without `axes` of one dimension if it is a bias.
+    """A parameter of the array at `name`, its axes permuted; without `axes` a bias is made 1-d.
 
-    The parameter remembers what it was, for `as_state`.
+    The parameter records its origin for `as_state`.
     """
     array = state[name]
     if axes is None:
@@ -37,7 +37,7 @@ def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.
 
 
 def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> dict[str, np.ndarray]:
-    """`of` each parameter (its gradient, say) under needle's names and in needle's layout."""
+    """`of` each parameter (its gradient, say) with needle's names and layout."""
     found = {}
     for parameter in model.parameters():
         name, axes, shape = parameter.origin
@@ -58,7 +58,7 @@ def linear(state: State, name: str) -> nn.Linear:
 
 
 def mlp(state: State) -> nn.Module:
-    """The model of models/mlp.py, in as many layers as there are weights."""
+    """The model of models/mlp.py, with as many layers as there are weights."""
     modules: list[nn.Module] = []
     for name in state:
         if name.endswith(".weight"):
@@ -68,8 +68,8 @@ def mlp(state: State) -> nn.Module:
 
 
 def convolution(state: State, name: str, stride: int = 1) -> nn.Conv2d:
-    """needle's Conv at `name`: weight (k, k, in / groups, out), padded by k // 2; with groups where
-    the weight has one input channel, as many as outputs."""
+    """needle's Conv at `name`: weight (k, k, in / groups, out), padded by k // 2. If the weight has
+    one input channel, there are as many groups as outputs."""
     size, _, inputs, outputs = state[f"{name}.weight"].shape
     groups = outputs if inputs == 1 else 1
     bias = f"{name}.bias" in state
@@ -100,7 +100,7 @@ def conv_norm(state: State, name: str, stride: int) -> nn.Sequential:
 
 
 def conv_bn(state: State, name: str) -> nn.Sequential:
-    """ResNet9's ConvBN at `name`; its stride follows from shape and place."""
+    """ResNet9's ConvBN at `name`; its stride follows from its shape and position."""
     size = state[f"{name}.conv.weight"].shape[0]
     stride = 1 if _RESIDUAL in name else _STRIDES[size]
     return nn.Sequential(*conv_norm(state, name, stride), nn.ReLU())
@@ -243,7 +243,7 @@ class Transformer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """The layer of models/bert.py at `name`; `heads` does not show in the weights."""
+    """The layer of models/bert.py at `name`; the weights do not determine `heads`."""
 
     def __init__(self, state: State, name: str, heads: int) -> None:
         super().__init__()

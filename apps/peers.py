@@ -1,8 +1,8 @@
-"""Other people's frameworks running the same model: which there are, and what each needs.
+"""Other frameworks that run the same model, and what each of them needs.
 
 Each is a contestant of needle_tvm.process.timing in a process of its own, with the same weights and
-inputs as ours. `PEERS` is all there is to say of each, by the key it is asked for; `TWINS` are the
-models they run.
+inputs as ours. `PEERS` describes each under the key that selects it; `TWINS` lists the models that
+they run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Peer:
     """One way to run a model.
 
     `factory` is one of needle_tvm.process.timing; those of onnx_peers.py get an ONNX file, the
-    others what torch_peers.load takes. `modules` and `programs` are what must be installed.
-    `images` are for
-    models with inputs of four axes only, `gpu` ones run on a GPU too, `without` names models that
-    it cannot run; `slow` ones take so long to compile, or to run, that they must be asked for.
+    others the arguments of torch_peers.load. `modules` and `programs` must be installed. A peer
+    with `images` takes only models with inputs of four axes, one with `gpu` also runs on a GPU,
+    `without` names models that it cannot run; one with `slow` takes so long to compile or to run
+    that it runs only on request.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Peer:
 
     @property
     def reads_onnx(self) -> bool:
-        """Whether it takes the model as an ONNX file."""
+        """Whether the peer reads the model from an ONNX file."""
         return self.factory.startswith("apps.onnx_peers:")
 
     @property
@@ -96,7 +96,7 @@ PEERS = {
         ("tinygrad",),
         environment=lambda n: {"DEV": "CPU", "NUM_CPU_THREADS": str(n)},
         programs=("clang",),
-        without=("lstm", "language"),  # it knows no LSTM
+        without=("lstm", "language"),  # it does not know LSTM
         slow=True,
     ),
     "tvm": Peer("TVM, unscheduled", "apps.torch_peers:stock_tvm", ("torch", "tvm"), slow=True),
@@ -118,7 +118,7 @@ TWINS = {
 
 @dataclass(frozen=True)
 class Files:
-    """A model's saved weights and inputs, and a folder for what peers need of it besides."""
+    """A model's saved weights and inputs, and a folder for further files that peers need."""
 
     weights: str
     inputs: str
@@ -136,12 +136,12 @@ def contestants(
     device: str = "cpu",
     precision: str = "float32",
 ) -> list[Contestant]:
-    """The installed peers among `names` of a model in `TWINS`; none for a model of the user's own.
+    """The installed peers among `names` of a model in `TWINS`; none for a user's own model.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
-    `device` is PyTorch's name of the device, `precision` what PyTorch computes in (a key of
-    torch_peers.PRECISIONS). Writes the ONNX file where a peer reads one. Raises needle_tvm's
-    ChildError where PyTorch cannot.
+    `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
+    torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one. Raises needle_tvm's
+    ChildError if PyTorch cannot.
     """
     if model not in TWINS:
         return []
@@ -179,7 +179,7 @@ def contestants(
 
 
 def write_onnx(load: Mapping[str, Any], path: Path) -> str:
-    """The ONNX file of a model that `torch_peers.load` takes, made in a process of its own."""
+    """Write the ONNX file of a model that `torch_peers.load` takes, in a process of its own."""
     with Child(
         "the export to ONNX",
         "apps.torch_peers:export_onnx",

@@ -35,7 +35,7 @@ def _digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three significant digits and a unit that suits them."""
+    """Seconds with three significant digits and a suitable unit."""
     scale, unit = _unit(seconds)
     return f"{_digits(seconds / scale)} {unit}"
 
@@ -47,7 +47,7 @@ def interval(lower: float, upper: float) -> str:
 
 
 def factor(value: float) -> str:
-    """A ratio as a number: two decimals, or two significant digits where that says too little."""
+    """A ratio with two decimals, or with two significant digits if that shows too little."""
     return f"{value:.2g}" if value < 0.1 else _digits(value)
 
 
@@ -61,7 +61,7 @@ def _quartiles(spread: Mapping[str, float]) -> str:
 
 
 def print_table(result: Mapping[str, Any], console: Console) -> None:
-    """The result as a table with a line on the conditions under which it was measured."""
+    """Print the result as a table, with a line about the conditions of the measurement."""
     digits = result.get("digits")
     title = f"{result['model']} on {result['device']}, input " + ", ".join(
         f"{'x'.join(map(str, x['shape']))} {x['dtype']}" for x in result["inputs"]
@@ -159,12 +159,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(result: Mapping[str, Any], path: Path) -> None:
-    """The result as a JSON file."""
+    """Write the result as a JSON file."""
     write_atomically(path, to_json(result).encode())
 
 
 def draw_chart(result: Mapping[str, Any], path: Path) -> None:
-    """A PNG bar chart of the times on a log scale, each bar with its time and ratio to eager."""
+    """Write a PNG bar chart of the times on a log scale, with times and ratios to eager."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
@@ -200,7 +200,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
             va="center",
         )
     axes.set_xscale("log")
-    # Room for the labels to the right of the longest bar, and a visible length for the shortest.
+    # Leave room for labels to the right of the longest bar, and make the shortest bar visible.
     axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
     axes.xaxis.set_major_formatter(lambda seconds, position: duration(seconds))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -222,7 +222,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """The figure as a PNG file, written whole or not at all."""
+    """Write the figure as a PNG file, whole or not at all."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=130)
     write_atomically(path, content.getvalue())

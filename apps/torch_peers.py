@@ -1,6 +1,6 @@
-"""PyTorch's side of contests, and what others import from it: an ONNX file, a torch.export graph.
+"""PyTorch contestants, and PyTorch's exports for others: an ONNX file, a torch.export graph.
 
-Each contestant is a factory of needle_tvm.process.timing and gets the weights and inputs of ours.
+Each contestant is a factory of needle_tvm.process.timing and gets our weights and inputs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from apps import contestants, peer_models
 
 Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
 
-# What a model computes in: weights and activations are of that dtype. "tf32" is float32 whose
-# products a GPU may round to 11 bits. Not torch.autocast: in inference it casts weights each call.
+# The dtype of weights and activations. "tf32" is float32 with matmul operands that a GPU may round
+# to 11 bits. torch.autocast is not used: in inference it casts weights on each call.
 PRECISIONS = {
     "float32": torch.float32,
     "tf32": torch.float32,
@@ -40,10 +40,10 @@ def load(
 ) -> tuple[Any, list[Any]]:
     """A model of peer_models.py with the saved weights, and the saved inputs as tensors.
 
-    `options` are those of needle's factory; the twin gets what it cannot see in the weights. With
-    `channels_last` weights and inputs of four axes lie in that order in memory. `precision` is a
-    key of PRECISIONS: ValueError for another. On a GPU float32 is float32 (by itself PyTorch would
-    convolve in TF32), and cuDNN tries its algorithms, as it should where shapes do not change.
+    `options` are those of needle's factory; the twin gets those that the weights do not determine.
+    `channels_last` is the memory layout of weights and inputs of four axes. `precision` is a key of
+    PRECISIONS: ValueError for another. On a GPU float32 is float32 (by default PyTorch would
+    convolve in TF32), and cuDNN benchmarks its algorithms, as is best for fixed shapes.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r}: must be one of {', '.join(PRECISIONS)}")
@@ -66,15 +66,15 @@ def load(
 
 
 def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Contestant:
-    """PyTorch in inference mode; `compiled`: through torch.compile, tuned as far as it goes (on a
-    GPU in CUDA graphs); `frozen`: its weights taken for constants that may be packed. `kwargs` are
-    `load`'s."""
+    """PyTorch in inference mode. `compiled`: through torch.compile with maximum tuning (on a GPU in
+    CUDA graphs); `frozen`: with weights as constants that may be packed. `kwargs` are those of
+    `load`."""
     net, tensors = load(**kwargs)
     net.eval()
     if compiled:
         torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode="max-autotune")
-    # Freezing needs no_grad: it leaves graphs in inference mode as they are.
+    # Freezing needs no_grad: it does not change graphs in inference mode.
     mode = torch.no_grad if compiled and frozen else torch.inference_mode
 
     on_gpu = any(t.is_cuda for t in tensors)
@@ -91,13 +91,13 @@ def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Conte
 
 def _arrays(found: Any) -> list[np.ndarray]:
     parts = found if isinstance(found, tuple) else (found,)
-    narrow = (torch.bfloat16, torch.float16)  # NumPy knows no bfloat16
+    narrow = (torch.bfloat16, torch.float16)  # NumPy lacks bfloat16
     wide = [part.float() if part.dtype in narrow else part for part in parts]
     return [np.asarray(part.cpu().numpy(), order="C") for part in wide]
 
 
 def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
-    """`training` of contestants.py in PyTorch, with the optimizer's fused form."""
+    """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
     net, tensors = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -119,7 +119,7 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
         sgd = torch.optim.SGD(
             net.parameters(), lr=rate, momentum=momentum, dampening=momentum, fused=True
         )
-        for parameter in net.parameters():  # needle's average starts at zero
+        for parameter in net.parameters():  # needle's moving average starts at zero
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
 
@@ -149,19 +149,19 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that writes the ONNX file `path` of the model that the rest of `setup` loads."""
+    """A service that writes the ONNX file `path` of the model loaded from the rest of `setup`."""
     path = setup.pop("path")
     net, tensors = load(**setup)
     net.eval()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of shapes it takes for constants, as they are
+        warnings.simplefilter("ignore")  # about shapes taken for constants, which they are
         torch.onnx.export(net, tuple(tensors), path, dynamo=False, opset_version=17)
     yield {"path": path}
 
 
 def stock_tvm(**kwargs: Any) -> Contestant:
-    """TVM as it comes: torch.export, its front end, its own pipeline; nothing is searched, and no
-    schedule is there for a CPU without a search."""
+    """Stock TVM: torch.export, its front end and its own pipeline without a search. For a CPU it
+    has no schedules without a search."""
     from needle_tvm._tvm.names import relax, tvm
     from needle_tvm.frontend.torch.importer import from_exported_program
     from needle_tvm.target.spec import resolve

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+if __name__ == "__main__":  # a script finds modules beside it, not its own package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
@@ -18,7 +18,7 @@ from needle_tvm.words import error_line
 
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 5e-4
-SHIFT = 4  # pixels by which pictures are moved at most
+SHIFT = 4  # images are shifted by up to this many pixels
 TEST_BATCH = 500
 
 
@@ -39,13 +39,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
     return cli.guarded("train_cifar10.py", lambda: run(options))
 
 
 class Cifar10(training.Task):
-    """ResNet9 by Adam, on pictures that are moved and mirrored at random."""
+    """ResNet9 trained by Adam on randomly shifted and flipped images."""
 
     warmup = 0.1
 
@@ -101,7 +101,7 @@ class Cifar10(training.Task):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains, saves, and says how well the result does on the test set."""
+    """Train, save, and report the result's accuracy on the test set."""
     plan, device = training.prepare(options)
     task = Cifar10(options, device)
     with cli.progress(options.quiet) as report:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+if __name__ == "__main__":  # a script finds modules beside it, not its own package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
@@ -19,7 +19,7 @@ LEARNING_RATE = {"mlp": 3e-3, "resnet": 4e-3}
 EPOCHS = {"mlp": 40, "resnet": 30}
 BATCH = {"mlp": 32, "resnet": 64}
 WEIGHT_DECAY = 1e-4
-SHIFT = 1  # pixels by which the ResNet's pictures are moved at most
+SHIFT = 1  # the ResNet's images are shifted by up to this many pixels
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
     if options.epochs is None:
         options.epochs = EPOCHS[options.model]
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_task(options: argparse.Namespace, device: Any) -> training.Task:
-    """The model, its data and how they are trained."""
+    """The model, its data and the training settings."""
     import needle as ndl
     from apps import digits
 
@@ -96,7 +96,7 @@ def make_task(options: argparse.Namespace, device: Any) -> training.Task:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains, saves, and says how well the result does on the test set."""
+    """Train, save, and report the result's accuracy on the test set."""
     plan, device = training.prepare(options)
     task = make_task(options, device)
     with cli.progress(options.quiet) as report:

@@ -10,7 +10,7 @@ from operator import index as as_int
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+if __name__ == "__main__":  # a script finds modules beside it, not its own package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
@@ -42,19 +42,19 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
     return cli.guarded("train_ptb.py", lambda: run(options))
 
 
 class TextLoader:
-    """Steps of `length` rows through what batchify gave, in order."""
+    """Iterates over the result of batchify in steps of `length` rows."""
 
     def __init__(self, batches: Any, length: int, device: Any) -> None:
         self.batches = batches
         self.length = length
         self.device = device
-        self.next = 0  # the step that comes next; at the end it starts over
+        self.next = 0  # the next step; at the end it starts over
 
     def __len__(self) -> int:
         return -(-(len(self.batches) - 1) // self.length)
@@ -73,7 +73,7 @@ class TextLoader:
         return {"next": self.next}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Goes on from there. ValueError for a position that does not exist."""
+        """Continue from a saved position. ValueError for one that does not exist."""
         position = as_int(values["next"])
         if not 0 <= position <= len(self):
             raise ValueError(f"step {position} of {len(self)}")
@@ -81,7 +81,7 @@ class TextLoader:
 
 
 class PennTreebank(training.Task):
-    """A language model by Adam. An LSTM's state is handed on from step to step."""
+    """A language model trained by Adam. An LSTM's state carries over from step to step."""
 
     max_norm = MAX_NORM
     warmup = 0.05
@@ -152,7 +152,7 @@ class PennTreebank(training.Task):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains, saves, and says how well the result does on the test text."""
+    """Train, save, and report the result's perplexity on the test text."""
     plan, device = training.prepare(options)
     task = PennTreebank(options, device)
     with cli.progress(options.quiet) as report:

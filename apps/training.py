@@ -1,4 +1,4 @@
-"""The training loop that the train_*.py scripts share: steps, log, checkpoints, resuming.
+"""The training loop of the train_*.py scripts: steps, log, checkpoints, resuming.
 
 A resumed run ends with the same weights, bit for bit, as one that was never interrupted: every
 number that a step depends on is in the checkpoint, and the learning rate is a function of the step.
@@ -24,15 +24,15 @@ from needle_tvm.process import command_line as cli
 from needle_tvm.target import host
 from needle_tvm.words import error_line
 
-_QUIET_SECONDS = 5.0  # between lines of progress within an epoch
+_QUIET_SECONDS = 5.0  # between progress lines within an epoch
 
 
 class Task:
-    """What is trained: set the attributes, define `loss` and `evaluate`.
+    """Base of training tasks: set the attributes, define `loss` and `evaluate`.
 
-    `loader` gives the batches of an epoch and has len, state_dict and load_state_dict. `carried`
-    are tensors that pass from one step to the next, by name. `settings` are JSON values that must
-    be the same on resuming.
+    `loader` yields the batches of an epoch and has len, state_dict and load_state_dict. `carried`
+    holds tensors, by name, that pass from one step to the next. `settings` are JSON values that
+    must be equal on resuming.
     """
 
     model: Any
@@ -40,7 +40,7 @@ class Task:
     loader: Any
     device: Any
     settings: dict[str, Any]
-    max_norm: float | None = None  # gradients are clipped to it
+    max_norm: float | None = None  # gradients are clipped to this norm
     warmup: float = 0.0  # share of the steps in which the learning rate rises
     carried: dict[str, Any]
 
@@ -49,28 +49,28 @@ class Task:
         raise NotImplementedError
 
     def begin_epoch(self) -> None:
-        """Before the first batch of an epoch."""
+        """A hook called before the first batch of an epoch."""
 
     def evaluate(self) -> dict[str, float]:
-        """Figures of merit by name, with the model in eval mode."""
+        """Test metrics by name; the model is in eval mode."""
         raise NotImplementedError
 
 
 @dataclass
 class Plan:
-    """How long to train and where to write. `stop_after` steps of this process; None: no limit."""
+    """The length of training and its output paths. `stop_after` limits this process's steps."""
 
     epochs: int
     checkpoint: Path
     log: Path
     resume: bool = False
     stop_after: int | None = None
-    checkpoint_every: int | None = None  # steps; None: at the end of each epoch alone
+    checkpoint_every: int | None = None  # steps; None: only at the end of each epoch
 
 
 @dataclass
 class Progress:
-    """How far a run has come; saved with it."""
+    """The progress of a run, saved in its checkpoints."""
 
     settings: dict[str, Any]
     step: int = 0
@@ -84,7 +84,7 @@ class Progress:
 def add_arguments(
     parser: argparse.ArgumentParser, epochs: int | None, batch: int | None, out: str
 ) -> None:
-    """The options that all training scripts take. `epochs`, `batch` None: the script decides."""
+    """Add the options of all training scripts. `epochs`, `batch` None: the script decides."""
     add = parser.add_argument
 
     def default(value: int | None) -> str:
@@ -114,7 +114,7 @@ def add_arguments(
 
 
 def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:
-    """(plan, device) of a command line. UsageError for what cannot be met."""
+    """(plan, device) of a command line. UsageError for options that cannot be met."""
     import needle as ndl
 
     out = options.out
@@ -135,7 +135,7 @@ def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:
 
 
 def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
-    """Linear rise over a share `warmup` of the steps, then half a cosine down towards 0."""
+    """A linear rise over a share `warmup` of the steps, then half a cosine down towards 0."""
     rise = warmup * steps
     if step < rise:
         return base * (step + 1) / (rise + 1)
@@ -143,10 +143,10 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
 
 
 def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
-    """Trains to the end, or to where it is told or asked to stop; a checkpoint is there either way.
+    """Train to the end or until stopped; in either case a checkpoint is written.
 
-    Raises UsageError when there is nothing to resume or it was begun with other settings, and
-    KeyboardInterrupt or SystemExit, once the step is done, on Ctrl-C or SIGTERM.
+    Raises UsageError if there is nothing to resume or the run has other settings; on Ctrl-C or
+    SIGTERM, KeyboardInterrupt or SystemExit once the step is done.
     """
     settings = {**task.settings, "epochs": plan.epochs}
     progress = _resumed(task, plan, settings) if plan.resume else Progress(settings)
@@ -254,7 +254,7 @@ def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
 
 
 class _Log:
-    """JSON lines. On resuming, what was written after the checkpoint is taken out first."""
+    """A log of JSON lines. Resuming first removes the lines written after the checkpoint."""
 
     def __init__(self, path: Path, progress: Progress) -> None:
         self._path = path
@@ -284,9 +284,9 @@ class _Log:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[BaseException]]:
-    """Ctrl-C and SIGTERM are noted, not raised, so that no step is left half done.
+    """Context that records Ctrl-C and SIGTERM instead of raising, so that every step is finished.
 
-    The list gets the exception that is due. The second Ctrl-C comes through at once.
+    The list gets the exception to raise later. A second Ctrl-C is raised at once.
     """
     due: list[BaseException] = []
 
@@ -305,7 +305,7 @@ def _signals() -> Iterator[list[BaseException]]:
 
 
 def finish(task: Task, plan: Plan, progress: Progress, options: argparse.Namespace) -> int:
-    """Writes the weights of a whole run and says what came out; the exit code."""
+    """Write the weights of a finished run and report its result; return the exit code."""
     import needle as ndl
 
     if progress.epoch < plan.epochs:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-if __name__ == "__main__":  # a script finds modules beside it, not the package that it is in
+if __name__ == "__main__":  # a script finds modules beside it, not its own package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import models
@@ -116,17 +116,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
     levels = (logging.WARNING, logging.INFO, logging.DEBUG)
     logging.basicConfig(level=levels[min(options.verbose, 2)], format="%(name)s: %(message)s")
-    if options.verbose < 2:  # it warns that it builds its font cache the first time
+    if options.verbose < 2:  # matplotlib warns when it first builds its font cache
         logging.getLogger("matplotlib").setLevel(logging.ERROR)
     return cli.guarded("tvm_eval.py", lambda: run(options), debug=options.verbose > 1)
 
 
 def check_search(options: argparse.Namespace) -> None:
-    """Raises UsageError, before any work is done, for a search that could not be carried out."""
+    """Raise UsageError, before any work is done, for a search that could not be carried out."""
     if (options.tracker is None) != (options.key is None):
         raise UsageError("--tracker and --key go together: the key names the servers to use")
     if options.tracker is not None:
@@ -143,7 +143,7 @@ def check_search(options: argparse.Namespace) -> None:
 
 
 def check_products(options: argparse.Namespace) -> None:
-    """Raises UsageError for ways to multiply that no stage asked for has, before any is built."""
+    """Raise UsageError, before any stage is built, for `products` that no requested stage has."""
     if options.products != OWN:
         if options.device != "cuda":
             raise UsageError(f"--products {options.products} is for GPUs: -d cuda")
@@ -157,7 +157,7 @@ def check_products(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluates, and writes what was asked for."""
+    """Evaluate, and write the requested outputs."""
     check_search(options)
     check_products(options)
     to_stdout = options.json == "-"
@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
     for path in filter(None, (options.out, options.dump_ir)):
         cli.check_writable(path, folder=True)
     if options.threads is not None:
-        # Before anything that starts threads is imported.
+        # This must come before importing anything that starts threads.
         from needle_tvm.process.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))

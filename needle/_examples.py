@@ -1,4 +1,4 @@
-"""Values for the samples of ops, and the way between NumPy and Tensors: the tools of testing.py."""
+"""Tools of testing.py: values for the samples of ops, and conversion between NumPy and Tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def special(sample: Sample) -> bool:
 
 
 def with_specials(value: Any, pattern: int) -> Any:
-    """NaN, infinities and zeros of both signs at places that differ from pattern to pattern."""
+    """NaN, infinities and zeros of both signs, at places that depend on `pattern`."""
     if isinstance(value, tuple):
         return tuple(with_specials(v, pattern) for v in value)
     out = value.copy()
@@ -47,6 +47,21 @@ def with_specials(value: Any, pattern: int) -> Any:
         for i, number in enumerate(numbers[pattern:] + numbers[:pattern]):
             flat[(i * 7 + pattern) % out.size] = number
     return out
+
+
+def with_extremes(value: Any, arg: Any, shift: int) -> Any:
+    """An integer array that repeats the least and largest value of its dtype, 0, -1 and 1.
+
+    `shift` rotates the five, so that two operands can meet in every pairing. Arrays of other dtypes
+    stay as they are, and so do those whose `arg` is not special.
+    """
+    if isinstance(value, tuple):
+        return tuple(with_extremes(v, a, shift) for v, a in zip(value, arg, strict=True))
+    if not arg.special or value.dtype.kind != "i":
+        return value
+    limits = np.iinfo(value.dtype)
+    numbers = np.roll(np.array([limits.min, limits.max, 0, -1, 1], value.dtype), -shift)
+    return np.resize(numbers, value.shape)
 
 
 def strided(value: Any) -> Any:
@@ -68,7 +83,7 @@ def tensor(value: Any, device: Device, requires_grad: bool) -> Any:
         return make_tuple(*[tensor(v, device, requires_grad) for v in value])
     data = NDArray(np.ascontiguousarray(value).reshape(value.shape), device=device)
     if value.base is not None and value.ndim and any(s < 0 for s in value.strides):
-        # The native array gets the same layout, not only the same values.
+        # Give the native array the same layout, not only the same values.
         wide = NDArray(np.zeros([2 * n for n in value.shape], value.dtype), device=device)
         view = wide[tuple(slice(None, None, -2) for _ in value.shape)]
         view[...] = data
@@ -118,14 +133,14 @@ def copied(value: Any) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """Halves in float32, in which they are computed; others as they are."""
+    """Half-precision arrays as float32, in which they are computed; others as they are."""
     if isinstance(value, tuple):
         return tuple(widened(v) for v in value)
     return astype(value, compute_dtype(value.dtype.name))
 
 
 def narrowed(value: Any, spec: Any) -> Any:
-    """float32 where `spec` says half, rounded to it; others as they are."""
+    """float32 arrays rounded to the half-precision dtype of `spec`; others as they are."""
     if not isinstance(spec, Spec):
         return tuple(narrowed(v, s) for v, s in zip(value, spec, strict=True))
     value = np.asarray(value)

@@ -1,4 +1,4 @@
-"""What the current thread is doing: recording gradients or not, tracing or not."""
+"""State of the current thread: whether it records gradients, and its trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _State(threading.local):
     # Class attributes are the defaults of every thread.
     grad: bool = True
     trace: Trace | None = None
-    freeing: list[Any] | None = None  # nodes waiting to be let go (see Node.__del__)
+    freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
 
 
 state = _State()
@@ -29,21 +29,21 @@ _last = [0]
 
 
 def replaced() -> int:
-    """A number that is another one whenever a tensor's value, or an attribute of a module that may
-    hold tensors, has been replaced."""
+    """A counter that changes whenever a tensor's value, or a module's attribute that may hold
+    tensors, is replaced."""
     return _last[0]
 
 
 def note_replaced() -> None:
-    """To be called after that has been done, by any thread."""
+    """Advance the counter. Any thread calls this after such a replacement."""
     _last[0] = next(_replacements)
 
 
 def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    """What `fn` returns, called while gradients are recorded on this thread, or are not.
+    """Call `fn` with gradient recording on this thread switched on or off, and return its result.
 
-    An interrupt (Ctrl-C) leaves the mode as it was whenever it comes: Python looks for one where a
-    function begins, as a context manager's `__exit__` does, but not within `finally`.
+    An interrupt (Ctrl-C) never leaves the mode changed: Python checks for one when a function
+    begins, such as a context manager's `__exit__`, but not inside `finally`.
     """
     previous = state.grad
     try:
@@ -54,7 +54,7 @@ def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: 
 
 
 class _GradMode:
-    """Sets whether gradients are recorded on this thread; context manager and decorator."""
+    """Context manager and decorator that sets whether this thread records gradients."""
 
     __slots__ = ("_previous",)
     enabled: bool
@@ -80,17 +80,17 @@ class _GradMode:
 
 
 class no_grad(_GradMode):
-    """Inside, ops record no graph: results do not require a gradient. Holds for this thread."""
+    """Context in which ops on this thread record no graph; their results require no gradient."""
 
     enabled = False
 
 
 class enable_grad(_GradMode):
-    """Inside, ops record again, also within `no_grad`. Holds for this thread."""
+    """Context in which ops on this thread record their graph, also within `no_grad`."""
 
     enabled = True
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops on this thread record what their gradients need."""
+    """Whether ops on this thread record their graph."""
     return state.grad

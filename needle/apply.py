@@ -1,4 +1,4 @@
-"""How an op is applied to tensors: computed, and recorded where a gradient may be asked for."""
+"""Applying an op to tensors: it is computed, and recorded if a gradient may be asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
-    """Runs `op`, and records it when a gradient may be asked for. While tracing, only records."""
+    """Run `op`, and record it if a gradient may be asked for. While tracing, only record it."""
     if state.trace is not None:
         return state.trace.apply(op, inputs)
     try:
@@ -60,7 +60,7 @@ def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:
 
 
 def explain(op: Op, inputs: tuple[Any, ...]) -> None:
-    """Raises the clear error behind a failed `compute`, if there is one to be found."""
+    """Raise a clear error for a failed `compute`, if the inputs explain it."""
     for i, x in enumerate(inputs):
         if not isinstance(x, Value):
             raise TypeError(f"{op.name}: input {i} is a {type(x).__name__}, not a Tensor") from None

@@ -1,4 +1,4 @@
-"""Tensors, how they were made, and gradients: the public names of what the other files hold."""
+"""Public names of autograd: tensors, graph nodes and gradients, defined in other files."""
 
 from .apply import apply
 from .engine import topological_order

@@ -1,4 +1,4 @@
-"""What a piece of byte code does with names."""
+"""The names that byte code reads and imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-_SILENT = {"EXTENDED_ARG", "CACHE", "PUSH_NULL", "NOP"}  # between a name and what is done with it
+_SILENT = {"EXTENDED_ARG", "CACHE", "PUSH_NULL", "NOP"}  # between a name and its use
 _STEPS = {
     **dict.fromkeys(["LOAD_ATTR", "LOAD_METHOD"], "attribute"),
     **dict.fromkeys(["SWAP", "ROT_TWO"], "swap"),
@@ -21,7 +21,7 @@ _STEPS = {
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A piece of code and those inside it, outer ones first."""
+    """A code object and those nested in it, outer ones first."""
     pending = [code]
     while pending:
         yield (item := pending.pop())
@@ -29,11 +29,11 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def steps(code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """What code does with names, in its order; anything else is a step without a name.
+    """The operations of a code object on names, in order; any other is a step without a name.
 
-    "import" has (module, level of a relative import, whether names are taken from it).
+    The argument of "import" is (module, level of a relative import, whether it imports names).
     """
-    last: list[Any] = [0, None]  # the two arguments of an import are loaded before it
+    last: list[Any] = [0, None]  # an import's two arguments, loaded just before it
     for instruction in dis.get_instructions(code):
         name, value = instruction.opname, instruction.argval
         if name in _SILENT:
@@ -41,7 +41,7 @@ def steps(code: types.CodeType) -> Iterator[tuple[str, Any]]:
         if name == "IMPORT_NAME":
             yield "import", (value, last[0], last[1] is not None)
         elif "_FAST" in name:
-            # One instruction may do two; a variable of a closure is only handed on.
+            # One instruction may name two variables; a closure's variable is only passed on.
             values = value if isinstance(value, tuple) else (value,)
             for way, variable in zip(re.findall("LOAD|STORE", name), values, strict=False):
                 closed = variable in code.co_cellvars or variable in code.co_freevars

@@ -1,4 +1,4 @@
-"""What the things hold that code reaches: parts, attributes, the state of what is not Python."""
+"""Contents of the objects that code reaches: parts, attributes, and the state of native objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PROXY = types.MappingProxyType
 _CACHED = type(functools.cache(lambda: None))
-# What a pickle names instead of telling what it is, or refuses.
+# Objects that a pickle stores by name, or refuses.
 _NAMED = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type),
     *(property, staticmethod, classmethod, functools.partial, functools.cached_property, _CACHED),
@@ -24,7 +24,7 @@ _NAMED = (
 
 
 def parts(thing: Any) -> list[Any] | None:
-    """What the built-in part of a thing holds; None where that has no parts."""
+    """The contents of an object's built-in part, or None if that has none."""
     if isinstance(thing, (set, frozenset)):
         return sorted(thing, key=lambda item: _ADDRESS.sub("", repr(item)))
     if isinstance(thing, (dict, _PROXY)):
@@ -50,9 +50,9 @@ def parts(thing: Any) -> list[Any] | None:
 
 
 def of_base(thing: Any) -> list[Any]:
-    """What an instance of an own class holds as one of a class that is not followed.
+    """The state of a user class's instance that belongs to a base class which is not followed.
 
-    Raises what that class does where it does not tell.
+    Raises whatever that class raises if it does not give its state.
     """
     found = parts(thing)
     base: Any = type(thing)
@@ -60,12 +60,12 @@ def of_base(thing: Any) -> list[Any]:
         base = base.__base__
     if found is not None or base is object:
         return found or []
-    reduced: Any = base.__reduce_ex__(thing, 4)  # how to make it, of what, and its state
+    reduced: Any = base.__reduce_ex__(thing, 4)  # constructor, its arguments, and the state
     return [*map(_listed, reduced[1:])]
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """An instance's attributes, those in slots too; without running code of its class."""
+    """An instance's attributes, including slots, read without running code of its class."""
     found = dict(_got(object.__getattribute__, thing, "__dict__") or {})
     for base in type(thing).__mro__:
         for slot in vars(base).values():
@@ -81,17 +81,17 @@ def _listed(state: Any) -> Any:
 def _got(get: Any, *args: Any) -> Any:
     try:
         return get(*args)
-    except AttributeError:  # a slot that is not set, an object without attributes
+    except AttributeError:  # an unset slot, or an object without attributes
         return None
 
 
 def has_parts(cls: type) -> bool:
-    """Whether what its instances hold can be seen from Python."""
+    """Whether Python can see the contents of the class's instances."""
     return any("__dict__" in vars(base) or "__slots__" in vars(base) for base in cls.__mro__)
 
 
 class Pickler(pickle.Pickler):
-    """Pickles what is not written in Python, and gives out what in it is: that is followed."""
+    """Pickles native objects, and collects the Python objects in them, which are followed."""
 
     def __init__(self, top: Any) -> None:
         self.file, self.found, self._top = io.BytesIO(), list[Any](), top

@@ -1,4 +1,4 @@
-"""Dtype rules beyond those of the arrays: Python scalars, and what array-likes become."""
+"""Dtype rules beyond those of arrays: Python scalars and array-likes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .backend_ndarray.masked import as_numpy
 
 
 def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
-    """The dtype of an array of `dtype` with a Python scalar: changed only by a higher kind."""
+    """The dtype of an array with a Python scalar: only a scalar of a higher kind changes it."""
     if isinstance(scalar, float) and not is_floating(dtype):
         return "float64"
     if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
@@ -22,9 +22,9 @@ def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
 
 
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
-    """`value`, which the op puts beside elements of that dtype, as one of them.
+    """`value`, which the op stores among elements of `dtype`, converted to that dtype.
 
-    TypeError where it is no Python number; ValueError where it is none of that integer's range.
+    TypeError if it is not a Python number; ValueError if it is outside the integer dtype's range.
     """
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"{name}: value is a {type(value).__name__}, not a Python number")
@@ -33,13 +33,13 @@ def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | f
     if dtype == "bool":
         return bool(value)
     bounds = np.iinfo(dtype)
-    if not bounds.min <= value <= bounds.max:  # so is NaN
+    if not bounds.min <= value <= bounds.max:  # refuses NaN, too
         raise ValueError(f"{name}: value {value} is outside what {dtype} holds")
     return int(value)
 
 
 def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
-    """What a Tensor made from `array` holds (see Tensor)."""
+    """The NDArray of a Tensor made from `array` (see Tensor)."""
     if isinstance(array, NDArray):
         array = array if device is None else array.to(device)
         return array if dtype is None else array.astype(dtype, copy=False)

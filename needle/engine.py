@@ -16,9 +16,9 @@ from .tensor import Tensor, TensorTuple, handle, make_const
 
 
 def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> list[Node]:
-    """Every node that `roots` depend on, inputs before users, in a fixed order.
+    """All nodes that `roots` depend on, inputs before users, in a fixed order.
 
-    With `requires_grad` only nodes that gradients flow through.
+    With `requires_grad`, only nodes that gradients flow through.
     """
     order: list[Node] = []
     seen: set[int] = set()
@@ -26,7 +26,7 @@ def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> lis
         if id(root) in seen:
             continue
         seen.add(id(root))
-        # (node, its inputs still to visit)
+        # (node, its unvisited inputs)
         stack = [(root, iter(root.input_nodes))]
         while stack:
             node, rest = stack[-1]
@@ -61,7 +61,7 @@ def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: 
 
 
 def _accumulate(node: Node, grad: Tensor, retain: bool, own: bool) -> None:
-    """Adds the gradients behind `node` to those that leaves have, in memory of their own or not."""
+    """Add the gradients behind `node` to those of the leaves; `own`: in memory of their own."""
     found = _gradients(node, grad, retain)
     if own:
         found = _own_memory(found, grad)
@@ -70,7 +70,7 @@ def _accumulate(node: Node, grad: Tensor, retain: bool, own: bool) -> None:
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
 
-# Leaves may be shared by graphs that several threads go through at once: no sum may get lost.
+# Graphs that several threads differentiate at once may share leaves: no sum may get lost.
 _accumulating = fork_safe_lock()
 
 
@@ -97,7 +97,7 @@ def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, T
     pending: dict[Node, Any] = {root: out_grad}
     leaves = []
     while order:
-        node = order.pop()  # drops our reference as well
+        node = order.pop()  # drops this reference as well
         if node not in pending:
             continue
         if node.op is None:
@@ -109,9 +109,9 @@ def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, T
 
 
 def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
-    """Moves the gradient of `node` on to its inputs.
+    """Pass the gradient of `node` on to its inputs.
 
-    A function of its own so that nothing of it is held while the next node's is computed.
+    This is a function of its own so that its locals are freed before the next node's gradient.
     """
     op: Any = node.op
     grad = pending.pop(node)
@@ -138,10 +138,10 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
 
 
 def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
-    """The gradients, each in memory that no other and not `out_grad` has a part in.
+    """The gradients, each in memory that it shares with no other and not with `out_grad`.
 
-    Ops hand gradients on as views, or as they are to several inputs. Left so, a write in place to
-    one leaf's gradient would change another's.
+    Ops may return a gradient as a view, or the same one for several inputs. If they shared memory,
+    a write in place to one leaf's gradient would change another's.
     """
     starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
     out = []
@@ -160,15 +160,15 @@ def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tupl
 
 
 def _bytes(x: Tensor) -> tuple[int, int]:
-    """First address of a compact tensor's memory, and that behind its last."""
+    """The address range [first, end) of a compact tensor's memory."""
     data = x.realize_cached_data()
     start = data.view.data_ptr
     return start, start + data.size * ITEMSIZE[data.dtype]
 
 
 def _by_arrays(node: Node, grad: Any) -> Any:
-    """The gradients for the inputs by the op's own kernels (Op.backward), or NotImplemented."""
-    assert node.op is not None
+    """The gradients for the inputs from the op's own kernels (Op.backward), or NotImplemented."""
+    assert node.op is not None and node.op.backward is not None
     if type(node.spec) is tuple:
         parts = grad if type(grad) is tuple else tuple(grad)
         data: Any = tuple([None if part is None else part.cached_data for part in parts])
@@ -181,7 +181,7 @@ def _by_arrays(node: Node, grad: Any) -> Any:
 
 
 def _add(a: Any, b: Any) -> Any:
-    """Sum of two gradients; those of tuple-valued nodes are tuples with None for zero."""
+    """The sum of two gradients; that of a tuple-valued node is a tuple with None for zero."""
     if isinstance(a, (tuple, TensorTuple)) or isinstance(b, tuple):
         return tuple(
             y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=True)
@@ -190,7 +190,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The gradient of a tuple-valued node with its Nones made zeros."""
+    """The gradient of a tuple-valued node with zeros in place of None."""
     return tuple(
         Tensor(nd.full(spec.shape, 0, spec.dtype, spec.device), requires_grad=False)
         if part is None
@@ -200,7 +200,7 @@ def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
 
 
 def _check_kept(node: Node) -> None:
-    """RuntimeError when what the node's gradient reads is not there, or is not what it was."""
+    """RuntimeError if a value that the node's gradient reads was freed or written in place."""
     name = node.op.name if node.op else ""
     if node.freed:
         raise RuntimeError(

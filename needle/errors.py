@@ -1,4 +1,4 @@
-"""Errors that have a meaning of their own; everything else raises Python's."""
+"""Error classes of needle's own; all other errors are Python's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class ShapeError(ValueError):
 
 
 class TraceError(RuntimeError):
-    """What tracing cannot turn into a graph: a read of a value, a write to model state."""
+    """Tracing met something that it cannot record: a read of a value, a write to model state."""
 
 
 class ChangedError(RuntimeError):
-    """What a traced function read as a constant has been written, or is gone."""
+    """A tensor that a traced function read as a constant was written since, or is gone."""

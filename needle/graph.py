@@ -1,4 +1,4 @@
-"""What tracing gives: a graph of ops with named leaves, ready to be translated."""
+"""The result of tracing: a graph of ops with named leaves, ready to be translated."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(eq=False)
 class Leaf:
-    """An input (`value` is the example's), a parameter or buffer, or a constant of a graph."""
+    """An input (`value` is the example), a parameter or buffer, or a constant of a graph."""
 
     name: str
     node: Node
     value: NDArray = dataclasses.field(repr=False)
-    others: tuple[str, ...] = ()  # its other names, where a parameter has several
+    others: tuple[str, ...] = ()  # further names of a parameter
 
     @property
     def spec(self) -> Any:
@@ -39,11 +39,11 @@ class Leaf:
 class Graph:
     """Ops in topological order between named leaves and outputs.
 
-    `nodes` holds every node that the outputs depend on, leaves (op None) included; `inputs` also
-    those that nothing depends on. One node may be several outputs, or a leaf. `params` are called
-    as in the model's state_dict and stand in its order; only those that are used. `input_tree` is
-    {"args": [tree, ...], "kwargs": {name: tree}} as in the traced call; needle.tree says what a
-    tree is.
+    `nodes` holds every node that the outputs depend on, including leaves (op None); `inputs` also
+    holds those that nothing depends on. One node may be several outputs, or a leaf. `params` are
+    the used parameters and buffers, with the names and in the order of the model's state_dict.
+    `input_tree` is {"args": [tree, ...], "kwargs": {name: tree}} as in the traced call; needle.tree
+    defines a tree.
     """
 
     inputs: list[Leaf]
@@ -54,7 +54,7 @@ class Graph:
     output_tree: Any
     signature: inspect.Signature | None
     nodes: list[Node] = dataclasses.field(init=False)
-    weights: Weights = dataclasses.field(init=False)  # what `params` are now
+    weights: Weights = dataclasses.field(init=False)  # the current `params`
 
     def __post_init__(self) -> None:
         self.nodes = topological_order(self.outputs)
@@ -72,8 +72,8 @@ class Graph:
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors among the arguments of a call, in the order of `inputs`.
 
-        Arguments may be given by position or by name. TypeError when they are nested otherwise
-        than in the traced call, or when one that is no tensor has another value.
+        Arguments may be given by position or by name. TypeError if their nesting differs from the
+        traced call's, or if a static argument has another value.
         """
         args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
         found, leaves = flatten_call(self.signature, args, kwargs)
@@ -85,13 +85,13 @@ class Graph:
         return [value for _, value in leaves]
 
     def unflatten_outputs(self, values: Sequence[Any]) -> Any:
-        """What the model returns, with `values` (in the order of `outputs`) for its tensors."""
+        """The model's return value with `values` (in the order of `outputs`) as its tensors."""
         if len(values) != len(self.outputs):
             raise ValueError(f"{len(values)} values for {len(self.outputs)} outputs")
         return tree.unflatten(self.output_tree, iter(values))
 
     def flatten_outputs(self, value: Any) -> list[Any]:
-        """The tensors in what the model returned, in the order of `outputs`."""
+        """The tensors in the model's return value, in the order of `outputs`."""
         _, leaves = flatten_outputs(value)
         return [leaf for _, leaf in leaves]
 
@@ -102,7 +102,7 @@ class Graph:
         return {node: _rules_digest(op, *of_classes[type(op)]) for node, op in nodes}
 
     def unfollowed(self) -> list[str]:
-        """What the ops' rules reach that `fingerprint` cannot say anything of, in words."""
+        """Descriptions of what the ops' rules reach and `fingerprint` cannot cover."""
         found = [
             f"op {node.op.name}: {what}"
             for node, (_, unknown) in self._rules.items()
@@ -112,9 +112,9 @@ class Graph:
         return list(dict.fromkeys(found))
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that determines the compiled program: ops, their attributes and rules,
-        edges, shapes, dtypes, names, static arguments, constants. Not the parameters' values, and
-        of needle's own ops not the rules, which its sources hold."""
+        """SHA-256 of everything that determines the compiled program: ops, their attributes and
+        rules, edges, shapes, dtypes, names, static arguments and constants. Parameter values are
+        not part of it, nor are the rules of needle's own ops, which its sources determine."""
         digest = hashlib.sha256()
 
         def add(*parts: Any) -> None:
@@ -145,9 +145,9 @@ class Graph:
 def respell(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with (where the signature allows it) `count` arguments given by position.
+    """The same call with `count` arguments given by position, as far as the signature allows.
 
-    TypeError for arguments that the signature does not take.
+    TypeError for arguments that the signature does not accept.
     """
     if signature is None:
         return args, kwargs
@@ -171,7 +171,7 @@ def flatten_call(
 ) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     """({"args": trees, "kwargs": trees by name}, named tensors) of a call.
 
-    Names are those of the parameters that take the arguments; of *xs they are xs_0, xs_1, ...
+    A name is that of the parameter that takes the argument; for *xs the names are xs_0, xs_1, ...
     """
     leaves: list[tuple[str, Any]] = []
 
@@ -188,7 +188,7 @@ def flatten_call(
 
 
 def positional_names(signature: inspect.Signature | None, count: int) -> list[str]:
-    """Names of the parameters that take the first `count` positional arguments."""
+    """The names of the parameters that take the first `count` positional arguments."""
     names: list[str] = []
     for parameter in signature.parameters.values() if signature else ():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -199,7 +199,7 @@ def positional_names(signature: inspect.Signature | None, count: int) -> list[st
 
 
 def flatten_outputs(value: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """(tree, named tensors) of what a model returned; a TensorTuple counts as a tuple."""
+    """(tree, named tensors) of a model's return value; a TensorTuple counts as a tuple."""
     return tree.flatten(_untuple(value), "output", is_tensor)
 
 
@@ -214,7 +214,7 @@ def _untuple(value: Any) -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether an argument is an input of the graph: a Tensor, NDArray, NumPy array or the like."""
+    """Whether an argument becomes an input of the graph, like Tensors, NDArrays and NumPy's."""
     return hasattr(type(x), "__dlpack__")
 
 
@@ -228,15 +228,15 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
 
 
 def _class_digest(cls: Any) -> tuple[str, list[str]]:
-    """SHA-256 of an op's rules, and what of them could not be followed.
+    """SHA-256 of an op's rules, and descriptions of what could not be followed in them.
 
-    Of needle's own ops that is their name: its sources are keyed as a whole.
+    For needle's own ops it is that of their name: needle's sources are keyed as a whole.
     """
     rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit", "reduction_length")]
     return reach.digest(cls, rules)
 
 
 def _rules_digest(op: Any, of_class: str, unknown: list[str]) -> tuple[str, list[str]]:
-    """The same of all that says what `op` compiles to, its attributes included."""
+    """The same for everything that determines what `op` compiles to, including its attributes."""
     found, more = reach.digest(of_class, [getattr(op, f.name) for f in dataclasses.fields(op)])
     return found, [*unknown, *more]

@@ -1,16 +1,16 @@
-"""What Tensors do by ops: operators, methods, gradients. Bound to them here, behind all ops.
+"""Operators, methods and gradients of Tensors, which call ops. This module binds them to Tensor.
 
-Ops compute with Tensors: the class comes before them, and what it does by them comes last.
+Ops compute with Tensors, so the class is defined before the ops, and these methods after them.
 """
 
 # mypy: disable-error-code="misc"
-# Each `self` is of the class that the function is bound to.
+# Each `self` is an instance of the class that the function is bound to.
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from .apply import apply
 from .backend_ndarray import Device, NDArray
 from .dtypes import scalar_dtype
 from .op import Op
+from .spec import Axes
 from .tensor import Tensor, TensorTuple, handle, make_const, no_value
 
 _SCALARS = (bool, int, float)
 
 
 class TensorMethods:
-    """Of Tensor. needle.ops says what each method does and raises."""
+    """Methods of Tensor. needle.ops documents what each does and raises."""
 
     def __add__(self: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
@@ -99,7 +100,7 @@ class TensorMethods:
     def __ge__(self: Tensor, other: Any) -> Tensor:
         return _binary(ops.Compare("greater_equal"), self, other)
 
-    # Ops as methods; needle.ops says what each does.
+    # Ops as methods; needle.ops documents each.
 
     def __getitem__(self: Tensor, key: Any) -> Tensor:
         return ops.getitem(self, key)
@@ -110,13 +111,13 @@ class TensorMethods:
     def matmul(self: Tensor, other: Tensor) -> Tensor:
         return ops.matmul(self, other)
 
-    def sum(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def sum(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.summation(self, axes, keepdims)
 
-    def mean(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def mean(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.mean(self, axes, keepdims)
 
-    def max(self: Tensor, axes: Any = None, keepdims: bool = False) -> Tensor:
+    def max(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axes, keepdims)
 
     def reshape(self: Tensor, *shape: Any) -> Tensor:
@@ -125,7 +126,7 @@ class TensorMethods:
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         return ops.broadcast_to(self, shape)
 
-    def transpose(self: Tensor, axes: Any = None) -> Tensor:
+    def transpose(self: Tensor, axes: Sequence[int] | None = None) -> Tensor:
         return ops.transpose(self, axes)
 
     def permute(self: Tensor, *axes: Any) -> Tensor:
@@ -147,7 +148,7 @@ class TensorMethods:
         return ops.cast(self, dtype)
 
     def detach(self: Tensor) -> Tensor:
-        """The same value without its history; shares memory."""
+        """The same value without its history; it shares memory."""
         if state.trace is not None:
             return ops.detach(self)
         if self._data is None:
@@ -160,14 +161,14 @@ class TensorMethods:
         create_graph: bool = False,
         retain_graph: bool | None = None,
     ) -> None:
-        """Adds d(self)/d(leaf), weighted by `out_grad` (ones if None), to each leaf's `.grad`.
+        """Add d(self)/d(leaf), weighted by `out_grad` (ones if None), to each leaf's `.grad`.
 
-        With `create_graph` the gradients have a graph of their own. What the forward pass kept is
-        let go on the way unless `retain_graph` (if None: create_graph), so that a second pass is
-        refused. All leaves change or, on an error, none.
+        With `create_graph` the gradients have a graph of their own. Unless `retain_graph` (None:
+        as create_graph), the values saved by the forward pass are freed on the way, and a second
+        pass is refused. On an error no leaf changes.
 
-        RuntimeError when nothing here requires a gradient, when what is needed was let go or has
-        been written in place since; ShapeError, TypeError or ValueError for an out_grad of another
+        Raises RuntimeError if nothing here requires a gradient, or if a saved value was freed or
+        written in place since; ShapeError, TypeError or ValueError for an out_grad of another
         shape, dtype or device.
         """
         retain = create_graph if retain_graph is None else retain_graph
@@ -175,7 +176,7 @@ class TensorMethods:
 
 
 class TupleMethods:
-    """Of TensorTuple."""
+    """Methods of TensorTuple."""
 
     def __getitem__(self: TensorTuple, index: int) -> Tensor:
         return ops.tuple_get_item(self, index)
@@ -195,12 +196,12 @@ def _with_scalar(scalar_op: Any, op: Op, x: Any, other: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _scalar(text: str, value: bool | int | float, dtype: str, device: Device) -> NDArray:
-    """A 0-d array, shared by all that need it (`text` tells 0.0 from -0.0)."""
+    """A cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
     return nd.full((), value, dtype, device)
 
 
 def _binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
-    """x op other, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
+    """`x op other`, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
     if not isinstance(other, Tensor):
         if isinstance(other, np.generic):
             other = other.item()

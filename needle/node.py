@@ -1,8 +1,8 @@
-"""The graph behind tensors.
+"""Nodes of the graph behind tensors.
 
-A `Node` records an op, the nodes of its inputs, and of their values only what the op's gradient
-declares to read, so the rest is released during the forward pass. Leaves keep their gradient on the
-node, so that every handle to one leaf sees the same `.grad`.
+A `Node` records an op, the nodes of its inputs, and only those values that the op's gradient
+declares to read, so the others are freed during the forward pass. A leaf's gradient is kept on its
+node, so that every handle to the leaf sees the same `.grad`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """What made a value. Leaves have `op` None; tuple-valued nodes have a tuple as `spec`."""
+    """The origin of a value. Leaves have `op` None; tuple-valued nodes have a tuple as `spec`."""
 
     __slots__ = (
         "freed",
@@ -36,14 +36,14 @@ class Node:
 
     op: Op | None
     input_nodes: tuple[Node, ...]
-    saved: tuple[Any, ...] | None  # values of the inputs, when the gradient reads them
-    output: Any  # the value itself, when the gradient reads it
+    saved: Any  # a tuple of the inputs' values, if the gradient reads them
+    output: Any  # the value itself, if the gradient reads it
     spec: Any
-    scope: str | None  # module path; only known when traced
+    scope: str | None  # module path; known only in a trace
     requires_grad: bool
     grad: Tensor | None
-    made: int  # writes in place that the device had seen when the op had run
-    freed: bool  # a backward pass has let go what was kept for it
+    made: int  # the device's count of writes in place when the op had run
+    freed: bool  # a backward pass has freed the saved values
 
     def __init__(self, spec: Any, requires_grad: bool, scope: str | None = None) -> None:
         self.op = None
@@ -56,8 +56,8 @@ class Node:
         self.freed = False
 
     if sys.version_info[:2] == (3, 13):
-        # Only this Python frees a chain of objects with thousands of nested C calls, more than a
-        # small thread's stack holds. Here the nodes of a graph are let go one after the other.
+        # This Python version frees a chain of objects with thousands of nested C calls, more than a
+        # small thread's stack holds. So the nodes of a graph are freed one after the other.
         def __del__(self) -> None:
             inputs, self.input_nodes = self.input_nodes, ()
             waiting = state.freeing
@@ -72,19 +72,19 @@ class Node:
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """Always a tuple: one Spec, or one for each part of a tuple-valued node."""
+        """A tuple of one Spec, or of one for each part of a tuple-valued node."""
         return self.spec if type(self.spec) is tuple else (self.spec,)
 
     def free(self) -> None:
-        """Lets go the values that were kept for the gradient."""
+        """Free the values saved for the gradient."""
         if self.saved is not None or self.output is not None:
             self.saved = self.output = None
             self.freed = True
 
     def stale(self) -> Any:
-        """The first of the kept values whose memory was written in place since, or None.
+        """The first saved value whose memory was written in place since, or None.
 
-        Writes are counted with the memory, so those through any view or handle of it show.
+        The memory itself counts writes, so those through any view or handle of it are seen.
         """
         made = self.made
         for data in (*(self.saved or ()), self.output):

@@ -1,8 +1,8 @@
-"""An op is one class: its rules stand together, its fields are its attributes.
+"""Op, the base of all ops. An op is one class: its methods are its rules, its fields attributes.
 
 Rules are pure: nothing is stored on the op, so one op object may be used any number of times, by
-any number of threads, and gradients of gradients are right. Ops import no TVM: what they need of
-it is handed to `emit_te` and `emit`.
+any number of threads, and gradients of gradients are right. Ops import no TVM: `emit_te` and `emit`
+get TVM's modules as an argument.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .apply import apply
+from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
 from .errors import ShapeError
+from .op_types import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from .samples import ErrorSample, Sample
 from .spec import (
     Axes,
@@ -28,7 +30,7 @@ from .spec import (
     normalize_axis,
     reduced_shape,
 )
-from .tensor import Tensor, TensorTuple
+from .tensor import Tensor, TensorTuple, Value
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -65,29 +67,29 @@ REGISTRY: dict[str, type[Op]] = {}
 class Op:
     """Base of all ops. A subclass, decorated with `register`, is a frozen dataclass.
 
-    To be given by each op: `infer`, `compute`, `gradient` (unless nothing flows back), `emit_te`,
-    `reference`, `samples` and `error_samples`, and a docstring.
+    Each op defines `infer`, `compute`, `gradient`, `emit_te`, `reference`, `samples`,
+    `error_samples` and a docstring.
     """
 
     name: ClassVar[str]
-    # What `gradient` reads of values (shapes and dtypes are always there): a subset of
-    # {"inputs", "output"}, or numbers of the parts it reads of an output that is a tuple. The rest
-    # is released as soon as nobody else holds it.
+    # The values that `gradient` reads (shapes and dtypes are always known): a subset of {"inputs",
+    # "output"}, or the indices of parts if the output is a tuple. All other values are freed as
+    # soon as nothing else refers to them.
     reads: ClassVar[frozenset[Any]] = frozenset()
-    # Set where the kernels accept inputs that `infer` refuses: eager calls then infer first.
-    # Elsewhere they compute at once, and `infer` is asked only to explain a kernel's error.
+    # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
+    # ops compute at once, and call `infer` only to explain a kernel's error.
     infer_first: ClassVar[bool] = False
-    # Only regroups values (make_tuple, tuple_get_item): a translator has nothing to compute.
+    # True if the op only regroups values (make_tuple, tuple_get_item): nothing to compute.
     structural: ClassVar[bool] = False
-    # Moves or repeats elements and computes none: a translator need not widen halves for it.
+    # True if the op moves or repeats elements and computes none: halves need not be widened for it.
     moves: ClassVar[bool] = False
-    # Number of inputs, read off `infer` by `register`; None for any.
+    # Number of inputs, which `register` reads from the signature of `infer`; None for any.
     arity: ClassVar[int | None] = None
     samples: ClassVar[Sequence[Sample]] = ()
     error_samples: ClassVar[Sequence[ErrorSample]] = ()
 
     def __eq__(self, other: object) -> bool:
-        """Same class and attributes; unlike 2 == 2.0, attributes of different types differ."""
+        """Whether class and attributes are equal; attributes of different types (2, 2.0) differ."""
         return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
@@ -97,84 +99,84 @@ class Op:
         return tuple([repr(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore
 
     def keep(self, output: Any) -> Any:
-        """What is kept of the output for `gradient`."""
+        """The part of the output to save for `gradient`."""
         if "output" in self.reads:
             return output
         if type(output) is tuple and any(i in self.reads for i in range(len(output))):
             return tuple([part if i in self.reads else None for i, part in enumerate(output)])
         return None
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Applies the op to Tensors (or TensorTuples, where an input is a tuple)."""
+    def __call__(self, *inputs: Value) -> Any:
+        """Apply the op to Tensors (or TensorTuples, if an input is a tuple)."""
         return apply(self, inputs)
 
-    def infer(self, *specs: Any) -> Any:
-        """Spec(s) of the output from those of the inputs; a tuple for a tuple-valued op.
+    def infer(self, *specs: Any) -> Spec | tuple[Spec, ...]:
+        """The Spec of the output from those of the inputs; a tuple of Specs for a tuple-valued op.
 
         Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
-        """Of inputs that are indices, by their number: the least and the largest that is valid.
+        """For each input that holds indices, by its position: the least and largest valid index.
 
-        Eager code raises IndexError for others. Compiled code is checked where it is called.
+        Eager calls raise IndexError for others. Compiled functions check the inputs of a call.
         """
         return {}
 
-    def compute(self, *inputs: Any) -> Any:
-        """NDArrays in, an NDArray (or a tuple of them) out; never writes to its inputs."""
+    def compute(self, *inputs: Any) -> NDArray | tuple[NDArray, ...]:
+        """The output NDArray (or a tuple of them) from input NDArrays, which it never writes to."""
         raise NotImplementedError(f"{self.name}: compute is not defined")
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        """Gradient(s) for the inputs of `node`, the output Tensor, written with Tensor ops.
+    def gradient(self, out_grad: Any, node: Any) -> Tensor | Gradients | None:
+        """The gradients for the inputs of `node`, the output Tensor, computed with Tensor ops.
 
-        A Tensor of the input's shape and dtype for each input, None where nothing flows back.
+        For each input a Tensor of its shape and dtype, or None if no gradient flows back.
         """
         raise NotImplementedError(f"{self.name}: gradient is not defined")
 
-    def gradient_as_tuple(self, out_grad: Any, node: Any) -> tuple[Any, ...]:
-        """`gradient`, always as a tuple with one entry per input."""
-        out = self.gradient(out_grad, node)
+    def gradient_as_tuple(self, out_grad: Any, node: Any) -> Gradients:
+        """Like `gradient`, but always a tuple with one entry per input."""
+        out: Any = self.gradient(out_grad, node)
         if type(out) is tuple:
             return out
         if isinstance(out, list):
             return tuple(out)
         return (out,)
 
-    # An op whose gradient has kernels of its own defines
+    # An op that has kernels for its gradient defines
     #     backward(self, out_grad, node)
-    # the twin of `gradient` on NDArrays, for gradients that nobody differentiates: `node` is the
-    # Node with `saved` and `output` as `reads` asks for, and out_grad of a tuple-valued op has None
-    # for parts that nothing flowed back to. It returns a tuple with one entry per input, or
-    # NotImplemented for a case it leaves to `gradient`. Where the gradient is recorded or traced,
-    # `gradient` is used; a property test holds the two to the same results.
-    backward: ClassVar[Any] = None
+    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again: `node` is
+    # the Node with `saved` and `output` as `reads` requests. The out_grad of a tuple-valued op has
+    # None for parts without a gradient. It returns a tuple with one entry per input, or
+    # NotImplemented for a case that it leaves to `gradient`. If the gradient is recorded or traced,
+    # `gradient` is used; a property test checks that both give the same results.
+    backward: ClassVar[Callable[..., ArrayGradients] | None] = None
 
-    def emit_te(self, k: Any, *inputs: Any) -> Any:
-        """te.Tensors in, a te.Tensor (or a tuple) out.
+    def emit_te(self, k: TeNamespace, *inputs: Any) -> TeTensor | tuple[TeTensor, ...]:
+        """The output te.Tensor (or a tuple of them) from input te.Tensors.
 
-        `k` has TVM's te, topi and tirx, and `statements`, for loops that no expression says: it
-        hands TVM's statement builder to a function and returns what te.extern takes.
+        `k` has TVM's te, topi and tirx, and `statements` for loops that are not expressions: it
+        passes TVM's statement builder to a function and returns a statement for te.extern.
         """
         raise NotImplementedError(f"{self.name}: emit_te is not defined")
 
     # An op that graph passes should recognise defines
     #     emit(self, r, *relax_exprs)
-    # with r = tvm.relax, returning an expression, or None when this case has no equal operator.
-    emit: ClassVar[Any] = None
+    # with r = tvm.relax; it returns an expression, or None if this case has no equal operator.
+    emit: ClassVar[Callable[..., Expr | None] | None] = None
 
     def reduction_length(self, *specs: Any) -> int:
-        """How many terms each element of the output sums: what rounding errors grow with."""
+        """The number of terms that an output element sums; rounding errors grow with it."""
         return 1
 
     # NumPy twin of `compute`: a ufunc, or a method.
-    reference: ClassVar[Any] = None
+    reference: ClassVar[Callable[..., Any]] = None  # type: ignore[assignment]
 
 
 def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a `compute` of several steps: of halves all steps are taken in float32, and what
-    comes out is rounded once."""
+    """Decorate a `compute` of several steps: half-precision inputs are computed in float32
+    throughout, and the result is rounded once."""
 
     @functools.wraps(compute)
     def wrapped(self: Op, *inputs: Any) -> Any:
@@ -195,9 +197,9 @@ O = TypeVar("O", bound=type[Op])  # noqa: E741
 
 @dataclass_transform(frozen_default=True)
 def register(cls: O) -> O:
-    """Makes `cls` a frozen dataclass and enters it in REGISTRY under its snake-case name.
+    """Make `cls` a frozen dataclass and enter it in REGISTRY under its snake-case name.
 
-    Raises ValueError when another class has the name.
+    Raises ValueError if another class has the name.
     """
     if "name" not in vars(cls):
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
@@ -206,7 +208,7 @@ def register(cls: O) -> O:
     cls.arity = None if variadic else len(parameters)
     made: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
     other = REGISTRY.get(cls.name)
-    # The same class again: a module was reloaded.
+    # The same class again means that a module was reloaded.
     if other is not None and (other.__module__, other.__qualname__) != (
         cls.__module__,
         cls.__qualname__,
@@ -243,11 +245,11 @@ class Binary(Op):
 
 
 class Reduce(Op):
-    """Axes (None: all) are reduced away, or to extent 1 with keepdims."""
+    """Axes (None: all) are removed, or reduced to extent 1 with keepdims."""
 
-    # Set by the fields of subclasses.
-    axes: Any
-    keepdims: Any
+    # Fields of subclasses.
+    axes: int | tuple[int, ...] | None
+    keepdims: bool
 
     def infer(self, x: Spec) -> Spec:
         axes = normalize_axes(self.name, self.axes, x.ndim)
@@ -260,7 +262,7 @@ class Reduce(Op):
         return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim))
 
     def expand(self, reduced: Tensor, like: Tensor) -> Tensor:
-        """`reduced` with the reduced axes back as extents of 1, to broadcast against `like`."""
+        """`reduced` with the reduced axes as extents of 1, to broadcast against `like`."""
         if self.keepdims:
             return reduced
         axes = normalize_axes(self.name, self.axes, like.ndim)
@@ -268,7 +270,7 @@ class Reduce(Op):
 
 
 class Movement(Op):
-    """Elements are moved or repeated, none is computed: `shape_of` is all there is to infer."""
+    """Elements are moved or repeated, none is computed; subclasses define `shape_of`."""
 
     moves = True
 

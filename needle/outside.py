@@ -1,8 +1,8 @@
-"""Code that `reach` does not follow: which it is, its version, and what it reads of the world.
+"""Code that `reach` does not follow: which code that is, its version, and what it reads outside.
 
-A function that reads a file or the time may do something else tomorrow though no code has changed.
-Such functions stand in a table, by the names they are reached by and those they say they have:
-`os.getcwd` is `posix.getcwd` too.
+A function that reads a file or the time may give another result tomorrow although no code changed.
+A table lists such functions, both by the names that code uses and by those that they report
+themselves: `os.getcwd` is `posix.getcwd` too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _but(*names: str) -> str:
     return rf"(?!({'|'.join(names)})$).*"
 
 
-# What is done: modules, and which of their names (a pattern) do it.
+# Effect: modules, and a pattern of their names that have it.
 _READERS = {
     "finds code only as it runs": {
         "builtins": "eval|exec|compile|__import__",
@@ -72,14 +72,14 @@ _READERS = {
     },
     "draws random numbers": {"random _random secrets uuid": _ANY},
 }
-_MADE_BY_CLASS = 1 << 9  # a bit of a type's flags: Py_TPFLAGS_HEAPTYPE
+_MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE, a bit of a type's flags
 _TABLE = [
     (module, re.compile(names), what)
     for what, readers in _READERS.items()
     for modules, names in readers.items()
     for module in modules.split()
 ]
-# Of packages there are too many to list: by what such functions are called in all of them.
+# There are too many packages to list: these patterns match the usual names in any of them.
 _OF_PACKAGES = {
     "draws random numbers": re.compile(r"rand\w*|rng|default_rng"),
     "reads files": re.compile(
@@ -87,7 +87,7 @@ _OF_PACKAGES = {
         r"|safe_open|File"
     ),
 }
-# Attributes that do it of whatever object: which one cannot be seen in the code.
+# Attributes that have an effect on any object: the code does not show which object it is.
 _OF_OBJECTS = {
     "finds code only as it runs": re.compile(
         r"__(globals|builtins|subclasses|loader)__|f_(globals|locals|back)"
@@ -98,9 +98,9 @@ _OF_OBJECTS = {
 
 
 def reads(module: str, name: str = "") -> str | None:
-    """What `name` of a module does that its arguments do not decide, in words, or None.
+    """A description of what `name` of a module does beyond its arguments, or None.
 
-    With no name: what whatever the module has does.
+    Without a name, the same for anything in the module.
     """
     if not is_library(module):
         parts = f"{module}.{name}".split(".")[1:]
@@ -115,13 +115,13 @@ def reads(module: str, name: str = "") -> str | None:
 
 
 def attribute_reads(attribute: str) -> str | None:
-    """What an attribute of this name does, as `reads` says it, of whatever object it is."""
+    """Like `reads`, for an attribute of this name on any object."""
     found = (what for what, names in _OF_OBJECTS.items() if names.fullmatch(attribute))
     return next(found, None)
 
 
 def home(thing: Any) -> tuple[str, str]:
-    """The module and the name there of a thing that is known by these, or of its class."""
+    """The module and qualified name of an object, or of its class."""
     if isinstance(thing, types.ModuleType):
         return thing.__name__, ""
     by_name = isinstance(thing, type) or is_known(type(thing).__module__)
@@ -135,37 +135,37 @@ def home(thing: Any) -> tuple[str, str]:
 
 
 def _text(module: Any) -> str:
-    return module if isinstance(module, str) else ""  # a class may make it anything
+    return module if isinstance(module, str) else ""  # a class may set it to anything
 
 
 def is_library(module: str) -> bool:
-    """Whether a module is one of Python's own, and no file of the user's of that name."""
+    """Whether a module is part of Python's library, and not a user's file of that name."""
     top = module.partition(".")[0]
     file = getattr(sys.modules.get(top), "__file__", None)
     return top in sys.stdlib_module_names and (file is None or file.startswith(_LIBRARY))
 
 
 def is_known(module: Any) -> bool:
-    """Whether a module's code is told by its name and a version."""
+    """Whether a name and a version identify a module's code."""
     top = _text(module).partition(".")[0]
-    if top in BY_VERSION or top.startswith(("_cython_", "nanobind")):  # types of native functions
+    if top in BY_VERSION or top.startswith(("_cython_", "nanobind")):  # native function types
         return True
     return is_library(top) or _recorded(top) != ""
 
 
 def is_ours(module: Any) -> bool:
-    """Whether a module is one of needle's."""
+    """Whether a module belongs to needle."""
     return _text(module).partition(".")[0] == "needle"
 
 
 def is_told(thing: Any) -> bool:
-    """Whether the code of a function, class or instance is told by its module's version."""
+    """Whether its module's version identifies the code of a function, class or instance."""
     module, name = home(thing)
     if not (is_known(module) or is_ours(module)):
         return False
     if not isinstance(thing, type) or not thing.__flags__ & _MADE_BY_CLASS:
         return True
-    # A class that a library's function made for others has the library's module.
+    # A class that a library's function made for user code names the library as its module.
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -173,11 +173,11 @@ def is_told(thing: Any) -> bool:
 
 
 def is_import(value: Any) -> bool:
-    """Whether a value in a module is one of a package that is not followed, by its own name."""
+    """Whether a module imports a value, under its own name, from a package not followed."""
     module, name = home(value)
     if not is_told(value):
         return False
-    if isinstance(value, types.FunctionType):  # wraps() gives one the module of another
+    if isinstance(value, types.FunctionType):  # wraps() copies the module of another function
         return value.__globals__.get("__name__") == module
     by_name = (types.ModuleType, types.BuiltinFunctionType, type)
     does = reads(module, name)
@@ -185,7 +185,7 @@ def is_import(value: Any) -> bool:
 
 
 def version(module: str) -> str:
-    """What tells one version of a module's package from another; Python's for its own library."""
+    """A text that differs between versions of a module's package, or of Python for its library."""
     top = module.partition(".")[0]
     if is_library(top):
         return sys.version
@@ -199,7 +199,7 @@ def version(module: str) -> str:
 
 
 def _recorded(top: str) -> str:
-    """The hashes of its files that a package's installer wrote down; "" where none did."""
+    """The file hashes that a package's installer recorded; "" if there are none."""
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return _record(top) if "/site-packages/" in file or "/dist-packages/" in file else ""
 

@@ -1,11 +1,11 @@
-"""What a piece of code reaches, as a digest: other code gives another one.
+"""A digest of everything that a piece of code reaches; different code gives a different digest.
 
-A function is its byte code, its defaults, what it closes over, its attributes and the globals it
-names; a class its functions, attributes, bases and metaclass; an instance its class and what it
-holds; all of them as far as they lead. A module is what code reads of it by name; wherever it is
-used in another way (handed to `getattr`, kept in a list) all that stands in it. needle's own code,
-Python's library and installed packages are not followed: they are keyed by their versions, here or
-elsewhere. What those read beside their arguments (files, the time) no digest can hold: it is named.
+The digest recursively covers a function's byte code, defaults, closure, attributes and the globals
+that it names; a class's functions, attributes, bases and metaclass; an instance's class and
+contents. It covers those names of a module that code reads, or the whole module if code uses it in
+another way (passes it to `getattr`, keeps it in a list). needle's own code, Python's library and
+installed packages are not followed: their versions are keyed, here or elsewhere. If those read more
+than their arguments (files, the time), no digest can cover it; it is reported instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING = object()
 
 
 def digest(*things: Any) -> tuple[str, list[str]]:
-    """SHA-256 of all that `things` reach, and what could not be followed, in words."""
+    """SHA-256 of everything that `things` reach, and descriptions of what could not be followed."""
     follower = _Follower()
     for thing in things:
         follower.follow(thing, "")
@@ -40,12 +40,12 @@ class _Follower:
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self.unknown: list[str] = []
-        self._seen: dict[int, int] = {}  # number of each thing that is under way or done
-        self._held: list[Any] = []  # so that no id is used again
+        self._seen: dict[int, int] = {}  # by id, the number of each object that was visited
+        self._held: list[Any] = []  # keeps ids from being reused
         self._steps: list[tuple[Any, str]] = []
 
     def follow(self, thing: Any, where: str) -> None:
-        """Add a thing and what it reaches; without recursion, whatever the depth."""
+        """Add an object and everything it reaches, without recursion at any depth."""
         self._steps.append((thing, where))
         while self._steps:
             self._one(*self._steps.pop())
@@ -60,7 +60,7 @@ class _Follower:
         self.unknown.append(f"{where}: {what}" if where else what)
 
     def _check(self, module: str, name: str, where: str) -> None:
-        """Name what does more than its arguments say."""
+        """Report an object that reads more than its arguments."""
         what = outside.reads(module, name)
         if what is not None:
             label = f"{module}.{name}".strip(".").removeprefix("builtins.")
@@ -109,13 +109,13 @@ class _Follower:
             self._instance(thing, where)
 
     def _native(self, thing: Any, where: str) -> None:
-        """What is not written in Python: by its name, or by what a pickle of it holds."""
+        """Add a native object by its name, or by the contents of its pickle."""
         module, name = outside.home(thing)
         self._check(module, name, where)
         is_named = inspect.getattr_static(thing, "__qualname__", None) is not None
         if is_named and not isinstance(thing, (types.GeneratorType, types.CoroutineType)):
             self._add("native", module, name, outside.version(module))
-            if getattr(thing, "__module__", None) is None:  # a method of what it is bound to
+            if getattr(thing, "__module__", None) is None:  # a method of the object it is bound to
                 owner = getattr(thing, "__self__", None)
                 self._next([] if type(owner).__name__ == "PyCapsule" else [(owner, where)])
             return
@@ -123,7 +123,7 @@ class _Follower:
         try:
             pickler.dump(thing)
             self._add("value", hashlib.sha256(pickler.file.getvalue()).hexdigest())
-        except Exception:  # a file, a lock, a generator: each type refuses in its own way
+        except Exception:  # files, locks, generators: each type raises its own error
             self._add("unknown", type(thing).__qualname__)
             self._name(f"a {type(thing).__qualname__}", where)
         self._next((part, where) for part in pickler.found)
@@ -136,7 +136,7 @@ class _Follower:
         self._next([(type(module), where), (vars(module), module.__name__)])
 
     def _namespace(self, values: dict[str, Any], where: str) -> None:
-        """All that stands in a module. What it merely imports is read where it is used."""
+        """Add everything defined in a module; imported names are added where they are used."""
         self._add("namespace")
         parts = []
         for name, value in sorted(values.items()):
@@ -151,13 +151,13 @@ class _Follower:
 
     def _function(self, function: types.FunctionType) -> None:
         name, code = function.__qualname__, function.__code__
-        home = str(function.__globals__.get("__name__"))  # __module__ is what wraps() made it
+        home = str(function.__globals__.get("__name__"))  # wraps() overwrites __module__
         cells = _cells(function)
         if outside.is_known(home) or outside.is_ours(home):
             self._add("function", home, code.co_name, name, outside.version(home))
             self._check(home, code.co_name, name)
             registered = vars(function).get("registry")  # functools.singledispatch
-            handed = [value for value in cells.values() if callable(value)]  # what it wraps
+            handed = [value for value in cells.values() if callable(value)]  # the wrapped functions
             self._next([(part, name) for part in (*handed, registered)])
             return
         self._add("function", name)
@@ -175,11 +175,11 @@ class _Follower:
         self._next([*values, *self._reads(function, cells)])
 
     def _reads(self, function: types.FunctionType, cells: dict[str, Any]) -> list[tuple[Any, str]]:
-        """What the names in a function stand for: globals, imports, and attributes of modules."""
+        """The values of the names in a function: globals, imports, and attributes of modules."""
         name, found, bound = function.__qualname__, list[tuple[Any, str]](), dict(cells)
         imported = _NOTHING
         for code in bytecode.codes(function.__code__):
-            owner, before = _NOTHING, ""  # a module or class that an attribute may be read of next
+            owner, before = _NOTHING, ""  # a module or class whose attribute may be read next
             for step, item in bytecode.steps(code):
                 if step == "attribute":
                     owner = self._attribute(owner, item, name, found)
@@ -191,7 +191,7 @@ class _Follower:
                 elif step == "store" and before in ("import", "from"):
                     bound[item], owner = owner, _NOTHING
                 else:
-                    if isinstance(owner, types.ModuleType):  # used as it is
+                    if isinstance(owner, types.ModuleType):  # the module itself is used
                         found.append((owner, name))
                     owner = _NOTHING
                     if step == "import":
@@ -209,9 +209,9 @@ class _Follower:
         step: str,
         found: list[tuple[Any, str]],
     ) -> Any:
-        """Add what a variable stands for; modules and classes are also what it gives."""
+        """Add the value of a variable; return it if it is a module or class."""
         name, world = function.__qualname__, function.__globals__
-        if step != "global" and variable in bound:  # added where it was bound
+        if step != "global" and variable in bound:  # it was added where it was bound
             value = bound[variable]
         elif step != "local" and variable in world:
             value = world[variable]
@@ -229,7 +229,7 @@ class _Follower:
     def _attribute(
         self, owner: Any, attribute: str, where: str, found: list[tuple[Any, str]]
     ) -> Any:
-        """Add what is read of a module or class; a module or class there is also what it gives."""
+        """Add an attribute of a module or class; return it if it is a module or class itself."""
         is_own = isinstance(owner, types.ModuleType) and attribute in vars(owner)
         if (what := outside.attribute_reads(attribute)) and (not is_own or attribute[0] == "_"):
             self._name(f"{attribute} {what}", where)
@@ -241,10 +241,10 @@ class _Follower:
         if outside.is_known(home) or outside.is_ours(home):
             label = attribute if is_module else f"{owner.__qualname__}.{attribute}"
             self._check(home, label, where)
-            if value is not _NOTHING and not outside.is_told(value):  # put there by others
+            if value is not _NOTHING and not outside.is_told(value):  # put there by other code
                 found.append((value, f"{label} in {where}"))
         elif is_module:
-            if attribute not in vars(owner):  # __dict__, or what its __getattr__ makes
+            if attribute not in vars(owner):  # __dict__, or made by its __getattr__
                 found.append((owner, where))
                 return _NOTHING
             self._add("attribute", home, attribute)
@@ -253,33 +253,33 @@ class _Follower:
         return value if isinstance(value, (types.ModuleType, type)) else _NOTHING
 
     def _import(self, function: types.FunctionType, name: str, level: int, some: bool) -> Any:
-        """The module that a function imports itself; it would do so anyway.
+        """Import a module as the function would, and return it.
 
-        That of a.b.c is a unless `some` names are taken from it.
+        For a.b.c that is a, unless the function imports `some` names from it.
         """
         top = name.partition(".")[0]
         if not level and top in outside.BY_VERSION and name not in sys.modules:
-            return types.ModuleType(name if some else top)  # slow to import; its names are enough
+            return types.ModuleType(name if some else top)  # slow to import, and its names suffice
         package = function.__globals__.get("__package__")
         try:
             module = importlib.import_module("." * level + name, package)
         except ModuleNotFoundError as error:
             self._add("absent", error.name)
             return _NOTHING
-        except Exception as error:  # whatever a module raises as it runs
+        except Exception as error:  # importing a module may raise anything
             self._name(f"the module {name!r} ({type(error).__name__})", function.__qualname__)
             return _NOTHING
         return module if some or level else sys.modules[top]
 
     def _submodule(self, function: types.FunctionType, package: Any, name: str) -> None:
-        """`from package import name` imports a module of this name, unless there is another."""
+        """Import what `from package import name` imports if the package has no such attribute."""
         inside = vars(package) if isinstance(package, types.ModuleType) else {}
         if "__path__" in inside and name not in inside and "__getattr__" not in inside:
             self._import(function, f"{package.__name__}.{name}", 0, True)
 
     def _code(self, code: types.CodeType, where: str) -> None:
         constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        # Docstrings are constants of the code; line numbers are not in it.
+        # Docstrings count as constants of the code; line numbers do not count.
         self._add("code", code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars)
         self._add(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self._add(code.co_cellvars, getattr(code, "co_exceptiontable", b"").hex())
@@ -311,20 +311,20 @@ class _Follower:
         parts: list[tuple[Any, str]] = [(cls, where)]
         try:
             parts += [(part, where) for part in contents.of_base(thing)]
-        except Exception as error:  # each type refuses in its own way
+        except Exception as error:  # each type raises its own error
             self._name(f"a {cls.__qualname__} ({type(error).__name__}: {error})", where)
         for name, value in sorted(contents.attributes(thing).items()):
             parts += [(name, where), (value, f"{where}.{name}" if where else name)]
         self._next(parts)
 
 
-# Of a class: what says nothing of what its code does, or is only there once it was asked for.
+# Attributes of a class that do not determine what its code does, or that appear only on use.
 _NOT_READ = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
     *("__firstlineno__", "__static_attributes__", "__dataclass_params__", "__slotnames__"),
     *("__match_args__", "__abstractmethods__", "_abc_impl", "__annotations_cache__"),
 }
-_SAMPLES = {"samples", "error_samples"}  # of an op
+_SAMPLES = {"samples", "error_samples"}  # an op's
 
 
 def _is_op(cls: type) -> bool:
@@ -336,6 +336,6 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # a name that is not bound yet
+        except ValueError:  # an unbound name
             continue
     return found

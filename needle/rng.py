@@ -1,7 +1,7 @@
 """The random numbers behind init, Dropout, shuffling and augmentation.
 
-Until `manual_seed` is called they come from NumPy's global generator, so that np.random.seed steers
-them; afterwards from a generator of needle's own.
+Until `manual_seed` is called they come from NumPy's global generator, so that np.random.seed
+controls them; afterwards they come from a generator of needle's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _generator: np.random.Generator | None = None
 
 
 class _Own(threading.local):
-    # What `using` gave the calling thread.
+    # The calling thread's generator, set by `using`.
     generator: np.random.Generator | None = None
 
 
@@ -30,9 +30,9 @@ _own = _Own()
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds needle's own generator, which is used from now on (by all threads).
+    """Seed needle's own generator, which all threads use from then on.
 
-    TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1.
+    Raises TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1.
     """
     global _generator
     seed = count("manual_seed", "seed", seed, 0)
@@ -42,7 +42,7 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def using(generator: np.random.Generator) -> Iterator[None]:
-    """Inside, the calling thread draws from `generator`, undisturbed by other threads."""
+    """Context in which the calling thread draws from `generator`; other threads do not."""
     before, _own.generator = _own.generator, generator
     try:
         yield
@@ -51,7 +51,7 @@ def using(generator: np.random.Generator) -> Iterator[None]:
 
 
 def get_state() -> dict[str, Any]:
-    """Where the generator stands, as JSON values, for `set_state`."""
+    """The state of the generator as JSON values, for `set_state`."""
     with _lock:
         if _generator is not None:
             return {"kind": "needle", "state": dict(_generator.bit_generator.state)}
@@ -62,7 +62,7 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(saved: Mapping[str, Any]) -> None:
-    """Goes on from where `get_state` was called. ValueError when `saved` is no such state."""
+    """Restore a state from `get_state`. ValueError if `saved` is not such a state."""
     global _generator
     try:
         kind, inner = saved["kind"], dict(saved["state"])
@@ -102,7 +102,7 @@ def permutation(count: int) -> np.ndarray[Any, Any]:
 
 
 def _draw(name: str, numpy_name: str, *arguments: Any) -> np.ndarray[Any, Any]:
-    """What method `name` of a generator gives; np.random calls it `numpy_name`."""
+    """Draw by the generator's method `name`, which np.random calls `numpy_name`."""
     if state.trace is not None:
         state.trace.refuse_random(name)
     if _own.generator is not None:

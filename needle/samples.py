@@ -1,7 +1,7 @@
-"""Example inputs of ops, described rather than made: `needle.testing` draws the values.
+"""Descriptions of example inputs of ops; `needle.testing` draws their values.
 
-An op lists `samples` (inputs it must get right) and `error_samples` (inputs it must refuse). They
-are plain data, so that importing needle draws nothing.
+An op lists `samples` (inputs that it must compute correctly) and `error_samples` (inputs that it
+must refuse). They are plain data, so that importing needle draws no random numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ Shape = tuple[int, ...]
 class Arg:
     """One array: drawn uniformly from [low, high), all elements distinct.
 
-    dtype None: the dtype under test. Integers are drawn from the same range; `special` says whether
-    NaN, infinities and negative zero may stand in it (not for indices and the like).
+    dtype None means the dtype under test. Integers are drawn from the same range. `special`: values
+    outside that range are valid too, as NaN, infinities, negative zero and the least and largest
+    integers (false for indices and the like).
     """
 
     shape: Shape
@@ -30,9 +31,9 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Attributes of the op and its inputs; an input that is a list stands for a tuple of arrays.
+    """Attributes and inputs of an op; an input that is a list stands for a tuple of arrays.
 
-    `gradient` False where central differences say nothing: the op rounds, or cuts the gradient off.
+    `gradient` is False if central differences cannot check it: the op rounds, or stops gradients.
     """
 
     inputs: tuple[Any, ...]

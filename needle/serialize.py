@@ -1,6 +1,6 @@
-"""Tensors on disk, as safetensors: 8 bytes length of a JSON header, the header, the raw values.
+"""Tensors on disk as safetensors: the length of a JSON header in 8 bytes, the header, raw values.
 
-Format: https://github.com/huggingface/safetensors#format. Nothing in a file is executed.
+Format: https://github.com/huggingface/safetensors#format. Reading a file executes nothing in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DTYPES = {
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
 _MAX_HEADER = 100_000_000  # the format's own limit
 _MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
-_shown = reprlib.Repr()  # what a file holds, in a message: never long, never deep
+_shown = reprlib.Repr()  # quotes a file's contents in messages, short and shallow
 _shown.maxstring = _shown.maxother = 100
 
 
@@ -42,11 +42,11 @@ def save(
     values: Module | Mapping[str, Any],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a module's state, or Tensors (or arrays) by name, to `path`.
+    """Write a module's state, or Tensors (or arrays) by name, to `path`.
 
-    `metadata` are strings to keep with them. The file appears whole or not at all: it is written
-    beside `path`, synced, and renamed. OSError when that fails, TypeError for what is no tensor or
-    no path and for a masked array.
+    `metadata` are strings stored with them. The file appears whole or not at all: it is written
+    beside `path`, synced, and renamed. Raises OSError if that fails, TypeError for a value that is
+    not a tensor or not a path, and for a masked array.
     """
     path = _as_path("save", path)
     if not isinstance(values, (Module, Mapping)):
@@ -74,7 +74,7 @@ def save(
         }
         offset = end
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # values begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
 
     def write(file: Any) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -89,8 +89,8 @@ def save(
 def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str, Tensor]:
     """Tensors by name, without gradients, from a safetensors file.
 
-    OSError when it cannot be read; ValueError that says what is wrong when it is truncated, damaged
-    or holds a dtype that needle does not store, TypeError for what is no path.
+    Raises OSError if it cannot be read; ValueError that names the fault if it is truncated, damaged
+    or has a dtype that needle does not store; TypeError if `path` is not a path.
     """
     path = _as_path("load", path)
     header, values = _read(path)
@@ -102,13 +102,13 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str
             array = flat.reshape(entry["shape"])
             native = array.astype(array.dtype.newbyteorder("="))
             out[name] = Tensor(native, device=device, requires_grad=False)
-        except ValueError as error:  # more axes than a tensor has, or extents beyond all memory
+        except ValueError as error:  # too many axes, or extents beyond any memory
             raise _bad(path, f"{_shown.repr(name)}: {error}") from None
     return out
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The strings that were saved with the tensors. Errors as for `load`."""
+    """The strings that were saved with the tensors. Errors are those of `load`."""
     path = _as_path("load_metadata", path)
     with open(path, "rb") as file:
         header = _header(path, file)

@@ -1,4 +1,4 @@
-"""What is known of a value before it is computed, and the rules that shapes follow."""
+"""Spec, which describes a value before it is computed, and the rules for shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = int | Sequence[int] | None
 
 
 class Spec(NamedTuple):
-    """Shape, dtype name and device of one array. `device` None: any."""
+    """Shape, dtype name and device of one array; device None means any."""
 
     shape: Shape
     dtype: str
@@ -33,7 +33,7 @@ class Spec(NamedTuple):
 def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
     """`shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints >= 0.
 
-    With `open_extent` -1 may stand in it; TypeError and ShapeError otherwise.
+    With `open_extent`, -1 is allowed. Raises TypeError or ShapeError for anything else.
     """
     items = shape if isinstance(shape, (tuple, list)) else (shape,)
     if len(items) == 1 and isinstance(items[0], (tuple, list)):
@@ -50,7 +50,7 @@ def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
 
 
 def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
-    """`axes` in the hashable form that op attributes have: None, an int, or a tuple of ints."""
+    """`axes` in the hashable form of op attributes: None, an int, or a tuple of ints."""
     try:
         if axes is None:
             return None
@@ -62,14 +62,14 @@ def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
 
 
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
-    """`axis` counted from the front. ShapeError when out of range."""
+    """`axis` counted from the front. ShapeError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim
 
 
 def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
-    """All axes meant by `axes` (None: every one), from the front. ShapeError when repeated."""
+    """`axes` (None: all) counted from the front. ShapeError if one is repeated or out of range."""
     if axes is None:
         return tuple(range(ndim))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
@@ -80,7 +80,7 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
-    """NumPy's rule: from the last axis on, extents are equal or 1."""
+    """The common shape by NumPy's rule: from the last axis back, extents are equal or 1."""
     first = shapes[0]
     if all(shape == first for shape in shapes):
         return first
@@ -101,14 +101,14 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """`shape` with `axes` (normalized) set to 1 or dropped."""
+    """`shape` with `axes` (normalized) set to 1 or removed."""
     if keepdims:
         return tuple(1 if i in axes else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
 def common_device(name: str, *specs: Spec) -> Device | None:
-    """The one device of all specs. ValueError when they differ."""
+    """The device of all specs. ValueError if they differ."""
     device = specs[0].device
     for spec in specs[1:]:
         if spec.device is not device and spec.device is not None:

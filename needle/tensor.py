@@ -1,7 +1,7 @@
 """Tensor: an n-dimensional array that remembers how it was made.
 
-A Tensor is a light handle, a value and the `Node` (see node.py) it came from. What it does by ops
-is in methods.py.
+A Tensor is a light handle over a value and the `Node` (see node.py) that made it. Its methods that
+call ops are in methods.py.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .node import Node, spec_of
 if TYPE_CHECKING:
     from .methods import TensorMethods, TupleMethods
     from .op import Op
-else:  # methods.py binds them, when all ops are there
+else:  # methods.py binds them once all ops are defined
     TensorMethods = TupleMethods = object
 
 
 class Value:
-    """What Tensor and TensorTuple share."""
+    """Base of Tensor and TensorTuple."""
 
     __slots__ = ("__weakref__", "_data", "_node")
 
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def node(self) -> Node:
-        """The graph node. While tracing, a concrete tensor stands for a leaf of the trace."""
+        """The graph node. While tracing, that of a concrete tensor is a leaf of the trace."""
         if state.trace is not None and self._data is not None:
             return state.trace.leaf(self)
         node = self._node
@@ -46,7 +46,7 @@ class Value:
 
     @property
     def spec(self) -> Any:
-        """Spec (a tuple of them for a TensorTuple)."""
+        """The Spec (a tuple of Specs for a TensorTuple)."""
         data = self._data
         if data is None:
             assert self._node is not None
@@ -55,12 +55,12 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """The op that made this, None for a leaf."""
+        """The op that made this; None for a leaf."""
         return None if self._node is None else self._node.op
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """Inputs of the op that made this; those whose values were released know only shape and
+        """The inputs of the op that made this; those whose values were freed have only shape and
         dtype."""
         made_by = self._node
         if made_by is None:
@@ -72,16 +72,16 @@ class Value:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow to this tensor."""
+        """Whether this tensor takes part in gradients."""
         return self._node is not None and self._node.requires_grad
 
     @property
     def is_leaf(self) -> bool:
-        """True when no recorded op made this."""
+        """Whether no recorded op made this."""
         return self._node is None or self._node.op is None
 
     def realize_cached_data(self) -> Any:
-        """The NDArray (a tuple of them for a TensorTuple). TraceError where there is no value."""
+        """The NDArray (a tuple of them for a TensorTuple). TraceError if there is no value."""
         if state.trace is not None:
             state.trace.check_read(self)
         if self._data is None:
@@ -99,12 +99,12 @@ class Tensor(Value, TensorMethods):
 
     `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
     (copied; keeps its dtype, small integers become int32), an NDArray (shared), a Tensor (its
-    value is shared) or any object with `__dlpack__`. `requires_grad` holds for floating dtypes
+    value is shared) or any object with `__dlpack__`. `requires_grad` applies to floating dtypes
     only. Raises TypeError for a dtype that needle does not store.
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # np.ndarray + Tensor is ours to answer
+    __array_ufunc__ = None  # so that np.ndarray + Tensor calls Tensor.__radd__
 
     def __init__(
         self,
@@ -122,34 +122,34 @@ class Tensor(Value, TensorMethods):
             Node(spec_of(data), True) if requires_grad and is_floating(data.dtype) else None
         )
 
-    # What it is
+    # Properties
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents."""
+        """The extents."""
         data: Any = self._data
         return data.shape if data is not None else self.spec.shape
 
     @property
     def dtype(self) -> str:
-        """Name of the element type."""
+        """The name of the element type."""
         data: Any = self._data
         return data.dtype if data is not None else self.spec.dtype
 
     @property
     def device(self) -> Device:
-        """Where the values are."""
+        """The device that holds the values."""
         data: Any = self._data
         return data.device if data is not None else self.spec.device
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         out = 1
         for n in self.shape:
             out *= n
@@ -168,14 +168,14 @@ class Tensor(Value, TensorMethods):
         values = np.array2string(self._data.numpy(), separator=", ", prefix=f"{kind}(")
         return f"{kind}({values}, dtype={self.dtype}, device={self.device}{tail})"
 
-    # Its value
+    # The value
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A NumPy copy."""
         return self.realize_cached_data().numpy()
 
     def item(self) -> bool | int | float:
-        """The only element as a Python scalar. ValueError when there is not exactly one."""
+        """The only element as a Python scalar. ValueError unless there is exactly one."""
         return self.realize_cached_data().item()
 
     def __bool__(self) -> bool:
@@ -198,7 +198,7 @@ class Tensor(Value, TensorMethods):
 
     @property
     def data(self) -> Tensor:
-        """This value, cut from the graph; assigning replaces the value (same shape and dtype)."""
+        """This value without its history; assigning replaces it (same shape and dtype)."""
         return self.detach()
 
     @data.setter
@@ -218,7 +218,7 @@ class Tensor(Value, TensorMethods):
         note_replaced()
 
     def __reduce__(self) -> Any:
-        # Copies and pickles are leaves: history is not carried along.
+        # Copies and pickles are leaves, without the history.
         data = self.realize_cached_data()
         return _rebuild, (type(self), data, self.requires_grad)
 
@@ -226,7 +226,7 @@ class Tensor(Value, TensorMethods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow to this tensor; may be set on leaves."""
+        """Whether this tensor takes part in gradients; may be set on leaves."""
         return self._node is not None and self._node.requires_grad
 
     @requires_grad.setter
@@ -241,7 +241,7 @@ class Tensor(Value, TensorMethods):
 
     @property
     def grad(self) -> Tensor | None:
-        """What `backward` accumulated for this leaf, a Tensor of its shape, or None."""
+        """The gradient that `backward` accumulated for this leaf, of its shape, or None."""
         if state.trace is None and self._node is None:
             return None
         return self.node.grad
@@ -260,7 +260,7 @@ class Tensor(Value, TensorMethods):
         self.node.grad = value
 
     def to(self, device: Device) -> Tensor:
-        """A copy on `device`, cut from the graph (self when already there)."""
+        """A copy on `device` without the history (self if it is already there)."""
         if device is self.device:
             return self
         return Tensor(self.realize_cached_data().to(device), requires_grad=self.requires_grad)
@@ -313,12 +313,12 @@ def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
 
 
 def make_const(value: Any, device: Device | None = None) -> Tensor:
-    """A Tensor without gradient over `value` (an NDArray is shared)."""
+    """A Tensor without gradient of `value` (an NDArray is shared)."""
     return Tensor(value, device=device, requires_grad=False)
 
 
 def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
-    """A Tensor over the memory of any object with `__dlpack__` (copied where it cannot be shared).
+    """A Tensor that shares the memory of any object with `__dlpack__`, or copies it if it cannot.
 
     Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
     """

@@ -1,5 +1,5 @@
-"""Checks for ops: needle's own, and anybody's. `check_op(MyOp)` raises OpCheckError, an
-AssertionError, that names the op, the sample and the rule that does not hold."""
+"""Checks for ops, needle's own and others. `check_op(MyOp)` raises OpCheckError, an AssertionError
+that names the op, the sample and the broken rule."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ._state import no_grad
 from .backend_ndarray import DTYPES, Device, cpu, cpu_numpy
 from .backend_ndarray.dtypes import dtype_name, finfo, is_floating, is_half
 from .op import Op
-from .samples import Arg, ErrorSample
+from .samples import Arg, ErrorSample, Sample
 from .spec import Spec
 from .tensor import Tensor, TensorTuple
 
 Compiled = Callable[[Op, list[Any]], Any]
 
-# A kernel or a compiled elementary function may be this many units in the last place off; TVM's
-# tanh, the worst, is off by 73. Sums of n terms add errors like sqrt(n) (Higham, "Accuracy and
-# Stability of Numerical Algorithms", section 4.2).
+# The error in ulps that a kernel or a compiled elementary function may have; the worst is TVM's
+# tanh with 73. The error of a sum of n terms grows like sqrt(n) (Higham, "Accuracy and Stability of
+# Numerical Algorithms", section 4.2).
 _ULPS = 96
-# Central differences in float64 with this relative step err by about 1e-10; gradients must agree
-# to the tolerance below.
+# The error of central differences in float64 with this step is about 1e-10; gradients must agree
+# within the tolerance below.
 _STEP = 1e-6
 _GRADIENT_TOLERANCE = 1e-6
 
@@ -41,8 +41,8 @@ class OpCheckError(AssertionError):
 def tolerance(dtype: str, reduction_length: int = 1) -> float:
     """Allowed difference, relative to the largest magnitude of the result: 0 for integers and
     bools, near 1e-5 for float32 and 2e-14 for float64, growing with the number of summed terms.
-    Halves are computed in float32: its tolerance, and the rounding of both results and of a scalar
-    to a half."""
+    Halves are computed in float32; they have its tolerance plus the rounding of both results and of
+    a scalar to half precision."""
     if not is_floating(dtype):
         return 0.0
     if is_half(dtype):
@@ -58,9 +58,9 @@ def assert_close(
     rtol: float | None = None,
     what: str = "result",
 ) -> None:
-    """Raises AssertionError unless shapes and dtypes are equal, NaN and infinities are in the same
-    places, and the rest agrees within `tolerance` times the larger of `scale` and the largest
-    magnitude expected."""
+    """Raise AssertionError unless shapes and dtypes are equal, NaN and infinities are in the same
+    places, and other elements agree within `tolerance` times the larger of `scale` and the largest
+    expected magnitude."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
@@ -96,19 +96,20 @@ def check_op(
     dtypes: Sequence[str] = DTYPES,
     compiled: Compiled | Mapping[str, Compiled] | None = None,
 ) -> None:
-    """Checks every rule of an op against its samples.
+    """Check every rule of an op on its samples.
 
-    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, and with
-    NaN, infinities and -0), shape and dtype are what `infer` says, inputs are left alone; first and
-    second order gradients equal central differences in float64; error samples raise, eagerly and
-    from `infer`. A dtype that `infer` refuses must be refused by the op as well.
+    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, with NaN,
+    infinities and -0, and with the extremes of integer dtypes, which wrap around), shape and dtype
+    are those of `infer`, and inputs are unchanged; first and second order gradients equal central
+    differences in float64; error samples raise, both eagerly and from `infer`. If `infer` refuses a
+    dtype, the op must refuse it as well.
 
-    `compiled(op, inputs) -> output` (NumPy arrays, tuples of them where a value is a tuple), or
-    several of them by name, must agree with the NumPy twin too; None from it: does not apply.
-    Without it nothing is compiled. `devices` None: the CPU devices that are usable.
+    `compiled(op, inputs) -> output` (NumPy arrays, or tuples of them for a tuple value), or several
+    of them by name, must agree with the NumPy twin too; None as output means that it does not
+    apply. Without `compiled` nothing is compiled. `devices` None means the usable CPU devices.
 
-    Raises OpCheckError that names the op, the sample and the rule; TypeError and ValueError for
-    arguments that are no op, devices or dtypes.
+    Raises OpCheckError that names the op, the sample and the rule; TypeError or ValueError for
+    arguments that are not an op, devices or dtypes.
     """
     devices, dtypes = checked_arguments(op_class, devices, dtypes)
     if not devices and not compiled:
@@ -123,7 +124,7 @@ def check_op(
             rng = np.random.default_rng(zlib.crc32(f"{op.name} {number} {dtype}".encode()))
             arrays = [examples.draw(arg, dtype, rng) for arg in sample.inputs]
             case = _Case(op, f"{where} ({dtype})", devices, hooks)
-            accepted += case.check(arrays, examples.special(sample))
+            accepted += case.check(arrays, sample)
         if not accepted:
             raise OpCheckError(f"{where}: infer refuses every dtype")
         if not sample.gradient:
@@ -140,9 +141,9 @@ def check_op(
 def checked_arguments(
     op_class: Any, devices: Any, dtypes: Any
 ) -> tuple[Sequence[Device], Sequence[str]]:
-    """The devices and the names of the dtypes that arguments of `check_op` ask for.
+    """The devices and dtype names from arguments of `check_op`.
 
-    Raises TypeError and ValueError where they do not, or `op_class` is no op.
+    Raises TypeError or ValueError if they are invalid, or if `op_class` is not an op.
     """
     if not (isinstance(op_class, type) and issubclass(op_class, Op) and hasattr(op_class, "name")):
         raise TypeError(f"check_op: {op_class!r} is not a class of ops with @needle.op.register")
@@ -177,15 +178,15 @@ def _check_declared(op_class: type[Op]) -> None:
 
 
 class _Case:
-    """One op, one dtype: forward checks on every device and through every compiler."""
+    """Forward checks of one op and dtype on every device and through every compiler."""
 
     def __init__(
         self, op: Op, where: str, devices: Sequence[Device], hooks: Mapping[str, Compiled]
     ) -> None:
         self.op, self.where, self.devices, self.hooks = op, where, devices, hooks
 
-    def check(self, arrays: list[Any], special: bool) -> bool:
-        """False when `infer` refuses the dtype."""
+    def check(self, arrays: list[Any], sample: Sample) -> bool:
+        """Whether `infer` accepts the dtype; if so, the checks have passed."""
         try:
             inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
         except (TypeError, ValueError) as refusal:
@@ -194,15 +195,22 @@ class _Case:
             return False
         self._forward(arrays, inferred, "")
         self._forward([examples.strided(a) for a in arrays], inferred, "strided ")
-        if special and any(examples.has_float(a) for a in arrays):
+        if examples.special(sample) and any(examples.has_float(a) for a in arrays):
             for pattern in range(3):
                 noted = [examples.with_specials(a, pattern) for a in arrays]
                 self._forward(noted, inferred, "NaN/Inf ")
+        for pattern in range(5):
+            extreme = [
+                examples.with_extremes(a, arg, pattern * number)
+                for number, (a, arg) in enumerate(zip(arrays, sample.inputs, strict=True), 1)
+            ]
+            if any(new is not old for new, old in zip(extreme, arrays, strict=True)):
+                self._forward(extreme, inferred, "extreme integers: ")
         return True
 
     def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
         with np.errstate(all="ignore"):
-            # The twin of halves is float32's, rounded once.
+            # For halves, the twin's float32 result is rounded once.
             expected = self.op.reference(*[examples.widened(examples.copied(a)) for a in arrays])
             expected = examples.narrowed(expected, inferred)
         results: list[tuple[str, Any]] = []
@@ -254,7 +262,7 @@ class _Case:
 
 
 def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> None:
-    """First and second order against central differences, in float64."""
+    """Check first and second order gradients against central differences, in float64."""
     try:
         inferred = op.infer(*[examples.spec(a, device) for a in arrays])
     except (TypeError, ValueError):
@@ -294,7 +302,7 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         numeric = _central_differences(lambda v: objective(v)[0].item(), flat)
     _compare_gradients(found, numeric, f"{where}: gradient")
 
-    # By `gradient`, where the above was by `backward` if the op has it.
+    # This uses `gradient`; the pass above used `backward` if the op has it.
     along, leaves = gradients(flat, create_graph=True)
     found = [_grad_of(leaf, where) for leaf in leaves]
     _compare_gradients(found, numeric, f"{where}: recorded gradient")

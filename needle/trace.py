@@ -1,8 +1,8 @@
-"""Tracing: runs a model without data and records what it does.
+"""Tracing: run a model without data and record its ops.
 
-While tracing, tensors know shape and dtype and have no value; an op infers and computes nothing.
-Reading a value, drawing random numbers and writing to the model are refused by name, so nothing
-that depends on data can be baked into the graph, and the model is left as it was.
+While tracing, tensors have a shape and dtype but no value; an op infers and does not compute.
+Reading a value, drawing random numbers and writing to the model raise a TraceError, so the graph
+depends on no data, and the model stays unchanged.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
 
 
 class Trace:
-    """What is known during one trace. Ops, tensors and modules consult it by `state.trace`."""
+    """The state of one trace. Ops, tensors and modules find it as `state.trace`."""
 
     def __init__(self) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
-        self._tensors: dict[int, Any] = {}  # those of the leaves, by id
-        self._names: dict[int, str] = {}  # of the models' parameters and buffers, by id
-        self._others: dict[int, list[str]] = {}  # further names of those that have several
-        self._paths: dict[int, str] = {}  # of modules, by id
-        self._held: list[Any] = []  # keeps ids from being used again
+        self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
+        self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
+        self._others: dict[int, list[str]] = {}  # their further names
+        self._paths: dict[int, str] = {}  # paths of modules, by id
+        self._held: list[Any] = []  # keeps ids from being reused
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
 
     def adopt(self, model: Module, prefix: str) -> None:
-        """Makes the parameters and buffers of `model` leaves, and knows its modules' paths."""
+        """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
         for path, module in model.named_modules():
             self._paths.setdefault(id(module), (prefix + path).rstrip("."))
             self._state.append((module, dict(vars(module))))
@@ -52,13 +52,13 @@ class Trace:
         self._held.append(model)
 
     def adopt_parameter(self, parameter: Parameter, name: str) -> None:
-        """Makes a parameter that the traced function reads from around it a leaf of that name."""
+        """Make a parameter from the traced function's surroundings a leaf of that name."""
         self._names.setdefault(id(parameter), name)
         self._held.append(parameter)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The calling thread traces inside; modules get back what was assigned to them."""
+        """Context in which the calling thread traces; its exit undoes assignments to modules."""
         state.trace = self
         try:
             yield
@@ -73,7 +73,7 @@ class Trace:
     # Called by ops, tensors and modules
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
-        """Records `op`. Raises what `infer` raises."""
+        """Record `op`. Raises the errors of `infer`."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
@@ -127,7 +127,7 @@ class Trace:
         raise TraceError(f"tracing: {self._here()} writes to {what}; a trace changes nothing")
 
     def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
-        """TraceError when a tensor is assigned to an attribute of a traced module."""
+        """TraceError if a tensor is assigned to an attribute of a traced module."""
         if id(module) in self._paths and isinstance(value, Value):
             path = self._paths[id(module)]
             raise TraceError(
@@ -144,7 +144,7 @@ class Trace:
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
-        """Ops inside are recorded with the path of `module`."""
+        """Context in which ops are recorded with the path of `module`."""
         path = self._paths.get(id(module))
         if path is None:
             path = ".".join(filter(None, (self.where, type(module).__name__)))
@@ -156,13 +156,13 @@ class Trace:
 
     @property
     def where(self) -> str:
-        """Path of the module that is running."""
+        """The path of the running module."""
         return self._stack[-1] if self._stack else ""
 
     def _name(self, tensor: Value) -> str | None:
         name = self._names.get(id(tensor))
         if name is None and isinstance(tensor, Parameter):
-            # Of a model that the traced function found in some other way.
+            # A tensor of a model that the traced function found in some other way.
             name = self._names[id(tensor)] = f"param_{self._closed_over}"
             self._closed_over += 1
             self._held.append(tensor)
@@ -180,7 +180,7 @@ class Trace:
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
-        """Parameters and buffers in the models' order, or the constants in the order of use."""
+        """The parameters and buffers in the models' order, or the constants in order of use."""
         order = {key: i for i, key in enumerate(self._names)}
         found = [(key, leaf) for key, leaf in self._leaves.items() if (key in order) is params]
         if params:
@@ -188,7 +188,7 @@ class Trace:
         return [leaf for _, leaf in found]
 
     def weights(self, graph: Graph, find: Callable[[], Iterable[Found]]) -> Weights:
-        """The weights of the graph that was traced; `find` gives what the function can reach."""
+        """The weights of the traced graph; `find` returns what the function can reach."""
         tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
         known = {name for name, _, _ in find()}
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
@@ -201,12 +201,12 @@ def trace(
 ) -> Graph:
     """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
 
-    Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, nested in lists,
-    tuples and dicts or not, become inputs named after the arguments; other arguments are static.
-    Modules, `fn` or arguments, lend their parameters and buffers, named as in state_dict.
+    Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, also nested in
+    lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
+    If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict.
 
-    ValueError for a module in train mode, unless `training`; TraceError where the model reads a
-    value, draws random numbers or writes to itself; what `infer` raises for shapes and dtypes.
+    Raises ValueError for a module in train mode, unless `training`; TraceError if the model reads a
+    value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
@@ -248,7 +248,7 @@ def trace(
 
 
 def as_tensor(value: Any) -> Tensor:
-    """`value`, which is_tensor, as a Tensor."""
+    """`value`, for which `is_tensor` is true, as a Tensor."""
     return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
 
 
@@ -263,7 +263,7 @@ def _modules(
 def _signature(fn: Any) -> inspect.Signature | None:
     try:
         return inspect.signature(fn)
-    except (TypeError, ValueError):  # some built-in functions have none
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return None
 
 

@@ -1,7 +1,7 @@
-"""Nested lists, tuples and dicts of tensors, taken apart and put together again.
+"""Flattening and rebuilding nested lists, tuples and dicts of tensors.
 
-A tree describes the nesting, in a form that JSON can hold: "*" for a tensor, {"tuple": [...]},
-{"list": [...]}, {"dict": {key: ...}}, and {"static": value} for anything else.
+A tree describes the nesting as JSON values: "*" for a tensor, {"tuple": [...]}, {"list": [...]},
+{"dict": {key: ...}}, and {"static": value} for anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Named = tuple[str, Any]
 
 
 def flatten(value: Any, name: str, is_leaf: Callable[[Any], bool]) -> tuple[Any, list[Named]]:
-    """(tree, [(name, leaf), ...]); leaves of a container are called name_0, name_key, ..."""
+    """(tree, [(name, leaf), ...]); the leaves of a container are named name_0, name_key, ..."""
     leaves: list[Named] = []
 
     def walk(x: Any, at: str) -> Any:
@@ -33,7 +33,7 @@ def flatten(value: Any, name: str, is_leaf: Callable[[Any], bool]) -> tuple[Any,
 
 
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
-    """The nested value whose tensors are `leaves`, in the order that `flatten` gave them."""
+    """The nested value with `leaves` as its tensors, in the order of `flatten`."""
     if tree == LEAF:
         return next(leaves)
     ((kind, inside),) = tree.items()
@@ -46,7 +46,7 @@ def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
 
 
 def difference(expected: Any, got: Any, at: str) -> str | None:
-    """What first differs between two trees, in words; None when they are equal."""
+    """A description of the first difference between two trees, or None if they are equal."""
     kind, inside = _parts(expected)
     other, found = _parts(got)
     if kind != other:
@@ -67,13 +67,13 @@ def difference(expected: Any, got: Any, at: str) -> str | None:
 
 
 def text(tree: Any) -> str:
-    """One line that says the same in every process."""
+    """One line of text that is the same in every process."""
     kind, inside = _parts(tree)
     if kind == "tensor":
         return LEAF
     if kind == "static":
         shown = repr(inside)
-        # The default repr holds an address.
+        # The default repr contains an address.
         return f"static {type(inside).__qualname__ if ' at 0x' in shown else shown}"
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {text(item)}" for key, item in inside.items()) + "}"
@@ -88,8 +88,8 @@ def _parts(tree: Any) -> tuple[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether one stands for the other: 2.0 does not for 2, of which another dtype would come, but
-    NaN for NaN."""
+    """Whether two static values are equal: 2 and 2.0 are not, because they give different dtypes,
+    and NaN equals NaN."""
     if type(a) is not type(b):
         return False
     try:

@@ -1,9 +1,9 @@
-"""Where the weights of a traced function are now, and whether they are what they were.
+"""The current weights of a traced function, and whether they have changed.
 
-Weights are found by name: those of modules that the function is, is given or reads from around it,
-and the Parameters that it reads so. Finding out that nothing has changed is a comparison of two
-counters, of writes in place and of values that were replaced, and of what stands in each list,
-dict, closure and plain object that leads to one.
+Weights are found by name: those of Modules that are the function itself, its arguments, or read
+from its surroundings, and Parameters that it reads from there. To find that nothing has changed,
+two counters are compared (of writes in place and of replaced values), and the entries of each list,
+dict, closure and plain object that leads to a weight.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .tensor import Tensor
 class Weights:
     """The weights of a traced function by name, and the tensors that became its constants.
 
-    `find()` looks for all that the function can reach, as `found_in` does; `names` are the weights
-    that are used, `unfound` those of them that nothing leads to. Writes of other libraries to
-    shared memory (DLPack) are not seen. Any thread may ask.
+    `find()` searches everything the function can reach, as `found_in` does; `names` are the used
+    weights, `unfound` those of them that the search did not reach. Writes of other libraries to
+    shared memory (DLPack) are not seen. Safe to call from any thread.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Weights:
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
         self._aliases = self._other_names()
         self._tensors, self._links, reached = self._search()
-        self._reached = reached  # those constants that something leads to
+        self._reached = reached  # the constants that the search reached
         devices = {tensor.device for tensor in (*self._tensors, *constants)}
         self._writes = [device.kernels.writes for device in devices]
         self._stamp = self._now()
@@ -48,17 +48,17 @@ class Weights:
         self._lock = threading.Lock()
 
     def values(self) -> dict[str, NDArray]:
-        """The weights as they are."""
+        """The current weights."""
         return _values(self._names, self._search()[0])
 
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
-        """Call `use` with the weights where one has been written or replaced since the last time.
+        """Call `use` with the weights if one was written or replaced since the last call.
 
-        Raises ChangedError where a constant has been, or a weight is not there any more.
+        Raises ChangedError if a constant was, or if a weight is gone.
         """
         if self._now() == self._stamp and all([link.holds() for link in self._links]):
             return
-        with self._lock:  # whoever comes in the meantime waits for the new ones
+        with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
             tensors, links, reached = self._search()
             for number in self._reached - reached:
@@ -73,8 +73,8 @@ class Weights:
             self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
 
     def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
-        """The weights in order, the links that lead to what is used, and the numbers of the
-        constants among that."""
+        """The weights in order, the links that lead to used tensors, and the numbers of the
+        constants among these."""
         wanted = {*self._names, *self._aliases}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
         found, links, reached = dict(self._unfound), {}, set()
@@ -101,7 +101,7 @@ class Weights:
         return [found[name] for name in self._names], list(links.values()), reached
 
     def _other_names(self) -> dict[str, str]:
-        """Further names of the weights, and of each the one it is known by."""
+        """Further names of the weights, each with the weight's own name."""
         found: dict[str, Tensor] = {}
         for name, tensor, _ in self._find():
             found.setdefault(name, tensor)
@@ -123,7 +123,7 @@ class Weights:
         return [(each, each.view.written) for each in data]
 
 
-_Version = tuple[NDArray, int]  # a value, and the count of writes at its last one
+_Version = tuple[NDArray, int]  # a value, and the write count of its last write
 Found = tuple[str, Tensor, "Link | None"]  # name, tensor, and the last link that leads to it
 
 
@@ -139,9 +139,9 @@ def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
 def found_in(
     fn: Any, arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Module | Tensor, Link | None]]:
-    """Modules and Tensors that a call of `fn` with these arguments by name can read, by the prefix
-    of their names, and what leads to them: a Module itself without one, an argument's by its name,
-    and what a function reads from around it by the name it has there."""
+    """The Modules and Tensors that a call of `fn` with these named arguments can read, by name
+    prefix, and the links that lead to them. A Module `fn` has no prefix; an argument has its name,
+    and a variable of the function's surroundings has the variable's name."""
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     found: dict[str, Any] = {}
     if isinstance(owner, Module):
@@ -157,7 +157,7 @@ def found_in(
 
 
 def tensors_of(found: Mapping[str, tuple[Module | Tensor, Link | None]]) -> Iterator[Found]:
-    """The tensors of what `found_in` gives, by their names."""
+    """The tensors in the result of `found_in`, by name."""
     for prefix, (item, link) in found.items():
         if isinstance(item, Module):
             for name, value, last in walk(item, link, hidden=True):
@@ -168,7 +168,7 @@ def tensors_of(found: Mapping[str, tuple[Module | Tensor, Link | None]]) -> Iter
 
 
 class _Cell:
-    """A closure's variable as what a Link holds by."""
+    """A closure's variable as the holder of a Link."""
 
     def __init__(self, cell: types.CellType) -> None:
         self._cell = cell
@@ -178,7 +178,7 @@ class _Cell:
 
 
 def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
-    """Names and values that a function reads and is not given: closed over, global, bound."""
+    """Names and values that a function reads from around it: closure, globals, bound object."""
     while isinstance(fn, partial):
         yield from ((f"args.{i}", value, None) for i, value in enumerate(fn.args))
         keywords = fn.keywords
@@ -198,7 +198,7 @@ def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
-        except ValueError:  # not bound yet
+        except ValueError:  # an unbound variable
             continue
         yield name, value, Link(_Cell(cell), name, value, None)
     pending, names = [fn.__code__], fn.__globals__
@@ -216,8 +216,8 @@ _MOST_DEEP = 4  # lists in dicts in objects ...
 def _inside(
     path: str, value: Any, link: Link | None, depth: int = 0
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """Modules and Tensors in a value: itself, or in containers and attributes of plain objects; of
-    a function, what it reads in turn."""
+    """The Modules and Tensors in a value: itself, or in containers, in attributes of plain objects,
+    or read in turn by a function."""
     if isinstance(value, (Module, Tensor)):
         yield path, value, link
         return

@@ -1,7 +1,7 @@
 """A BERT-like encoder: four layers of width 384, twelve heads, on sequences of 128 vectors.
 
 J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers
-for Language Understanding" (NAACL 2019): the layers without the embedding of words before them.
+for Language Understanding" (NAACL 2019): the encoder layers without the word embedding.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Post-norm: x = norm(x + attention(x)), then norm(x + mlp(x)) with a GELU between two Linear.
+    """Post-norm: x = norm(x + attention(x)), then norm(x + mlp(x)), with mlp Linear, GELU, Linear.
 
     (B, T, size) -> the same.
     """

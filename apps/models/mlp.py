@@ -31,7 +31,7 @@ class DenseReLU(nn.Module):
 
 
 class MLP(nn.Module):
-    """A DenseReLU between each two neighbouring `sizes`, then a Linear to `classes` if given."""
+    """A DenseReLU between each two adjacent `sizes`, then a Linear to `classes` if given."""
 
     def __init__(self, sizes: Sequence[int], classes: int | None = None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def build(
 ) -> tuple[MLP, np.ndarray]:
     """An MLP and an input of shape (batch, sizes[0]), both the same in every process.
 
-    With `state`, the sizes are those of its weights. Raises ValueError when they do not chain.
+    With `state`, the sizes are those of its weights. Raises ValueError if they do not chain.
     """
     if state is not None:
         sizes, classes = sizes_of(state)
@@ -64,9 +64,9 @@ def build(
 
 
 def sizes_of(state: Mapping[str, np.ndarray]) -> tuple[list[int], int | None]:
-    """(sizes, classes) of the MLP these weights belong to.
+    """(sizes, classes) of the MLP with these weights.
 
-    Raises ValueError when the weights are not those of an MLP, or do not chain.
+    Raises ValueError if the weights are not those of an MLP, or do not chain.
     """
     numbers = sorted(int(found[1]) for name in state if (found := _WEIGHT.fullmatch(name)))
     if not numbers or numbers != list(range(len(numbers))):

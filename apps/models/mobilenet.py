@@ -1,7 +1,7 @@
-"""Depthwise separable blocks as MobileNet has them, on 112 x 112 pixels.
+"""MobileNet's depthwise separable blocks, on 112 x 112 pixels.
 
 A. Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision
-Applications" (2017): what follows its first convolution, down to 28 x 28 pixels.
+Applications" (2017): the layers after its first convolution, down to 28 x 28 pixels.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ BATCH = 1
 IMAGE = 112
 WIDTH = 32
 CLASSES = 1000
-STRIDES = (1, 2, 1, 2, 1)  # of each block; one with stride 2, and the first, double the channels
+STRIDES = (1, 2, 1, 2, 1)  # per block; the first, and those with stride 2, double the channels
 
 
 class Separable(nn.Module):
-    """relu(norm(conv)) twice: 3 x 3 on each channel by itself, then 1 x 1 across channels."""
+    """relu(norm(conv)) twice: a depthwise 3 x 3 convolution, then a 1 x 1 across channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

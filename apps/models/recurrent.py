@@ -18,7 +18,7 @@ def build(
 ) -> tuple[nn.Module, np.ndarray]:
     """nn.LSTM and an input of shape (length, batch, size), both the same in every process.
 
-    Its outputs are as nn.LSTM's: those of the last layer, and each layer's last state.
+    Its outputs are those of nn.LSTM: the last layer's outputs, and each layer's last state.
     """
     ndl.manual_seed(0)
     model = nn.LSTM(size, size, layers)

@@ -1,4 +1,4 @@
-"""ResNet9 for images of 32 x 32 in three colours, and a smaller one for the 8 x 8 digits."""
+"""ResNet9 for 32 x 32 colour images, and a smaller one for the 8 x 8 digits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConvBN(nn.Module):
 
 
 def residual(channels: int, **where: Any) -> nn.Residual:
-    """Two ConvBN and a way around them."""
+    """Two ConvBN and a skip connection."""
     blocks = [ConvBN(channels, channels, 3, 1, **where) for _ in range(2)]
     return nn.Residual(nn.Sequential(*blocks))
 
@@ -102,8 +102,8 @@ def _example(kind: type[nn.Module], shape: tuple[int, ...]) -> tuple[nn.Module, 
 
 
 def with_statistics(model: nn.Module, rng: np.random.Generator) -> nn.Module:
-    """The model in eval mode, its batch norms' statistics as after training: not the 0 and 1 that
-    would hide a mistake in using them."""
+    """The model in eval mode, with batch norm statistics as after training; the initial 0 and 1
+    would hide a mistake in their use."""
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
             values = rng.uniform(0.5, 1.5, buffer.shape) - name.endswith("running_mean")

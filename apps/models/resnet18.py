@@ -13,10 +13,10 @@ from needle import nn
 
 BATCH = 1
 IMAGE = 224
-WIDTH = 64  # of the first stage; each of the three after it has twice as many channels
+WIDTH = 64  # channels of the first stage; each of the next three doubles them
 CLASSES = 1000
 STAGES = 4
-BLOCKS = 2  # of a stage
+BLOCKS = 2  # per stage
 
 
 class ConvNorm(nn.Module):
@@ -32,8 +32,8 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """relu(shortcut(x) + two 3 x 3 convolutions of x); the shortcut is a 1 x 1 convolution where
-    the shape changes, else x itself."""
+    """relu(shortcut(x) + two 3 x 3 convolutions of x); the shortcut is a 1 x 1 convolution if the
+    shape changes, else x itself."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

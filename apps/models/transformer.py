@@ -15,7 +15,7 @@ SIZE = 512
 def build(batch: int = BATCH) -> tuple[nn.Module, np.ndarray]:
     """The model and an input of shape (batch, 10, 512), both the same in every process.
 
-    It is not causal and takes the batch first; its outputs are as nn.Transformer's.
+    It is not causal and takes the batch first; its outputs are those of nn.Transformer.
     """
     ndl.manual_seed(0)
     model = nn.Transformer(

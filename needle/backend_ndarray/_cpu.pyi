@@ -1,4 +1,4 @@
-"""The native CPU module: what all have (_kernels.pyi), and threads."""
+"""The native CPU module: the common functions (_kernels.pyi), and threads."""
 
 from collections.abc import Sequence
 from typing import Any

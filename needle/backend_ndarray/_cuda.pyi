@@ -1,4 +1,4 @@
-"""The native CUDA module: what all have (_kernels.pyi), devices and streams."""
+"""The native CUDA module: the common functions (_kernels.pyi), devices and streams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from needle.backend_ndarray._kernels import View
 
 _Shape = Sequence[int]
 
-emulated: bool  # True for the build that tests use where there is no GPU
+emulated: bool  # True for the build that tests use without a GPU
 
 class Stream:
-    """A stream that goes back to a pool with the object."""
+    """A stream that returns to a pool when the object dies."""
 
     def __init__(self, device: int = 0) -> None: ...
     @property
@@ -24,7 +24,7 @@ class Stream:
 
 def device_count() -> int: ...
 def use_stream(stream: Stream | None, device: int = 0) -> None:
-    """Where this thread's work on a device goes from now on; None is the legacy default."""
+    """Set the stream for this thread's work on a device; None is the legacy default."""
 
 def current_stream(device: int = 0) -> int:
     """DLPack's number of that stream."""
@@ -38,12 +38,12 @@ def reset_peak_memory(device: int = 0) -> None: ...
 def memory_cached(device: int = 0) -> int: ...
 def empty_cache(device: int = 0) -> None: ...
 def allow_tf32(allow: bool, /) -> None:
-    """Whether float32 products may round their operands to 10 bits for the tensor cores; at first
-    they may not."""
+    """Whether float32 matmuls may round their operands to 10 bits for the tensor cores; off by
+    default."""
 
 def tf32_allowed() -> bool: ...
 def add_library_folders(folders: Sequence[str], /) -> None:
-    """Where to look for cuBLAS when the loader does not find it."""
+    """Add folders in which to look for cuBLAS if the loader does not find it."""
 
 def transfer(x: View, device: int, /) -> View:
     """A compact copy on another device."""

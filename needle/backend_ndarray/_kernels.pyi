@@ -1,4 +1,4 @@
-"""What the native modules have in common, for type checkers alone: there is no such module.
+"""Functions common to the native modules, for type checkers only: there is no such module.
 
 numpy_backend.py documents the functions, which are the same.
 """
@@ -32,7 +32,7 @@ class View:
         """Number, among all writes in place, of the last one to this memory; 0 for none."""
     @property
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """The address of the first element."""
 
 UNARY: tuple[str, ...]
 BINARY: tuple[str, ...]
@@ -41,7 +41,7 @@ def blas() -> str:
     """The BLAS in use, or why there is none."""
 
 def writes() -> int:
-    """Writes in place so far, to any memory."""
+    """The number of writes in place so far, to any memory."""
 
 def as_strided(view: View, shape: _Shape, strides: _Shape, offset: int, /) -> View: ...
 def to_numpy(view: View, /) -> np.ndarray[Any, Any]: ...

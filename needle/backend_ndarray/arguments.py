@@ -1,4 +1,4 @@
-"""What constructors ask of numbers: each error names who was called, the argument and its value."""
+"""Checks of numeric arguments; each error names the callee, the argument and its value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-LARGEST = 2**63 - 1  # what an extent, and a C library's integer, can be
+LARGEST = 2**63 - 1  # the largest extent, and the largest integer of a C library
 
 
 def count(owner: str, what: str, value: Any, least: int = 1) -> int:
-    """`value` as an int. TypeError unless it is an integer, ValueError unless it is within
+    """`value` as an int. TypeError unless it is an integer, ValueError unless it is in
     `least`..2**63 - 1."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not an integer")
@@ -21,13 +21,13 @@ def count(owner: str, what: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, **values: Any) -> None:
-    """Each of `values` is an integer of at least 1, or an error as `count` raises."""
+    """Check that each of `values` is an integer of at least 1; errors are those of `count`."""
     for what, value in values.items():
         count(owner, what, value)
 
 
 def finite(owner: str, what: str, value: Any) -> float:
-    """`value` as a Python number. TypeError unless it is a number, ValueError unless finite."""
+    """`value` as a Python number. TypeError if it is not a number, ValueError if not finite."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a number")
     try:
@@ -40,7 +40,7 @@ def finite(owner: str, what: str, value: Any) -> float:
 
 
 def not_negative(owner: str, what: str, value: Any) -> float:
-    """As `finite`; ValueError when it is negative, too."""
+    """Like `finite`, but also ValueError if it is negative."""
     number = finite(owner, what, value)
     if number < 0:
         raise ValueError(f"{owner}: {what} {value} is not >= 0")
@@ -48,7 +48,7 @@ def not_negative(owner: str, what: str, value: Any) -> float:
 
 
 def fraction(owner: str, what: str, value: Any) -> float:
-    """As `finite`; ValueError when it is not in [0, 1), too."""
+    """Like `finite`, but also ValueError unless it is in [0, 1)."""
     number = finite(owner, what, value)
     if not 0 <= number < 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1)")
@@ -56,7 +56,7 @@ def fraction(owner: str, what: str, value: Any) -> float:
 
 
 def share(owner: str, what: str, value: Any) -> float:
-    """As `finite`; ValueError when it is not in [0, 1], too."""
+    """Like `finite`, but also ValueError unless it is in [0, 1]."""
     number = finite(owner, what, value)
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1]")

@@ -1,8 +1,8 @@
 """Convolution of NDArrays over (N, H, W, C) by the device's own kernels.
 
 A weight is (kh, kw, C, O); stride, padding and dilation are pairs (rows, columns). The kernels take
-float32 and float64, both inputs alike (`supported`); they raise ValueError where shapes or the
-window do not fit, and never write to their inputs.
+two float32 or two float64 inputs (`supported`). They raise ValueError if shapes or the window do
+not fit, and never write to their inputs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def supported(a: NDArray, b: NDArray) -> bool:
 
 
 def conv2d(x: NDArray, w: NDArray, stride: Pair, padding: Pair, dilation: Pair) -> NDArray:
-    """x (N, H, W, C) by w (kh, kw, C, O) -> (N, rows, columns, O)."""
+    """The convolution of x (N, H, W, C) with w (kh, kw, C, O): (N, rows, columns, O)."""
     return wrap(x.device, x.device.kernels.conv2d(x.view, w.view, stride, padding, dilation))
 
 
 def conv2d_input(
     g: NDArray, w: NDArray, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> NDArray:
-    """Outputs g (N, rows, columns, O) taken back through w (kh, kw, C, O) -> (N, *size, C)."""
+    """The gradient for the input: g (N, rows, columns, O), w (kh, kw, C, O) -> (N, *size, C)."""
     kernel = g.device.kernels.conv2d_input
     return wrap(g.device, kernel(g.view, w.view, size, stride, padding, dilation))
 
@@ -34,6 +34,6 @@ def conv2d_input(
 def conv2d_weight(
     x: NDArray, g: NDArray, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> NDArray:
-    """What each tap meets in x (N, H, W, C), times g (N, rows, columns, O) -> (*kernel, C, O)."""
+    """The gradient for the weight: x (N, H, W, C), g (N, rows, columns, O) -> (*kernel, C, O)."""
     run = x.device.kernels.conv2d_weight
     return wrap(x.device, run(x.view, g.view, kernel, stride, padding, dilation))

@@ -7,38 +7,37 @@ from typing import Any
 from .masked import refuse_masked
 from .ndarray import Device, NDArray, as_device, cuda, default_device, wrap
 
-# DLPack's device types: memory of the host (pinned too), of CUDA devices (managed too).
+# DLPack's device types: host memory (also pinned) and CUDA memory (also managed).
 _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
 def empty(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
-    """Uninitialised array. ValueError for a bad shape, MemoryError when it does not fit."""
+    """An uninitialised array. ValueError for a bad shape, MemoryError if it does not fit."""
     return as_device(device).empty(shape, dtype)
 
 
 def full(
     shape: Any, fill_value: float, dtype: Any = "float32", device: Device | None = None
 ) -> NDArray:
-    """Array with every element `fill_value`."""
+    """An array with every element `fill_value`."""
     return as_device(device).full(shape, fill_value, dtype)
 
 
 def zeros(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
-    """Array of zeros."""
+    """An array of zeros."""
     return full(shape, 0, dtype, device)
 
 
 def ones(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
-    """Array of ones."""
+    """An array of ones."""
     return full(shape, 1, dtype, device)
 
 
 def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
-    """An array over the memory of `source` (anything with __dlpack__), on the device it is on: no
-    copy is made.
+    """An array that shares the memory of `source` (anything with __dlpack__), on its device.
 
-    Raises TypeError without the protocol, for an element type needle does not store or a mask, and
-    BufferError for memory that is read-only, or on another device than `device` or any usable one.
+    Raises TypeError if `source` lacks the protocol, has a mask or an element type that needle does
+    not store; BufferError if its memory is read-only, not on `device`, or on an unusable device.
     """
     if not (hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__")):
         raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
@@ -52,16 +51,16 @@ def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
         raise BufferError(f"from_dlpack: the memory is on {here}, not on {device}")
     if not device.enabled():
         raise BufferError(f"from_dlpack: the memory is on {device}, which cannot be used")
-    # What we do with the memory is ordered after the producer's work on it.
+    # Order needle's work on the memory after the producer's.
     stream = {"stream": device.kernels.current_stream()} if device.name == "cuda" else {}
     try:
         capsule = source.__dlpack__(max_version=(1, 0), **stream)
-    except TypeError:  # a producer from before DLPack 1.0
+    except TypeError:  # a producer older than DLPack 1.0
         capsule = source.__dlpack__(**stream)
     return wrap(device, device.kernels.from_dlpack(capsule))
 
 
 def where(condition: NDArray, a: Any, b: Any) -> NDArray:
-    """Elements of `a` where `condition` holds, else of `b`; all three broadcast."""
+    """Elements of `a` where `condition` is true, else of `b`; all three broadcast."""
     x, y = condition.operand(a), condition.operand(b)
     return wrap(condition.device, condition.device.kernels.where(condition.view, x, y))

@@ -1,4 +1,4 @@
-"""What a CUDA device has beside the device interface: an index, streams, libraries to look for."""
+"""Features of CUDA devices beyond the device interface: an index, streams, libraries to find."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-# The functions of the native module that make something on a device or concern one: the others go
-# where their operands are.
+# Functions of the native module that create something on a device or concern one. All others run
+# on the device of their operands.
 _OF_A_DEVICE = (
     "Stream",
     "current_stream",
@@ -29,7 +29,7 @@ _OF_A_DEVICE = (
 
 
 def kernels(module: Any, index: int) -> Any:
-    """The device functions for GPU `index`. RuntimeError where there is none."""
+    """The device functions for GPU `index`. RuntimeError if there is no such GPU."""
     count = module.device_count()
     if count == 0:
         raise RuntimeError("cuda: no CUDA device was found")
@@ -43,13 +43,13 @@ def kernels(module: Any, index: int) -> Any:
 
 
 def _library_folders() -> list[str]:
-    """Where NVIDIA's wheels put their libraries: nvidia/cublas/lib, or nvidia/cu13/lib."""
+    """The library folders of NVIDIA's wheels: nvidia/cublas/lib, or nvidia/cu13/lib."""
     packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     return sorted(str(folder) for folder in packages.glob("*/lib"))
 
 
 class _Current(threading.local):
-    """The stream that each device's work goes to in this thread; absent for the default."""
+    """For each device, the stream for this thread's work; absent for the default stream."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -59,11 +59,11 @@ _current = _Current()
 
 
 class Stream:
-    """A queue of work beside the device's default one. `with stream:` sends this thread's work on
+    """A queue of work besides the device's default one. `with stream:` sends this thread's work on
     the device to it.
 
     Arrays may be used on any stream, in any order: work on an array waits for the last work on it,
-    whichever stream that was on.
+    on whichever stream.
     """
 
     def __init__(self, module: Any, index: int) -> None:
@@ -74,7 +74,7 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """The number of the stream, as DLPack and other libraries take it."""
+        """The handle of the stream, as DLPack and other libraries take it."""
         return int(self._native.handle)
 
     def synchronize(self) -> None:
@@ -103,9 +103,9 @@ class Stream:
 
 
 def consumer_stream(stream: Any) -> int:
-    """DLPack's number of the stream that a consumer named; None is the legacy default.
+    """DLPack's number of the stream that a consumer names; None is the legacy default.
 
-    ValueError for 0, which could mean two streams, and for what is no number.
+    Raises ValueError for 0, which could mean two streams, and for a value that is not a number.
     """
     if stream is None:
         return 1

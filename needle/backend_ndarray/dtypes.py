@@ -1,7 +1,7 @@
-"""Names of the element types, and what each operation makes of them.
+"""Names of the element types, and the rules for result dtypes.
 
 A dtype is its name ("float32"): names compare and hash fast, need no NumPy extension for types that
-NumPy lacks, and are what `np.dtype` accepts. The rules are written out in docs/dtypes.md.
+NumPy lacks, and are accepted by `np.dtype`. docs/dtypes.md lists the rules.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FLOATING = ("float32", "float64", *HALVES)
 INTEGER = ("int32", "int64")
 DTYPES = (*FLOATING, *INTEGER, "bool")
 ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
-_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to spell one
+_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to make a name
 
-# Non-float input to a float-valued function (exp, true division, mean) is computed in this type.
+# Float-valued functions (exp, true division, mean) compute non-float inputs in this type.
 FLOAT_OF_INTEGER = "float64"
 
 
@@ -45,8 +45,8 @@ def dtype_name(dtype: Any) -> str:
 def result_type(a: str, b: str) -> str:
     """The dtype of an arithmetic operation between arrays of dtypes `a` and `b`.
 
-    NumPy's rule. bfloat16, which NumPy lacks, follows float16's; the two halves, neither of which
-    holds the other, meet in float32.
+    This is NumPy's rule. bfloat16, which NumPy lacks, follows float16; float16 with bfloat16 gives
+    float32, because neither holds the other.
     """
     if a == b:
         return a
@@ -58,17 +58,17 @@ def result_type(a: str, b: str) -> str:
 
 
 def is_floating(dtype: str) -> bool:
-    """True for the real floating-point dtypes."""
+    """Whether the dtype is floating-point."""
     return dtype in FLOATING
 
 
 def is_half(dtype: str) -> bool:
-    """True for float16 and bfloat16."""
+    """Whether the dtype is float16 or bfloat16."""
     return dtype in HALVES
 
 
 def compute_dtype(dtype: str) -> str:
-    """What values of `dtype` are computed and accumulated in: float32 for the halves."""
+    """The dtype in which `dtype` is computed and accumulated: float32 for float16 and bfloat16."""
     return "float32" if dtype in HALVES else dtype
 
 
@@ -78,11 +78,11 @@ def finfo(dtype: str) -> Any:
 
 
 def _odd(x: Any) -> Any:
-    """x (float64 or integers) cut off to float32, its last bit set if anything was lost.
+    """x (float64 or integers) truncated to float32, with the last bit set if the result is inexact.
 
-    That lies on the same side of every half and every midpoint of two as x, so that rounding it to
-    a half rounds x once (Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded
-    sums": round to odd).
+    The result lies on the same side as x of every half-precision number and of every midpoint of
+    two, so that rounding it to half precision rounds x once (round to odd: Boldo and Melquiond
+    2008, "Emulation of a FMA and correctly rounded sums").
     """
     exact = x.astype(np.longdouble)
     out = np.atleast_1d(x.astype(np.float32))
@@ -94,11 +94,11 @@ def _odd(x: Any) -> Any:
 
 
 def astype(x: Any, dtype: str) -> Any:
-    """x.astype(dtype) for NumPy arrays, rounded once from any dtype; out of range is infinite.
+    """x.astype(dtype) for NumPy arrays, rounded once from any dtype; out of range gives infinity.
 
-    ml_dtypes rounds twice on the way to bfloat16, by way of float32, and does not know all types.
+    ml_dtypes rounds twice to bfloat16, by way of float32, and does not know all types.
     """
-    if x.dtype == np.dtype(dtype):  # not the name: bytes may be swapped
+    if x.dtype == np.dtype(dtype):  # not by name: bytes may be swapped
         return x
     name = x.dtype.name
     if name == "bfloat16":

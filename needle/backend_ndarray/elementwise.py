@@ -1,4 +1,4 @@
-"""The elementwise part of NDArray: one line for each op of the device interface."""
+"""The elementwise methods of NDArray: one line for each op of the device interface."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Elementwise:
     view: Any
 
     def operand(self, other: Any) -> Any:
-        """What a kernel takes for `other`; NotImplemented for what is no array and no number."""
+        """The kernel operand for `other`; NotImplemented if it is not an array or a number."""
         raise NotImplementedError
 
     def _wrap(self, view: Any) -> Self:
-        """The array for a kernel's result on this device; unchecked."""
+        """An array of a kernel's result on this device; unchecked."""
         out: Any = _new(type(self))
         out.device = self.device
         out.view = view

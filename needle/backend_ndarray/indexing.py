@@ -1,7 +1,7 @@
 """NumPy-style indexing as arithmetic on (shape, strides, offset).
 
-Basic keys (int, slice, None, Ellipsis) give a view. Keys with integer arrays or boolean masks are
-brought to one gather or scatter along one axis of a rearranged view.
+Basic keys (int, slice, None, Ellipsis) give a view. Keys with integer arrays or boolean masks
+become one gather or scatter along one axis of a rearranged view.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Layout(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A key with index arrays: `layout` has the indexed axes side by side from `axis` on;
-    `positions` are linear over those axes (`extents`), all of its values in range."""
+    """A key with index arrays: in `layout` the indexed axes are adjacent from `axis` on;
+    `positions` is a linear index over those axes (`extents`), with all values in range."""
 
     layout: Layout
     axis: int
@@ -36,7 +36,7 @@ class Advanced(NamedTuple):
 
     @property
     def merged_shape(self) -> Ints:
-        """The layout's shape with the indexed axes made one."""
+        """The layout's shape with the indexed axes merged into one."""
         shape, end = self.layout.shape, self.axis + len(self.extents)
         return (*shape[: self.axis], prod(self.extents), *shape[end:])
 
@@ -51,7 +51,7 @@ def compact_strides(shape: Ints) -> Ints:
 
 
 def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
-    """`axis` (int, sequence of ints, or None for all) as non-negative, distinct axes."""
+    """`axis` (int, sequence of ints, or None for all) as distinct non-negative axes."""
     if axis is None:
         return tuple(range(ndim))
     axes = tuple(map(as_int, axis)) if isinstance(axis, (tuple, list)) else (as_int(axis),)
@@ -65,7 +65,7 @@ def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
 
 
 def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
-    """A target shape for `size` elements with at most one -1 filled in."""
+    """The target shape for `size` elements, with a -1 (at most one) filled in."""
     new = tuple(map(as_int, shape))
     if any(n < -1 for n in new) or new.count(-1) > 1:
         raise ValueError(f"{what}: shape {new} may have one -1 and no other negative extent")
@@ -80,9 +80,9 @@ def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
 
 
 def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
-    """Strides that show the same elements under shape `new`, or None where a copy is needed.
+    """Strides for the same elements under shape `new`, or None if a copy is needed.
 
-    Both shapes hold the same number of elements (not zero).
+    Both shapes have the same number of elements, which is not zero.
     """
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     result, i = [0] * len(new), 0
@@ -92,7 +92,7 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
             result[i] = 1
             i += 1
             continue
-        # The smallest groups of old axes [j, k) and new axes [i, m) with equally many elements.
+        # Find the smallest groups of old axes [j, k) and new axes [i, m) of equal size.
         k, m = j + 1, i + 1
         have, want = old[j][0], new[i]
         while have != want:
@@ -114,7 +114,7 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
 
 
 def is_basic(key: Any) -> bool:
-    """True when the key has no index arrays."""
+    """Whether the key has no index arrays."""
     entries = key if type(key) is tuple else (key,)
     return all(
         entry is None
@@ -125,7 +125,7 @@ def is_basic(key: Any) -> bool:
 
 
 def _expand(entries: list[Any], ndim: int) -> list[Any]:
-    """Writes out the Ellipsis and missing trailing axes as full slices."""
+    """The key with full slices for the Ellipsis and for missing trailing axes."""
     used = sum(entry is not None and entry is not Ellipsis for entry in entries)
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
@@ -153,7 +153,7 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
             if count:
                 offset += start * s
             new_shape.append(count)
-            new_strides.append(step * s if count > 1 else s)  # a step past the end can be huge
+            new_strides.append(step * s if count > 1 else s)  # a step past the end may be huge
         else:
             i = as_int(entry)
             if not -n <= i < n:
@@ -161,14 +161,14 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
             offset += (i % n) * s
         axis += 1
     if 0 in new_shape:
-        offset = start_offset  # nothing is reached, and an empty buffer has room for no offset
+        offset = start_offset  # nothing is read, and an empty buffer allows no offset
     return Layout(tuple(new_shape), tuple(new_strides), offset)
 
 
 def _index_arrays(key: Any) -> list[Any]:
-    """The key's entries with ints, lists and NumPy arrays made int64 and mask arrays.
+    """The key's entries with ints, lists and NumPy arrays as int64 and mask arrays.
 
-    Arrays that are not NumPy's pass: they hold integers, and their values are the caller's affair.
+    Other arrays stay as they are: they hold integers, whose values the caller checks.
     """
     entries: list[Any] = []
     for entry in key if type(key) is tuple else (key,):
@@ -191,7 +191,7 @@ def _index_arrays(key: Any) -> list[Any]:
 
 
 def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
-    """Replaces each mask by one index array per axis it covers; masks must match their axes."""
+    """Replace each mask by one index array per axis it covers; masks must match their axes."""
     covered = 0
     for e in entries:
         if isinstance(e, np.ndarray) and e.dtype == np.bool_:
@@ -219,8 +219,8 @@ def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
 
 
 class Arrangement(NamedTuple):
-    """A key with index arrays, taken apart by NumPy's rules: x[kept] permuted by `order` has the
-    axes that `arrays` index side by side from `axis` on. `shape` is that of the arrays together."""
+    """A key with index arrays, analysed by NumPy's rules: in x[kept] permuted by `order`, the axes
+    that `arrays` index are adjacent from `axis` on. `shape` is the arrays' broadcast shape."""
 
     kept: tuple[Any, ...]
     order: Ints
@@ -230,10 +230,10 @@ class Arrangement(NamedTuple):
 
 
 def arrange(key: Any, shape: Ints) -> Arrangement:
-    """Takes a key with index arrays for an array of `shape` apart.
+    """Analyse a key with index arrays for an array of `shape`.
 
-    Raises IndexError for what is no index, masks that do not match, too many entries, and arrays
-    that do not broadcast.
+    Raises IndexError for a value that is not an index, masks that do not match, too many entries,
+    and arrays that do not broadcast.
     """
     entries = _split_masks(_index_arrays(key), shape)
     given = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
@@ -246,16 +246,16 @@ def arrange(key: Any, shape: Ints) -> Arrangement:
     entries = _expand(entries, len(shape))
     where = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
     kept = tuple(slice(None) if hasattr(e, "shape") else e for e in entries)
-    # Index arrays that stand apart, be it by an Ellipsis for no axes, put their axes first;
-    # adjacent ones stay in place.
+    # Index arrays that are not adjacent, even if only an Ellipsis for no axes separates them, put
+    # their axes first; adjacent ones stay in place.
     axis = where[0] if given[-1] - given[0] + 1 == len(given) else 0
     rest = [i for i in range(len(entries)) if i not in where]
     return Arrangement(kept, (*rest[:axis], *where, *rest[axis:]), axis, arrays, together)
 
 
 def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[Any, Any]:
-    """Index arrays over several axes as one over their product. IndexError when out of range,
-    but, as in NumPy, not of those that broadcasting to `shape` leaves nothing of."""
+    """Index arrays over several axes as one over their product. IndexError if a value is out of
+    range, unless, as in NumPy, `shape` is empty."""
     linear = np.zeros(shape, np.int64)
     if not linear.size:
         return linear
@@ -268,7 +268,7 @@ def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[An
 
 
 def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
-    """Brings a key with index arrays to one index along merged axes."""
+    """Convert a key with index arrays to one index along merged axes."""
     plan = arrange(key, shape)
     layout = basic_layout(plan.kept, shape, strides, offset)
     layout = Layout(

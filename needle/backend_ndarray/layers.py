@@ -1,7 +1,7 @@
 """Whole layers on NDArrays by the device's own kernels, in one or two passes over memory.
 
-The kernels take float32 and float64, all inputs alike; other dtypes are computed in the nearest of
-the two and rounded once. ValueError where shapes do not fit.
+The kernels take inputs that are all float32 or all float64; other dtypes are computed in the
+nearest of the two and rounded once. ValueError if shapes do not fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DTYPES = ("float32", "float64")
 
 
 def _run(name: str, arrays: Sequence[NDArray | None], *options: Any) -> tuple[NDArray, ...]:
-    """Arrays in, arrays of the first one's dtype out."""
+    """Run a kernel on arrays; the results have the dtype of the first."""
     first = arrays[0]
     assert first is not None
     dtype, device = first.dtype, first.device
@@ -32,8 +32,9 @@ def _run(name: str, arrays: Sequence[NDArray | None], *options: Any) -> tuple[ND
 def batch_norm(
     x: NDArray, weight: NDArray, bias: NDArray, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """x (..., C) normalized over all axes but the last, times weight (C,) plus bias (C,) -> y like
-    x, mean (C,), biased variance (C,)."""
+    """x (..., C) normalized over all axes but the last, times weight (C,) plus bias (C,).
+
+    Returns y like x, mean (C,) and biased variance (C,)."""
     y, mean, variance = _run("batch_norm", (x, weight, bias), float(eps))
     return y, mean, variance
 
@@ -41,7 +42,7 @@ def batch_norm(
 def batch_norm_grad(
     grad: NDArray, x: NDArray, weight: NDArray, mean: NDArray, variance: NDArray, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """The gradients for x, weight and bias from that of y."""
+    """The gradients for x, weight and bias from that for y."""
     to_x, to_weight, to_bias = _run(
         "batch_norm_grad", (grad, x, weight, mean, variance), float(eps)
     )
@@ -49,7 +50,7 @@ def batch_norm_grad(
 
 
 def lstm_gates(sums: NDArray, cell: NDArray) -> tuple[NDArray, NDArray]:
-    """sums (B, 4 H: i, f, g, o) and cell (B, H) -> h' and c', each (B, H)."""
+    """An LSTM step's h' and c', each (B, H), from sums (B, 4 H: i, f, g, o) and cell (B, H)."""
     hidden, following = _run("lstm_gates", (sums, cell))
     return hidden, following
 
@@ -61,7 +62,7 @@ def lstm_gates_grad(
     of_hidden: NDArray | None,
     of_following: NDArray | None,
 ) -> tuple[NDArray, NDArray]:
-    """The gradients for sums and cell from those of h' and c' (None for none), c' `following`."""
+    """The gradients for sums and cell from those for h' and c' (or None); `following` is c'."""
     to_sums, to_cell = _run("lstm_gates_grad", (sums, cell, following, of_hidden, of_following))
     return to_sums, to_cell
 
@@ -69,8 +70,10 @@ def lstm_gates_grad(
 def lstm_sequence(
     projected: NDArray, h: NDArray, c: NDArray, w: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """The steps of an LSTM: projected (T, B, 4 H), the input's share of its gates' sums, h and c
-    (B, H), w (H, 4 H) -> h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""
+    """All steps of an LSTM from projected (T, B, 4 H), the input's part of the gates' sums, h and c
+    (B, H), and w (H, 4 H).
+
+    Returns h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""
     hidden, cells, sums = _run("lstm_sequence", (projected, h, c, w))
     return hidden, cells, sums
 
@@ -83,6 +86,6 @@ def lstm_sequence_grad(
     of_hidden: NDArray | None,
     of_cells: NDArray | None,
 ) -> tuple[NDArray, ...]:
-    """The gradients for projected, h, c and w from those of h' and c' of each step (None for none);
-    `made` is what lstm_sequence returned."""
+    """The gradients for projected, h, c and w from those for h' and c' of each step (None for
+    none); `made` is the result of lstm_sequence."""
     return _run("lstm_sequence_grad", (h, c, w, *made, of_hidden, of_cells))

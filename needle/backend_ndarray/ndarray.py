@@ -1,5 +1,5 @@
-"""Devices and the arrays on them, which make each other: a device's factories return arrays, and an
-array that is given none goes to the default device."""
+"""Devices and the arrays on them, in one file because they create each other: a device's factories
+return arrays, and an array without a device goes to the default one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MODULES = {
 
 
 class Device:
-    """One place where arrays live. Devices are single objects: compare them with `is` or `==`.
+    """A place where arrays are stored. There is one object per device: compare with `is` or `==`.
 
     `kernels` is the module of device functions (the interface of `numpy_backend`), loaded on first
-    use; RuntimeError says why a device cannot be used.
+    use; a RuntimeError says why a device cannot be used.
     """
 
     __slots__ = ("__weakref__", "index", "kernels", "name")
@@ -38,7 +38,7 @@ class Device:
         self.index = index
 
     def __getattr__(self, attribute: str) -> Any:
-        # Reached once: `kernels` is an empty slot until the module is loaded.
+        # This runs once: `kernels` is an empty slot until the module is loaded.
         if attribute != "kernels":
             raise AttributeError(f"Device has no attribute {attribute!r}")
         self.kernels = self._load()
@@ -58,38 +58,38 @@ class Device:
         return cuda_device.kernels(module, self.index) if self.name == "cuda" else module
 
     def enabled(self) -> bool:
-        """True when the device can be used here."""
+        """Whether the device can be used here."""
         try:
             return self.kernels is not None
         except (RuntimeError, ImportError):
             return False
 
-    # How much memory arrays take: PyTorch's names
+    # Memory use, with PyTorch's names
 
     def memory_allocated(self) -> int:
-        """Bytes of all arrays that are alive on this device."""
+        """The bytes of all live arrays on this device."""
         return self.kernels.memory_allocated()
 
     def max_memory_allocated(self) -> int:
-        """The most bytes there have been since the start or `reset_peak_memory_stats`."""
+        """The peak of `memory_allocated` since the start or `reset_peak_memory_stats`."""
         return self.kernels.max_memory_allocated()
 
     def reset_peak_memory_stats(self) -> None:
-        """Lets `max_memory_allocated` begin again from what is allocated now."""
+        """Reset `max_memory_allocated` to the current `memory_allocated`."""
         self.kernels.reset_peak_memory()
 
     def memory_cached(self) -> int:
-        """Bytes that no array uses, kept for the next arrays."""
+        """The bytes that no array uses, kept for future arrays."""
         return self.kernels.memory_cached()
 
     def empty_cache(self) -> None:
-        """Hands memory that no array uses back to the system."""
+        """Return memory that no array uses to the system."""
         self.kernels.empty_cache()
 
     def memory_stats(self) -> dict[str, int | None]:
-        """Bytes: `allocated` by arrays and `max_allocated`, `cached` for the next ones; of a CUDA
-        device also `reserved` (taken from it) and `max_reserved`, `limit` (None for none), and
-        `mallocs`, how often more was taken."""
+        """Bytes: `allocated` by arrays, `max_allocated`, and `cached` for future arrays; for a CUDA
+        device also `reserved` (taken from it), `max_reserved`, `limit` (None for none) and
+        `mallocs`, the number of allocations from the device."""
         if self.name == "cuda":
             return dict(self.kernels.memory_stats())
         return {
@@ -99,16 +99,16 @@ class Device:
         }
 
     def set_memory_limit(self, limit: int | None) -> None:
-        """The most bytes that may be taken from the device, None for all it has; MemoryError above.
+        """Limit the bytes taken from the device (None: no limit); beyond it MemoryError is raised.
 
-        RuntimeError for a CPU, whose memory is the process's.
+        RuntimeError for a CPU, whose memory belongs to the process.
         """
         self._cuda_only("memory limit").set_memory_limit(limit)
 
-    # Work that runs while Python goes on: that of CUDA devices
+    # Asynchronous work: on CUDA devices only
 
     def synchronize(self) -> None:
-        """Returns when all work on the device is done."""
+        """Wait until all work on the device is done."""
         self.kernels.synchronize()
 
     def stream(self) -> cuda_device.Stream:
@@ -126,14 +126,14 @@ class Device:
     def __reduce__(self) -> Any:
         return _device, (self.name, self.index)
 
-    # Factories with the course's names. NumPy's global generator steers the random ones.
+    # Factories with the course's names. The random ones use NumPy's global generator.
 
     def empty(self, shape: Any, dtype: str = "float32") -> NDArray:
-        """Uninitialised array."""
+        """An uninitialised array."""
         return wrap(self, self.kernels.empty(_extents(shape), dtype_name(dtype)))
 
     def full(self, shape: Any, fill_value: float, dtype: str = "float32") -> NDArray:
-        """Array with every element `fill_value`."""
+        """An array with every element `fill_value`."""
         out = self.empty(shape, dtype)
         out.fill(fill_value)
         return out
@@ -159,9 +159,9 @@ class Device:
         return array(np.random.random_sample(_shape(shape)) < p, dtype, self)
 
     def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
-        """Rows of the n x n identity chosen by the integer array `i`: shape i.shape + (n,)."""
+        """Rows of the n x n identity selected by the integer array `i`: shape i.shape + (n,)."""
         values = i.numpy() if hasattr(i, "numpy") else i
-        with np.errstate(invalid="ignore"):  # of NaN and infinities, which no index is
+        with np.errstate(invalid="ignore"):  # NaN and infinities are refused below
             index = as_numpy(values, "one_hot").astype(np.int64)
         if index.size and not (0 <= index.min() and index.max() < n):
             raise IndexError(f"one_hot: indices must lie in 0..{n - 1}")
@@ -195,19 +195,19 @@ def cpu_numpy() -> Device:
 
 
 def cuda(index: int = 0) -> Device:
-    """The CUDA GPU of that index; `enabled()` is False where there is none, and using it raises
-    RuntimeError. TypeError or ValueError for what is no index."""
+    """The CUDA GPU of that index; if there is none, `enabled()` is False and its use raises
+    RuntimeError. TypeError or ValueError for an invalid index."""
     return _device("cuda", count("cuda", "index", index, 0))
 
 
 def default_device() -> Device:
-    """Where arrays go when no device is named: the native CPU."""
+    """The device of arrays for which none is named: the native CPU."""
     return _CPU
 
 
 def as_device(device: Device | None, default: Device | None = None) -> Device:
-    """`device`; None is `default`, or where that is None the default device. TypeError for what is
-    no Device."""
+    """`device`, or for None `default`, or for None again the default device. TypeError for a value
+    that is not a Device."""
     if device is None:
         return default or _CPU
     if not isinstance(device, Device):
@@ -216,7 +216,7 @@ def as_device(device: Device | None, default: Device | None = None) -> Device:
 
 
 def all_devices() -> list[Device]:
-    """Every device needle knows, usable here or not (ask `enabled()`)."""
+    """All devices that needle knows, usable here or not (see `enabled`)."""
     return [_CPU, cuda(), _CPU_NUMPY]
 
 
@@ -232,7 +232,7 @@ class NDArray(Strided):
     """
 
     __slots__ = ("__weakref__", "device", "view")
-    __array_ufunc__ = None  # np.ndarray + NDArray is ours to answer
+    __array_ufunc__ = None  # so that np.ndarray + NDArray calls NDArray.__radd__
 
     device: Device
     view: Any
@@ -245,7 +245,7 @@ class NDArray(Strided):
         return array, (self.numpy(), self.dtype, self.device)
 
     def to(self, device: Device) -> NDArray:
-        """Self when already there, else a copy on `device`."""
+        """Self if it is already there, else a copy on `device`."""
         if as_device(device) is self.device:
             return self
         if device.name == self.device.name == "cuda":
@@ -257,7 +257,7 @@ _new = NDArray.__new__
 
 
 def wrap(device: Device, view: Any) -> NDArray:
-    """The array for a kernel's result; unchecked."""
+    """An array of a kernel's result; unchecked."""
     out = _new(NDArray)
     out.device = device
     out.view = view
@@ -265,10 +265,10 @@ def wrap(device: Device, view: Any) -> NDArray:
 
 
 def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArray:
-    """A new array from anything NumPy understands, in any layout, or from another NDArray.
+    """A new array from anything NumPy accepts, in any layout, or from another NDArray.
 
-    Without `dtype` NumPy arrays keep theirs, and Python floats become float32.
-    TypeError for dtypes that needle does not store, and for masked arrays.
+    Without `dtype`, NumPy arrays keep theirs and Python floats become float32. TypeError for dtypes
+    that needle does not store, and for masked arrays.
     """
     device = as_device(device, values.device if isinstance(values, NDArray) else None)
     if isinstance(values, NDArray):

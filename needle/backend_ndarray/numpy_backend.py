@@ -1,8 +1,8 @@
 """The reference device: every kernel of the device interface, written with NumPy.
 
-It is meant to be obviously right rather than fast; the native modules are tested against it. The
-interface is a module of functions over `View`s. A kernel allocates its result, takes any strides
-(zero and negative too), reads its inputs before it writes, and raises before anything changes.
+It aims to be obviously correct rather than fast; the native modules are tested against it. The
+interface is a module of functions over `View`s. A kernel allocates its result, accepts any strides
+(also zero and negative), reads its inputs before it writes, and raises before anything changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _own(x: Any) -> View:
 
 
 def empty(shape: Shape, dtype: str) -> View:
-    """Uninitialised. MemoryError when the memory cannot be had, ValueError for a bad shape."""
+    """An uninitialised array. MemoryError if it does not fit, ValueError for a bad shape."""
     shape = tuple(shape)
     check_shape(shape, np.dtype(dtype).itemsize)
     base = np.empty(math.prod(shape), dtype_name(dtype))
@@ -60,7 +60,7 @@ def to_numpy(view: View) -> Array:
 
 
 def copy(src: View, dst: View) -> None:
-    """dst[...] = src, broadcast and cast; right when the two overlap."""
+    """dst[...] = src with broadcasting and a cast; src and dst may overlap."""
     with np.errstate(all="ignore"):
         dst.np[...] = astype(np.broadcast_to(src.np, dst.shape), dst.dtype)
     dst.buffer.mark_written()
@@ -73,13 +73,13 @@ def fill(dst: View, value: Scalar) -> None:
 
 
 def cast(x: View, dtype: str) -> View:
-    """A compact copy of another dtype (always a copy)."""
+    """A compact copy in another dtype (always a copy)."""
     with np.errstate(all="ignore"):
         return _own(astype(x.np, dtype_name(dtype)))
 
 
 def compact(x: View) -> View:
-    """x itself when it is row-major, else a row-major copy."""
+    """x itself if it is row-major, else a row-major copy."""
     return x if x.is_compact else _own(x.np)
 
 
@@ -90,17 +90,17 @@ def _scalar(value: Scalar, dtype: str) -> Array:
 
 
 def _wide(x: Array) -> Array:
-    """Halves in float32, in which they are computed; others as they are."""
+    """Half-precision arrays as float32, in which they are computed; others as they are."""
     return astype(x, compute_dtype(x.dtype.name))
 
 
 def _narrow(x: Any, dtype: str) -> Any:
-    """A result in float32 rounded to `dtype` if that is a half; others as they are."""
+    """A float32 result rounded to `dtype` if that is half precision; others as they are."""
     return astype(x, dtype) if is_half(dtype) and x.dtype == np.float32 else x
 
 
 def _floating(x: Any) -> Any:
-    """Operand of a float-valued function: integers and bools are computed in float64."""
+    """The operand of a float-valued function: integers and bools as float64."""
     return x.astype(FLOAT_OF_INTEGER) if x.dtype.name not in FLOATING else x
 
 
@@ -138,7 +138,7 @@ isfinite = _unary(np.isfinite)
 
 
 def _operands(a: View | Scalar, b: View | Scalar) -> tuple[Any, Any, str]:
-    """What NumPy takes for the two, and the dtype of the result ("" where NumPy finds it)."""
+    """NumPy's operands for the two, and the dtype of the result ("" if NumPy finds it)."""
     dtypes = [v.dtype for v in (a, b) if isinstance(v, View)]
     if not any(map(is_half, dtypes)):
         return a.np if isinstance(a, View) else a, b.np if isinstance(b, View) else b, ""
@@ -178,7 +178,7 @@ logical_or = _binary(np.logical_or)
 
 
 def where(condition: View, a: View | Scalar, b: View | Scalar) -> View:
-    """a where condition (bool, or any dtype: non-zero is true) holds, else b."""
+    """a where condition is non-zero (of bool or any dtype), else b."""
     with np.errstate(all="ignore"):
         x, y, dtype = _operands(a, b)
         return _own(_narrow(np.where(astype(condition.np, "bool"), x, y), dtype))
@@ -189,7 +189,7 @@ def _reduce(fn: Callable[..., Any], accumulate: bool) -> Callable[[View, Shape, 
         with np.errstate(all="ignore"):
             if not accumulate:
                 return _own(_narrow(fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims), x.dtype))
-            # Wide accumulator: float32 sums over long axes keep float32 accuracy.
+            # A wide accumulator keeps float32 accuracy in float32 sums over long axes.
             wide, narrow = ("float64", x.dtype) if x.dtype in FLOATING else ("int64", "int64")
             total = fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims, dtype=wide)
             return _own(astype(total, narrow))
@@ -280,7 +280,7 @@ def _at(dst: View, index: View, src: View, axis: int, what: str) -> tuple[Any, A
 
 
 def scatter(dst: View, index: View, src: View, axis: int) -> None:
-    """dst[..., index, ...] = src in place; of repeated indices the last one stands."""
+    """dst[..., index, ...] = src in place; the last of repeated indices wins."""
     where, values = _at(dst, index, src, axis, "scatter")
     dst.np[where] = values
     dst.buffer.mark_written()
@@ -322,7 +322,7 @@ def sgd_step(
     weight_decay: float,
 ) -> None:
     """In place: g = grad + weight_decay * param; v = momentum * v + (1 - dampening) * g;
-    param -= lr * v (v = g without a velocity buffer). A half's velocity is float32."""
+    param -= lr * v (v = g without a velocity buffer). A half-precision parameter's v is float32."""
     _check_same("sgd_step", param, grad, velocity)
     p = _wide(param.np)
     t = p.dtype.type
@@ -352,8 +352,8 @@ def adam_step(
     """In place: m, v moving averages of g and g * g;
     param -= lr * (m / correction1) / (sqrt(v / correction2) + eps).
 
-    Weight decay is added to the gradient, or (decoupled, AdamW) taken from the parameter. A half's
-    m and v are float32.
+    Weight decay is added to the gradient, or (decoupled, AdamW) subtracted from the parameter. m
+    and v of a half-precision parameter are float32.
     """
     _check_same("adam_step", param, grad, m, v)
     g, p = _wide(grad.np), _wide(param.np)
@@ -376,7 +376,7 @@ def to_dlpack(x: View, versioned: bool) -> Any:
 
 
 class _Exporter:
-    """What np.from_dlpack wants to be handed: an object, not a capsule."""
+    """The object that np.from_dlpack takes in place of a capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -389,7 +389,7 @@ class _Exporter:
 
 
 def from_dlpack(capsule: Any) -> View:
-    """Views foreign memory when it is writable and can be a one-dimensional base, else copies."""
+    """A view of foreign memory if it is writable and can be a one-dimensional base, else a copy."""
     x = np.from_dlpack(_Exporter(capsule))
     dtype_name(x.dtype)
     if not (x.flags.writeable and x.flags.c_contiguous):
@@ -398,17 +398,17 @@ def from_dlpack(capsule: Any) -> View:
 
 
 def writes() -> int:
-    """Writes in place so far, to any memory."""
+    """The number of writes in place so far, to any memory."""
     return Counters.writes
 
 
 def memory_allocated() -> int:
-    """Bytes of all arrays that are alive."""
+    """The bytes of all live arrays."""
     return Counters.live
 
 
 def max_memory_allocated() -> int:
-    """The most there have been since the program began or the peak was reset."""
+    """The peak of `memory_allocated` since the program began or the peak was reset."""
     return Counters.peak
 
 
@@ -418,7 +418,7 @@ def reset_peak_memory() -> None:
 
 
 def memory_cached() -> int:
-    """NumPy keeps nothing back."""
+    """0: NumPy caches no memory."""
     return 0
 
 
@@ -427,7 +427,7 @@ def empty_cache() -> None:
 
 
 def set_num_threads(_: int) -> None:
-    """NumPy's threads are its own affair."""
+    """Do nothing: NumPy manages its own threads."""
 
 
 def get_num_threads() -> int:
@@ -435,8 +435,8 @@ def get_num_threads() -> int:
 
 
 def rest_threads() -> None:
-    """None are kept waiting here."""
+    """Do nothing: this device keeps no threads waiting."""
 
 
 def synchronize() -> None:
-    """Nothing runs asynchronously here."""
+    """Do nothing: this device runs nothing asynchronously."""

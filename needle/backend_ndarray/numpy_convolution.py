@@ -22,7 +22,7 @@ def _counts(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pai
 
 
 def _taps(kernel: Pair, counts: Pair, stride: Pair, dilation: Pair) -> Iterator[tuple[Any, ...]]:
-    """(row, column) of each tap, and the key of what it meets in a padded image."""
+    """(row, column, key) of each tap; the key selects the tap's elements of a padded image."""
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             at = [i * dilation[0], j * dilation[1]]

@@ -1,4 +1,4 @@
-"""Functions of arrays that the reference device needs and NumPy has not."""
+"""Array functions that the reference device needs and NumPy lacks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def erf(x: Any) -> Any:
 
 
 def relu_grad(g: Any, y: Any) -> np.ndarray[Any, Any]:
-    dtype = np.result_type(g, y)  # to which np.where would not hold Python's numbers
+    dtype = np.result_type(g, y)  # np.where would not convert Python numbers to it
     g, y = np.asarray(g, dtype), np.asarray(y, dtype)
     return np.where(y > 0, g, np.zeros((), dtype))

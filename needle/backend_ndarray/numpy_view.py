@@ -18,9 +18,9 @@ MAX_BYTES = 2**63 - 1
 
 
 class Counters:
-    """Bytes of all buffers that are alive, their peak, and writes in place; under one lock."""
+    """Bytes of all live buffers, their peak, and the number of writes in place; under one lock."""
 
-    lock = fork_safe_lock()  # a buffer may die, and be counted, while another is
+    lock = fork_safe_lock()  # reentrant: a buffer may die, and be counted, during a count
     live = peak = writes = 0
 
     @classmethod
@@ -31,8 +31,8 @@ class Counters:
 
 
 class Buffer:
-    """A one-dimensional array that views share. `written` is the number of its last write in place
-    among all of them, 0 if there was none. Foreign memory is not counted."""
+    """A one-dimensional array that views share. `written` is the number, among all writes in place,
+    of its last one, or 0 if there was none. Foreign memory is not counted."""
 
     __slots__ = ("_counted", "array", "written")
 
@@ -42,7 +42,7 @@ class Buffer:
         self._counted = 0 if foreign else array.nbytes
         Counters.count(self._counted)
 
-    # The function as a default: at the interpreter's end the module's names may be gone already.
+    # The function is a default argument: at interpreter exit the module's names may be gone.
     def __del__(self, count: Callable[[int], None] = Counters.count) -> None:
         count(-self._counted)
 
@@ -55,7 +55,7 @@ class Buffer:
 class View:
     """Elements `base[offset + sum(i * stride)]` of a buffer's array; valid by construction.
 
-    Strides and offset count elements. Raises ValueError when an element lies outside the base.
+    Strides and offset count elements. Raises ValueError if an element lies outside the base.
     """
 
     __slots__ = ("buffer", "np", "offset", "shape", "strides")
@@ -87,13 +87,13 @@ class View:
 
     @property
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """The address of the first element."""
         address: int = self.np.__array_interface__["data"][0]
         return address
 
     @property
     def written(self) -> int:
-        """Number of the last write in place to this memory (see Buffer)."""
+        """The number of the last write in place to this memory (see Buffer)."""
         return self.buffer.written
 
     @property

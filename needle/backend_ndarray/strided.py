@@ -1,6 +1,6 @@
-"""The part of NDArray that takes one array: a strided view of device memory. Movement is arithmetic
-on shape and strides and copies nothing; everything else is one call into the device's kernels (see
-numpy_backend.py for them)."""
+"""Methods of NDArray, a strided view of device memory. Movement is arithmetic on shape and strides
+and copies nothing; every other method is one call into the device's kernels, which
+numpy_backend.py documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALARS = (float, int, bool)
 
 
 def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """What NumPy has of `values`, in `dtype` or one that needle stores (see `array`)."""
+    """`values` as a NumPy array of `dtype`, or of a dtype that needle stores (see `array`)."""
     host = values if isinstance(values, np.generic) else as_numpy(values, "array")
     if dtype is None:
         weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
@@ -36,12 +36,12 @@ def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class Strided(Elementwise):
-    """Methods of an array on the device where it is (see NDArray)."""
+    """Methods of an array that stay on its device (see NDArray)."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
-    # What it is
+    # Properties
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Strided(Elementwise):
 
     @property
     def offset(self) -> int:
-        """Elements between the buffer's beginning and the first element."""
+        """Number of elements between the buffer's beginning and the first element."""
         return self.view.offset
 
     @property
@@ -71,7 +71,7 @@ class Strided(Elementwise):
 
     @property
     def is_compact(self) -> bool:
-        """True when the elements lie row-major and without gaps."""
+        """Whether the elements are row-major and without gaps."""
         return self.view.is_compact
 
     def __len__(self) -> int:
@@ -85,14 +85,14 @@ class Strided(Elementwise):
     def __repr__(self) -> str:
         return f"NDArray({self.numpy()!r}, device={self.device})"
 
-    # Out of here
+    # Conversion
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A NumPy copy."""
         return self.device.kernels.to_numpy(self.view)
 
     def item(self) -> bool | int | float:
-        """The only element as a Python scalar. ValueError when there is not exactly one."""
+        """The only element as a Python scalar. ValueError unless there is exactly one."""
         if self.size != 1:
             raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
         return self.numpy().item()
@@ -122,10 +122,10 @@ class Strided(Elementwise):
         dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule over the same memory (a copy when asked). BufferError for another device.
+        """A capsule over the same memory (a copy if requested). BufferError for another device.
 
-        `stream` is the consumer's, on which the memory may be used at once: on a CUDA device None
-        (the legacy default), 1, 2 or a handle, and -1 where the consumer sees to the order.
+        `stream` is the consumer's stream, on which the memory may be used at once: on a CUDA device
+        None (the legacy default), 1, 2 or a handle, and -1 if the consumer orders its work itself.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
@@ -137,7 +137,7 @@ class Strided(Elementwise):
         return kernels.to_dlpack(view, versioned, consumer_stream(stream))
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
-        """A compact copy with another dtype; with copy=False self when nothing would change."""
+        """A compact copy in another dtype; with copy=False, self if it has that dtype."""
         name = dtype_name(dtype)
         if not copy and name == self.dtype:
             return self
@@ -150,7 +150,7 @@ class Strided(Elementwise):
     # Movement
 
     def as_strided(self, shape: Any, strides: Any, offset: int | None = None) -> Self:
-        """Another view of the same buffer. ValueError when it would leave the buffer."""
+        """Another view of the same buffer. ValueError if it would leave the buffer."""
         at = self.offset if offset is None else as_int(offset)
         return self._restride(tuple(map(as_int, shape)), tuple(map(as_int, strides)), at)
 
@@ -158,18 +158,18 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.as_strided(self.view, shape, strides, offset))
 
     def compact(self) -> Self:
-        """Self when compact, else a row-major copy."""
+        """Self if it is compact, else a row-major copy."""
         return self if self.is_compact else self._wrap(self.device.kernels.compact(self.view))
 
     def reshape(self, *shape: Any) -> Self:
-        """Same elements under another shape (one extent may be -1); a view where possible."""
+        """The same elements under another shape (one extent may be -1); a view if possible."""
         new = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         new = indexing.resolve_shape(new, self.size)
         view = self._reshape_view(new)
         return view if view is not None else self.copy().reshape(new)
 
     def _reshape_view(self, shape: tuple[int, ...]) -> Self | None:
-        """A view under `shape` (of as many elements), None where no strides can express it."""
+        """A view under `shape` (of equal size), or None if no strides can express it."""
         view = self.view
         if view.is_compact or not view.size:
             strides: Any = indexing.compact_strides(shape)
@@ -183,7 +183,7 @@ class Strided(Elementwise):
         return self.reshape(self.size)
 
     def permute(self, *axes: Any) -> Self:
-        """Axes in another order (a view); `axes` names every axis once."""
+        """A view with the axes in another order; `axes` names every axis once."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = indexing.normalize_axes(tuple(order), self.ndim, "permute")
         if len(order) != self.ndim:
@@ -194,7 +194,7 @@ class Strided(Elementwise):
         )
 
     def broadcast_to(self, shape: Any) -> Self:
-        """Extents of 1 and missing leading axes repeated (a view with strides 0)."""
+        """A view that repeats extents of 1 and missing leading axes, with strides 0."""
         new = tuple(map(as_int, shape))
         old, lead = self.shape, len(new) - self.ndim
         if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
@@ -205,12 +205,12 @@ class Strided(Elementwise):
         return self._restride(new, (*[0] * lead, *strides), self.offset)
 
     def flip(self, axes: Any = None) -> Self:
-        """The order of elements reversed along `axes` (int, tuple, None for all): a view."""
+        """A view with the elements reversed along `axes` (int, tuple, None for all)."""
         named = indexing.normalize_axes(axes, self.ndim, "flip")
         return self[tuple(slice(None, None, -1 if i in named else 1) for i in range(self.ndim))]
 
     def pad(self, padding: Any, value: float = 0) -> Self:
-        """A copy with (low, high) elements of `value` added on each axis."""
+        """A copy with (low, high) elements of `value` before and after it along each axis."""
         widths = [(as_int(low), as_int(high)) for low, high in padding]
         if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
             raise ValueError(
@@ -235,7 +235,7 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.gather(picked.view, index, plan.axis))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """In place, with broadcasting and a cast; of repeated indices the last one stands."""
+        """Assign in place, with broadcasting and a cast; the last of repeated indices wins."""
         view, kernels = self.view, self.device.kernels
         if not indexing.is_basic(key):
             self._scatter(key, value, kernels.scatter)
@@ -255,7 +255,7 @@ class Strided(Elementwise):
             self._scatter(key, value, self.device.kernels.scatter_add)
 
     def _advanced(self, key: Any) -> tuple[Self, indexing.Advanced]:
-        """The view whose indexed axes stand side by side, and the index along them merged."""
+        """A view with adjacent indexed axes, and the merged index along them."""
         entries = key if type(key) is tuple else (key,)
         host = tuple(e.numpy() if isinstance(e, Strided) else e for e in entries)
         view = self.view
@@ -268,7 +268,7 @@ class Strided(Elementwise):
         merged = arranged._reshape_view(plan.merged_shape)
         target = merged if merged is not None else arranged.copy().reshape(plan.merged_shape)
         kernel(target.view, self._index(plan.positions), source, plan.axis)
-        if merged is None:  # several indexed axes that no single stride spans
+        if merged is None:  # no single stride spans the indexed axes
             back = target.reshape(arranged.shape)
             self.device.kernels.copy(back.view, arranged.view)
 
@@ -285,10 +285,10 @@ class Strided(Elementwise):
         return operand
 
     def operand(self, other: Any) -> Any:
-        """What a kernel takes for `other`: a view on this device or a Python scalar.
+        """The kernel operand for `other`: a view on this device or a Python scalar.
 
         NumPy scalars count as Python scalars (weak), so that e.g. np.prod(shape) promotes nothing.
-        NotImplemented for what is no array; ValueError for an array on another device.
+        NotImplemented for a value that is not an array; ValueError for an array on another device.
         """
         if isinstance(other, Strided):
             if other.device is not self.device:
@@ -303,7 +303,7 @@ class Strided(Elementwise):
         return NotImplemented
 
     def fill(self, value: float) -> None:
-        """Sets every element (of this view) in place."""
+        """Set every element of this view in place."""
         self.device.kernels.fill(self.view, value)
 
     # Reductions: axis is an int, a tuple or None (all axes); negative axes count from the end
@@ -313,26 +313,26 @@ class Strided(Elementwise):
         return self._wrap(getattr(self.device.kernels, name)(self.view, axes, bool(keepdims)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Sum; int32 and bool add up in int64, floats in a wider accumulator."""
+        """Sum; int32 and bool are summed in int64, floats in a wider accumulator."""
         return self._reduce("sum", axis, keepdims)
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Product, with sum's dtypes."""
+        """Product, with the dtypes of `sum`."""
         return self._reduce("prod", axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Maximum; NaN where there is one. ValueError over no elements."""
+        """Maximum, NaN if an element is NaN. ValueError over no elements."""
         return self._reduce("max", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Minimum; NaN where there is one. ValueError over no elements."""
+        """Minimum, NaN if an element is NaN. ValueError over no elements."""
         return self._reduce("min", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Sum over count; of integers in float64. NaN over no elements."""
+        """Mean, of integers in float64. NaN over no elements."""
         axes = indexing.normalize_axes(axis, self.ndim, "mean")
         dtype = self.dtype if is_floating(self.dtype) else FLOAT_OF_INTEGER
-        # The sum of halves need not be one: their mean is.
+        # The sum of halves may exceed their range; their mean does not.
         total = self.astype(compute_dtype(dtype), copy=False).sum(axes, keepdims)
         return (total / float(prod(self.shape[a] for a in axes))).astype(dtype, copy=False)
 
@@ -353,7 +353,7 @@ class Strided(Elementwise):
         return self._wrap(kernel(self.view, one, bool(keepdims)))
 
     def __matmul__(self, other: Any) -> Self:
-        """Matrix product with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
+        """Matmul with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
         operand = self.operand(other)
         if operand is NotImplemented or isinstance(operand, _SCALARS):
             return NotImplemented

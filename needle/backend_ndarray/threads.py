@@ -6,28 +6,27 @@ from .ndarray import cpu
 
 
 def set_num_threads(count: int) -> None:
-    """Threads for one kernel call, the caller included; 256 are used at most, whatever `count` is.
-    ValueError below 1, TypeError for what is no integer.
+    """Set the threads of one kernel call, including the caller; at most 256 are used.
+    ValueError below 1, TypeError unless `count` is an integer.
 
-    The default is the number of cores this process may use (affinity and cgroup quota), or
-    NEEDLE_NUM_THREADS.
+    The default is NEEDLE_NUM_THREADS, or the number of cores that this process may use (affinity
+    and cgroup quota).
     """
     if not isinstance(count, Integral) or isinstance(count, bool):
         raise TypeError(f"set_num_threads: count {count!r} is no integer")
     if count < 1:
         raise ValueError(f"set_num_threads: count {count} is below 1")
-    cpu().kernels.set_num_threads(min(int(count), 2**31 - 1))  # a C int
+    cpu().kernels.set_num_threads(min(int(count), 2**31 - 1))  # must fit a C int
 
 
 def get_num_threads() -> int:
-    """Threads one native CPU kernel call may use, the caller included."""
+    """The threads that a native CPU kernel call may use, including the caller."""
     return int(cpu().kernels.get_num_threads())
 
 
 def rest_threads() -> None:
     """Let the kernels' threads sleep until the next kernel.
 
-    For 150 us after one they look out for another, on cores that other threads may be about to
-    need.
+    For 150 us after a kernel they spin for the next one, on cores that other threads may need.
     """
     cpu().kernels.rest_threads()

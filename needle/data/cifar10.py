@@ -1,8 +1,8 @@
 """CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html), from its Python or its binary files.
 
-The Python files are pickles, and a pickle can make Python run anything. These are read by an
-unpickler that knows four names and gives each a stand-in of ours, so that nothing is ever called
-but the code below.
+The Python files are pickles, and a pickle can make Python run anything. They are read by an
+unpickler that knows four names and replaces each by a class of this file, so that no other code is
+ever called.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class CIFAR10Dataset(Dataset):
     """Items (x, y): x float32 (3, 32, 32) in [0, 1], y int32 class 0..9.
 
     `base_folder` holds data_batch_1 .. data_batch_5 and test_batch (or the same with .bin), or the
-    folder of the archive that does. Transforms get x as (H, W, C). `p` is the course's and unused.
-    A slice or an array of indices gives a batch. FileNotFoundError names what is missing,
-    ValueError the file that is damaged.
+    archive's folder that does. Transforms get x as (H, W, C). `p` is part of the course's signature
+    and unused. A slice or an array of indices gives a batch. FileNotFoundError names the missing
+    file, ValueError the damaged one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CIFAR10Dataset(Dataset):
 
     @property
     def X(self) -> Array:
-        """All images as float32 in [0, 1], without transforms; made anew at each call."""
+        """All images as float32 in [0, 1], without transforms; a new array at each access."""
         return _scaled(self.images)
 
     def __getitem__(self, index: Any) -> tuple[Array, Array]:
@@ -78,7 +78,7 @@ def _scaled(images: Array) -> Array:
 
 
 def _find(base: Path, names: Sequence[str]) -> list[Path]:
-    """The files called `names`, or the same with .bin, in `base` or below it."""
+    """The files `names`, or the same with .bin, in `base` or a folder of it."""
     for folder in _FOLDERS:
         for suffix in ("", ".bin"):
             paths = [base / folder / f"{name}{suffix}" for name in names]
@@ -105,7 +105,7 @@ def _read(path: Path) -> tuple[Array, Array]:
 
 
 def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Records of one byte, the label, and 3072, the image."""
+    """Images and labels of records of a label byte and 3072 image bytes."""
     record = 1 + _PIXELS
     if not raw or len(raw) % record:
         raise _damaged(path, f"{len(raw)} bytes are no whole number of records of {record}")
@@ -114,12 +114,12 @@ def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
 
 
 def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """A dict that has b"data", a uint8 array (N, 3072), and b"labels", N whole numbers."""
+    """Images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N integers."""
     try:
         content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except MemoryError:
         raise _damaged(path, "it asks for more memory than there is") from None
-    except Exception as error:  # damaged pickles raise nearly every kind
+    except Exception as error:  # damaged pickles raise errors of nearly every class
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
     if not isinstance(content, dict):
         raise _damaged(path, f"it holds a {type(content).__name__}, not a dict")
@@ -145,7 +145,7 @@ def _damaged(path: Path, why: str) -> ValueError:
 
 
 class _Array:
-    """Stands for a numpy.ndarray in a pickle and keeps the state that it is to get."""
+    """Replaces numpy.ndarray in a pickle and keeps the state that it is given."""
 
     state: Any = None
 
@@ -154,14 +154,14 @@ class _Array:
 
 
 class _Dtype:
-    """Stands for numpy.dtype("u1"), the only one in these files."""
+    """Replaces numpy.dtype("u1"), the only dtype in these files."""
 
     def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
         if code not in (b"u1", "u1"):
             raise pickle.UnpicklingError(f"dtype {code!r} is not u1")
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and such, of which a byte has none."""
+        """Ignore byte order and the like, which a byte does not have."""
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
@@ -176,7 +176,7 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# What pickles of byte arrays name; the last one only if Python 3 wrote them.
+# The names in pickles of byte arrays; the last only in those that Python 3 wrote.
 _NAMES: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,

@@ -16,7 +16,7 @@ Transform = Callable[[Any], Any]
 class Dataset:
     """Base of all datasets: define `__getitem__` (one item, a tuple of arrays) and `__len__`.
 
-    `transforms` are applied to the first array of an item by those that call `apply_transforms`.
+    Datasets that call `apply_transforms` apply `transforms` to the first array of an item.
     """
 
     def __init__(self, transforms: Sequence[Transform] | None = None) -> None:
@@ -29,10 +29,10 @@ class Dataset:
         raise NotImplementedError(f"{type(self).__name__} defines no __len__")
 
     def apply_transforms(self, x: Any) -> Any:
-        """x through every transform. TypeError for one that gives a masked array."""
+        """Apply every transform to x. TypeError if one returns a masked array."""
         for transform in self.transforms or ():
             x = transform(x)
-        refuse_masked(x, type(self).__name__)  # np.stack drops masks in silence
+        refuse_masked(x, type(self).__name__)  # np.stack drops masks silently
         return x
 
     def batch(self, indices: Array) -> tuple[Array, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from .dataset import NDArrayDataset
 
-# One image in five of every class is for testing; the choice is fixed.
+# One image in five of every class is a test image; the choice is fixed.
 _TEST_SHARE = 5
 _SPLIT_SEED = 0
 
@@ -14,7 +14,7 @@ _SPLIT_SEED = 0
 class DigitsDataset(NDArrayDataset):
     """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. A fixed stratified split.
 
-    ImportError when scikit-learn is not installed.
+    Raises ImportError if scikit-learn is not installed.
     """
 
     def __init__(self, train: bool = True) -> None:

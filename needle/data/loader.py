@@ -21,13 +21,13 @@ from .dataset import Dataset
 
 _SEEDS = 2**63
 _AHEAD = 2  # batches each worker prepares before they are asked for
-# What is drawn from a pass's seed: the order, and the numbers within each batch.
+# Uses of a pass's seed: the order, and the random numbers within each batch.
 _ORDER, _WITHIN = 0, 1
 
 
 @dataclass
 class _Pass:
-    """One pass over the dataset: how it draws, and how many batches it has handed out."""
+    """One pass over the dataset: its random state, and the number of batches it has returned."""
 
     seed: tuple[int, ...]
     handed_out: int = 0
@@ -36,11 +36,12 @@ class _Pass:
 class DataLoader:
     """Iterates over `dataset` in batches: tuples of Tensors that require no gradient.
 
-    With `shuffle` each pass has an order of its own; with a `seed` too the orders are the same in
-    every run, and so is what transforms draw. The last batch may be smaller unless `drop_last`.
-    `workers` threads prepare batches ahead; batches and their order are the same for any number.
-    `state_dict` and `load_state_dict` carry the position over to another run. ValueError for a
-    batch size below 1, a negative seed or number of workers; TypeError for what is no integer.
+    With `shuffle` each pass has its own order; with a `seed` as well, the orders and the numbers
+    that transforms draw are the same in every run. The last batch may be smaller unless
+    `drop_last`. `workers` threads prepare batches ahead; their number changes neither the batches
+    nor their order. `state_dict` and `load_state_dict` carry the position over to another run.
+    ValueError for a batch size below 1, a negative seed or number of workers; TypeError for a value
+    that is not an integer.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class DataLoader:
         self.drop_last = drop_last
         self.workers = count("DataLoader", "workers", workers, 0)
         self.device = None if device is None else as_device(device)
-        self.epoch = 0  # passes begun; with the seed it decides the order of the next
-        self._pass: _Pass | None = None  # the last one begun
-        self._resumes = False  # whether the next pass goes on with that one
+        self.epoch = 0  # passes begun; with the seed it determines the next order
+        self._pass: _Pass | None = None  # the last pass begun
+        self._resumes = False  # whether the next pass continues it
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
@@ -85,16 +86,16 @@ class DataLoader:
         return self._batches(current)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last pass stands, as JSON values: batches handed out count as used."""
+        """The position of the last pass as JSON values; returned batches count as used."""
         if self._pass is None:
             return {"epoch": self.epoch, "pass": None}
         now = {"seed": list(self._pass.seed), "batches": self._pass.handed_out}
         return {"epoch": self.epoch, "pass": now}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """The next pass goes on where `state_dict` was called (a finished one is not repeated).
+        """Continue the next pass where `state_dict` was called (a finished pass is not repeated).
 
-        ValueError when `values` are no such state, or of a loader with fewer batches.
+        ValueError if `values` are not such a state, or one of a loader with fewer batches.
         """
         try:
             epoch, now = as_int(values["epoch"]), values["pass"]
@@ -133,7 +134,7 @@ class DataLoader:
 
 
 def _ahead(fetch: Any, numbers: range, workers: int) -> Iterator[Any]:
-    """fetch(number) for each, in order, prepared by threads."""
+    """fetch(number) for each number, in order, prepared by threads."""
     with contextlib.ExitStack() as stack:
         pool = ThreadPoolExecutor(workers, thread_name_prefix="needle-data")
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)

@@ -1,7 +1,7 @@
 """MNIST, and anything else in its idx files (http://yann.lecun.com/exdb/mnist/).
 
-A file is a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
-extent of each axis as 4 bytes) and the values, which are bytes here; often all of it gzipped.
+A file has a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
+extent of each axis in 4 bytes) and the values, which are bytes here; it may be gzipped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class MNISTDataset(Dataset):
     """Items (x, y) from a file of images and a file of labels, idx format, gzipped or not.
 
     x is float32 in [0, 1], of shape (H, W, 1) after the transforms; y is the int32 class. A slice
-    or an array of indices gives a batch of them. FileNotFoundError, or ValueError that says
-    which file is not as it should be.
+    or an array of indices gives a batch. FileNotFoundError or ValueError names a missing or
+    malformed file.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MNISTDataset(Dataset):
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
     """The bytes in an idx file as an array of `ndim` axes.
 
-    OSError when it cannot be read; ValueError that says what is wrong with it otherwise.
+    OSError if it cannot be read; ValueError that names the fault if it is malformed.
     """
     path = Path(path)
     raw = path.read_bytes()

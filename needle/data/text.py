@@ -17,18 +17,18 @@ from ..tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
-END = "<eos>"  # stands at the end of every line
+END = "<eos>"  # ends every line
 
 
 class Dictionary:
-    """Words by number and numbers by word."""
+    """A vocabulary: words by number and numbers by word."""
 
     def __init__(self) -> None:
         self.word2idx: dict[str, int] = {}
         self.idx2word: list[str] = []
 
     def add_word(self, word: str) -> int:
-        """The number of `word`, which is a new one when it was not known."""
+        """The number of `word`; an unknown word gets a new one."""
         number = self.word2idx.setdefault(word, len(self.idx2word))
         if number == len(self.idx2word):
             self.idx2word.append(word)
@@ -41,9 +41,9 @@ class Dictionary:
 class Corpus:
     """The numbers of all words in the train and test files in `base_dir`, as int32 arrays.
 
-    The files are train.txt, test.txt and, where there is one, valid.txt (`valid` is None without);
-    also with "ptb." in front. `max_lines` of each are read, None: all. FileNotFoundError names what
-    is missing, ValueError the file that is no text.
+    The files are train.txt, test.txt and optionally valid.txt (`valid` is None without it), each
+    possibly with the prefix "ptb.". `max_lines` of each are read (None: all). FileNotFoundError
+    names the missing file, ValueError a file that is not text.
     """
 
     def __init__(self, base_dir: str | os.PathLike[str], max_lines: int | None = None) -> None:
@@ -54,11 +54,11 @@ class Corpus:
         self.train = self.tokenize(_find(base, "train.txt"), max_lines)
         self.test = self.tokenize(_find(base, "test.txt"), max_lines)
         valid = _find(base, "valid.txt", needed=False)
-        # Last: the numbers of words are then the same with and without it.
+        # Read last, so that words have the same numbers with and without it.
         self.valid = None if valid is None else self.tokenize(valid, max_lines)
 
     def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
-        """The numbers of the words in a file, with one for the end of each line."""
+        """The numbers of the words in a file, including one for the end of each line."""
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
@@ -84,10 +84,11 @@ def _find(base: Path, name: str, needed: bool = True) -> Path | None:
 def batchify(
     data: Sequence[int] | Array, batch_size: int, device: Device | None = None, dtype: Any = None
 ) -> Array:
-    """`data` in `batch_size` equal runs, each one column: (len(data) // batch_size, batch_size).
+    """`data` in `batch_size` equal runs, one per column: (len(data) // batch_size, batch_size).
 
-    What is left over is dropped. An array of `dtype` (None: int32); `device` is the course's and
-    unused. ValueError when the batch size is below 1 or above the length of the data.
+    The remainder is dropped. The result is an array of `dtype` (None: int32). `device` is part of
+    the course's signature and unused. ValueError if the batch size is below 1 or above the length
+    of the data.
     """
     size = count("batchify", "batch_size", batch_size)
     if not 1 <= size <= len(data):
@@ -100,10 +101,11 @@ def batchify(
 def get_batch(
     batches: Array, i: int, bptt: int, device: Device | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Rows i.. of what `batchify` gave, and what comes next at each place.
+    """Rows i to i + n of the result of `batchify`, and for each element the next one.
 
-    (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or what there
-    is. Tensors without gradient, of `dtype` (None: the array's). IndexError when row i has no next.
+    Returns (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or
+    fewer at the end: Tensors without gradient, of `dtype` (None: the array's). IndexError if row i
+    has no next row.
     """
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
     rows = min(wanted, len(batches) - 1 - i)

@@ -1,7 +1,7 @@
-"""Random changes to images, so that a model sees each in many forms.
+"""Random augmentation of images.
 
 Images are arrays of shape (H, W, C). Random numbers come from needle's generator (see needle.rng);
-a DataLoader gives every batch one of its own, so they do not depend on the number of workers.
+a DataLoader gives every batch its own generator, so they do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Transform:
-    """Base of all transforms: define `__call__` (an image of shape (H, W, C) to another one)."""
+    """Base of all transforms: define `__call__`, which maps an image (H, W, C) to another."""
 
     def __call__(self, x: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
 
 class RandomFlipHorizontal(Transform):
-    """Left and right exchanged with probability `p`. ValueError unless p is in [0, 1]."""
+    """Flip left and right with probability `p`. ValueError unless p is in [0, 1]."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = share("RandomFlipHorizontal", "p", p)
@@ -35,9 +35,9 @@ class RandomFlipHorizontal(Transform):
 
 
 class RandomCrop(Transform):
-    """The image moved by up to `padding` pixels along each of H and W, with zeros moving in.
+    """Shift the image by up to `padding` pixels along each of H and W, and fill with zeros.
 
-    That is padding on all sides, and a crop of the old size. ValueError for a negative padding.
+    This equals padding on all sides and a crop to the old size. ValueError for negative padding.
     """
 
     def __init__(self, padding: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""New Tensors: filled, random, and drawn for weights."""
+"""New Tensors: filled, random, and initial weights."""
 
 from .basic import constant, one_hot, ones, ones_like, rand, randb, randn, zeros, zeros_like
 from .weights import kaiming_normal, kaiming_uniform, xavier_normal, xavier_uniform

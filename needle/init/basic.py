@@ -1,8 +1,7 @@
 """Tensors filled with one value or with random numbers.
 
-Everywhere: `shape` as separate ints (or one tuple), `device` None for the default device, and
-`requires_grad` False by default. What is no shape or no number is a TypeError or ValueError that
-names it.
+All functions take `shape` as separate ints (or one tuple), `device` (None: the default device), and
+`requires_grad`, by default False. A TypeError or ValueError names an invalid shape or number.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ def zeros(*shape: Any, **options: Any) -> Tensor:
 
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
-    """Ones in the shape, dtype and device of `array`. TypeError for what is no Tensor."""
+    """Ones in the shape, dtype and device of `array`. TypeError unless it is a Tensor."""
     _check_tensor("ones_like", array)
     return ones(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
-    """Zeros in the shape, dtype and device of `array`. TypeError for what is no Tensor."""
+    """Zeros in the shape, dtype and device of `array`. TypeError unless it is a Tensor."""
     _check_tensor("zeros_like", array)
     return zeros(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
@@ -101,7 +100,7 @@ def one_hot(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Rows of the n x n identity chosen by the class numbers `i`: shape i.shape + (n,).
+    """Rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
 
     IndexError for a number outside 0..n - 1.
     """

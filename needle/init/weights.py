@@ -1,4 +1,4 @@
-"""Weights drawn so that activations keep their scale from layer to layer.
+"""Initial weights that keep the scale of activations from layer to layer.
 
 Xavier: Glorot and Bengio 2010. Kaiming: He et al. 2015.
 """

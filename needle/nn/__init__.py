@@ -1,7 +1,7 @@
 """Modules: parameters and layers.
 
-Sizes and numbers of things are integers of at least 1. A constructor that is given anything else
-raises TypeError or ValueError, which names the module, the argument and its value.
+Sizes and counts are integers of at least 1. For anything else a constructor raises TypeError or
+ValueError, which names the module, the argument and its value.
 """
 
 from .attention import AttentionLayer, MultiHeadAttention, Transformer, TransformerLayer

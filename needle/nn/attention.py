@@ -21,9 +21,9 @@ from .norm import LayerNorm1d
 
 @functools.lru_cache(maxsize=32)
 def _causal_mask(queries: int, keys: int, dtype: str, device: Device) -> NDArray:
-    """(queries, keys): 0 where a query may look, the lowest number where the key comes after it.
+    """A mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
 
-    The last query looks at all keys.
+    The last query sees all keys.
     """
     lowest = float(finfo(dtype).min)
     mask = np.triu(np.full((queries, keys), lowest), keys - queries + 1)
@@ -33,9 +33,9 @@ def _causal_mask(queries: int, keys: int, dtype: str, device: Device) -> NDArray
 class MultiHeadAttention(Module):
     """softmax(q k^T / sqrt(dim) [+ mask]) v for each head; no parameters.
 
-    q (B, heads, queries, dim), k and v (B, heads, keys, dim). Returns the result, (B, heads,
-    queries, dim), and the weights after dropout, (B, heads, queries, keys). With `causal` a query
-    does not see keys that come after it.
+    Takes q (B, heads, queries, dim), k and v (B, heads, keys, dim). Returns the result (B, heads,
+    queries, dim) and the weights after dropout (B, heads, queries, keys). With `causal`, a query
+    does not see later keys.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class AttentionLayer(Module):
     """Attention with its projections: (B, queries, q_features) -> (B, queries, out_features).
 
     q, k and v are each normalized and projected (without bias) to `num_head` heads of `dim_head`;
-    the heads' results side by side are projected (without bias) to out_features. k and v, (B, keys,
-    k_features) and (B, keys, v_features), are q unless given; features are q_features unless given.
+    the concatenated results of the heads are projected (without bias) to out_features. k (B, keys,
+    k_features) and v (B, keys, v_features) default to q, and feature counts to q_features.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class AttentionLayer(Module):
 
 
 class TransformerLayer(Module):
-    """x + dropout(attention(x)), then x + dropout(mlp(norm(x))) with one hidden layer of
-    `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same."""
+    """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
+    of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same."""
 
     def __init__(
         self,
@@ -186,8 +186,8 @@ class Transformer(Module):
     """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h).
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
-    `sequence_len`. h has no meaning: it is handed back as it came, zeros like x at first, so that a
-    Transformer stands where an RNN does. ShapeError when x does not fit.
+    `sequence_len`. h has no meaning: it is returned unchanged (None: zeros like x), so that a
+    Transformer can replace an RNN. ShapeError if x does not fit.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """y = x @ weight + bias, over the last axis of x: (..., in_features) -> (..., out_features).
+    """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
     weight (in_features, out_features) and bias (1, out_features) are drawn Kaiming-uniform.
     """
@@ -96,7 +96,7 @@ class SiLU(Module):
 
 
 class Sequential(Module):
-    """Modules one after the other."""
+    """Modules applied one after the other."""
 
     def __init__(self, *modules: Module) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Residual(Module):
 
 
 class Dropout(Module):
-    """In train mode zeroes each element with probability `p` and scales the rest by 1 / (1 - p)."""
+    """In train mode, zero each element with probability `p` and scale the rest by 1 / (1 - p)."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -145,8 +145,8 @@ class Dropout(Module):
 
 
 class SoftmaxLoss(Module):
-    """Mean cross entropy of logits (N, C) against class numbers (N,), of an integer dtype or as
-    whole floats."""
+    """Mean cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
+    floats."""
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         rows, classes = logits.shape

@@ -28,7 +28,7 @@ class Conv(Module):
     kernel_size, stride, padding and dilation are ints or pairs (rows, columns); padding None keeps
     the extents at stride 1 (kernel_size // 2). weight (kh, kw, in_channels / groups, out_channels)
     is drawn Kaiming-uniform, bias (out_channels,) uniformly on +-1 / sqrt(kh * kw * in_channels /
-    groups). ValueError when groups does not divide both numbers of channels.
+    groups). ValueError unless groups divides both channel counts.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Conv(Module):
             raise ValueError(
                 f"Conv: groups {groups} does not divide {in_channels} and {out_channels} channels"
             )
-        stay = padding is None  # then each extent is the same at stride 1
+        stay = padding is None  # stride 1 then keeps the extents
         kernel = as_window("Conv", kernel_size, stride, 0 if stay else padding, dilation).kernel
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -120,7 +120,7 @@ class MaxPool2d(Module):
 class AvgPool2d(Module):
     """Mean of each window, in which padding counts as zeros: (N, C, H, W) -> (N, C, rows, columns).
 
-    Arguments as for MaxPool2d.
+    The arguments are those of MaxPool2d.
     """
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:

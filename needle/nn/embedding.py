@@ -1,4 +1,4 @@
-"""Rows of a table, learned."""
+"""Embedding."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .module import Module, Parameter
 
 
 class Embedding(Module):
-    """Replaces each number of x by its row of the weight: (...) -> (..., embedding_dim).
+    """Replace each number of x by that row of the weight: (...) -> (..., embedding_dim).
 
     weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x holds
-    whole numbers of any dtype but bool; IndexError for one that has no row.
+    whole numbers of any dtype but bool; IndexError for one without a row.
     """
 
     def __init__(

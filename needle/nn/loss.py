@@ -28,7 +28,7 @@ class _Loss(Module):
 
 
 class CrossEntropyLoss(_Loss):
-    """Cross entropy of logits (N, C) against class numbers (N,), of an integer dtype or as whole
+    """Cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
     floats; reduction: mean, sum, or none for a loss of shape (N,).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.

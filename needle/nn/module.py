@@ -13,7 +13,7 @@ from ..tensor import Tensor
 
 
 class Parameter(Tensor):
-    """A Tensor that a Module learns."""
+    """A Tensor that is a learned part of a Module."""
 
     __slots__ = ()
 
@@ -21,8 +21,8 @@ class Parameter(Tensor):
 class Module:
     """Base of all modules: assign parameters and sub-modules in `__init__`, define `forward`.
 
-    Parameters and sub-modules are found in attributes, and in lists, tuples and dicts there. Other
-    Tensors in attributes whose names do not begin with "_" are buffers: saved, not learned.
+    Parameters and sub-modules are found in attributes, and in lists, tuples and dicts in them.
+    Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not learned.
     """
 
     training: bool
@@ -31,7 +31,7 @@ class Module:
         self.training = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes."""
+        """The output of the module."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,14 +53,14 @@ class Module:
         object.__delattr__(self, name)
         note_replaced()
 
-    # What is inside
+    # Contents
 
     def named_modules(self) -> list[tuple[str, Module]]:
-        """(path, module) of this module ("") and all below, each once, parents first."""
+        """(path, module) of this module ("") and all below it, each once, parents first."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Module)]
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
-        """(path, tensor) of every parameter and buffer; a shared one under each of its paths."""
+        """(path, tensor) of every parameter and buffer; a shared one has several paths."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
@@ -87,11 +87,11 @@ class Module:
         return {name: tensor.detach() for name, tensor in self.named_tensors()}
 
     def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> None:
-        """Copies `values` (Tensors, NDArrays or NumPy arrays by path) into the module.
+        """Copy `values` (Tensors, NDArrays or NumPy arrays by path) into the module.
 
         ValueError lists every missing and unexpected name (with strict), every wrong shape and
         dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
-        array, and what is no array. Then nothing has been changed.
+        array or a value that is not an array. On an error nothing changes.
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"load_state_dict: a {type(values).__name__} is no dict of tensors")
@@ -113,7 +113,7 @@ class Module:
                 elif dtype != tensor.dtype:
                     wrong.append(f"{name!r} has dtype {dtype}, not {tensor.dtype}")
         self._refuse_state(*missing, *extra, *wrong)
-        new: dict[int, tuple[str, NDArray]] = {}  # by id of the tensor, which may have many names
+        new: dict[int, tuple[str, NDArray]] = {}  # by the tensor's id; it may have several names
         for name, tensor in own.items():
             if name in values:
                 data = _copied(values[name], tensor.device)
@@ -129,17 +129,17 @@ class Module:
             raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(problems)}")
 
     def train(self, mode: bool = True) -> Module:
-        """Puts this module and all below in train mode (or eval mode). Returns self."""
+        """Put this module and all below it in train mode (or eval mode). Returns self."""
         for module in self.modules_below():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Puts this module and all below in eval mode. Returns self."""
+        """Put this module and all below it in eval mode. Returns self."""
         return self.train(False)
 
     def to(self, device: Device | None = None, dtype: Any = None) -> Module:
-        """Moves parameters and buffers to `device`, floating ones to `dtype`. Returns self."""
+        """Move parameters and buffers to `device`, and floating ones to `dtype`. Returns self."""
         new = []
         for _, tensor in _once(self.named_tensors(), Tensor):
             data = tensor.realize_cached_data()
@@ -162,11 +162,11 @@ class Module:
         return f"{type(self).__name__}({self.extra_repr()}{body})"
 
     def extra_repr(self) -> str:
-        """What `repr` shows in parentheses."""
+        """The text that `repr` shows in parentheses."""
         return ""
 
 
-_HOLDING = (Tensor, Module, list, tuple, dict)  # where tensors are found
+_HOLDING = (Tensor, Module, list, tuple, dict)  # types that may contain tensors
 
 
 def _copied(value: Any, device: Device) -> NDArray:
@@ -183,9 +183,9 @@ def _once(items: list[tuple[str, Any]], kind: type) -> Iterator[tuple[str, Any]]
 
 
 class Link(NamedTuple):
-    """That `holder[key]` was `value` when something was found in it, itself found by `before`.
+    """A record that `holder[key]` was `value` when a search passed through it, after link `before`.
 
-    Attributes of modules have none: `replaced` counts what becomes of them.
+    Attributes of modules have no links: `replaced` counts their replacements.
     """
 
     holder: Any
@@ -194,19 +194,19 @@ class Link(NamedTuple):
     before: Link | None
 
     def holds(self) -> bool:
-        """Whether it still is."""
+        """Whether `holder[key]` is still `value`."""
         try:
             return self.holder[self.key] is self.value
-        except (LookupError, ValueError):  # ValueError: of a closure's variable without a value
+        except (LookupError, ValueError):  # ValueError: an unbound closure variable
             return False
 
 
 def walk(
     root: Module, link: Link | None = None, hidden: bool = False
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """(path, item, the last link to it) of modules and tensors, in the order of assignment: modules
-    once each, and with `hidden` under all their names, and tensors that are no part of the
-    state."""
+    """(path, item, last link to it) of modules and tensors, in order of assignment, each module
+    once. With `hidden`, modules appear under all their names, and tensors that are not part of the
+    state appear too."""
     seen: set[int] = set()
     stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]
     while stack:
@@ -234,5 +234,5 @@ def walk(
 
 
 def _hidden(name: str, value: Any) -> bool:
-    """Whether an attribute is a tensor that is no part of the state."""
+    """Whether an attribute is a tensor that is not part of the state."""
     return name.startswith("_") and isinstance(value, Tensor) and not isinstance(value, Parameter)

@@ -15,7 +15,7 @@ from .module import Module, Parameter
 
 
 class LayerNorm1d(Module):
-    """Normalizes the last axis (of extent `dim`) to mean 0 and variance 1, then scales and shifts.
+    """Normalize the last axis (of extent `dim`) to mean 0 and variance 1, then scale and shift.
 
     weight and bias have shape (dim,).
     """
@@ -38,11 +38,11 @@ class LayerNorm1d(Module):
 
 
 class BatchNorm1d(Module):
-    """Normalizes each of the `dim` columns of (N, dim) over the batch, then scales and shifts.
+    """Normalize each of the `dim` columns of (N, dim) over the batch, then scale and shift.
 
-    In train mode by the batch's mean and (biased) variance, which also move the buffers
-    running_mean and running_var: running = (1 - momentum) * running + momentum * batch. In eval
-    mode by the buffers. weight, bias and the buffers have shape (dim,).
+    Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
+    and running_var: running = (1 - momentum) * running + momentum * batch. Eval mode uses the
+    buffers. weight, bias and the buffers have shape (dim,).
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class BatchNorm1d(Module):
             raise ShapeError(f"{name}: x has shape {shape}, not {form} with dim={self.dim}")
 
     def _normalize(self, x: Tensor) -> Tensor:
-        """Every axis but the second is a batch."""
+        """Normalize over all axes but the second."""
         if not self.training:
             statistics = self.running_mean, self.running_var
             return ops.batch_norm(x, self.weight, self.bias, *statistics, self.eps)
@@ -93,8 +93,8 @@ class BatchNorm1d(Module):
 
 
 class BatchNorm2d(BatchNorm1d):
-    """Normalizes each of the `dim` channels of (N, dim, H, W) over all the rest, then scales and
-    shifts. Otherwise as BatchNorm1d."""
+    """Normalize each of the `dim` channels of (N, dim, H, W) over all other axes, then scale and
+    shift. Otherwise like BatchNorm1d."""
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x, 4, "(N, dim, H, W)")
@@ -104,10 +104,10 @@ class BatchNorm2d(BatchNorm1d):
 
 
 class GroupNorm(Module):
-    """Normalizes each of `num_groups` groups of neighbouring channels of (N, num_channels, ...),
-    then scales and shifts each channel.
+    """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
+    scale and shift each channel.
 
-    weight and bias have shape (num_channels,). ValueError when the groups do not divide it.
+    weight and bias have shape (num_channels,). ValueError unless num_groups divides num_channels.
     """
 
     def __init__(

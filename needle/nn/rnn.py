@@ -1,6 +1,6 @@
 """Recurrent layers: plain and LSTM, a step at a time and over whole sequences.
 
-As torch's: each layer reads the one below it; gates stand in the order i, f, g, o. Weights are
+As in PyTorch, each layer reads the one below it, and gates have the order i, f, g, o. Weights are
 drawn uniformly from +-1 / sqrt(hidden_size).
 """
 
@@ -20,7 +20,7 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 
 
 class _Cell(Module):
-    """What both cells share: weights for the input and the state, for `gates` sums."""
+    """Base of both cells: weights for the input and the state, for `gates` pre-activations."""
 
     gates = 1
 
@@ -45,7 +45,7 @@ class _Cell(Module):
         self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
 
     def project(self, X: Tensor) -> Tensor:
-        """The input's share of the sums, (..., input_size) -> (..., gates * hidden_size)."""
+        """The input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         if self.bias_ih is None or self.bias_hh is None:
             return y
@@ -92,7 +92,7 @@ class RNNCell(_Cell):
         dtype: str = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
-        if nonlinearity not in tuple(_NONLINEARITIES):  # of any type
+        if nonlinearity not in tuple(_NONLINEARITIES):  # also of an unhashable type
             known = " or ".join(map(repr, _NONLINEARITIES))
             raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
         self.nonlinearity = nonlinearity
@@ -105,7 +105,7 @@ class RNNCell(_Cell):
         return self.step(self.project(X), h)
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the input's share and h."""
+        """h' from the projected input and h."""
         return _NONLINEARITIES[self.nonlinearity](projected + ops.matmul(h, self.W_hh))
 
 
@@ -128,13 +128,13 @@ class LSTMCell(_Cell):
         return self.step(self.project(X), hidden, cell)
 
     def step(self, projected: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """(h', c') from the input's share, h and c."""
+        """(h', c') from the projected input, h and c."""
         hidden, cell = ops.lstm_gates(projected + ops.matmul(h, self.W_hh), c)
         return hidden, cell
 
 
 class RNN(Module):
-    """`num_layers` RNNCells over sequences; they are in `rnn_cells`."""
+    """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class RNN(Module):
 
 
 class LSTM(Module):
-    """`num_layers` LSTMCells over sequences; they are in `lstm_cells`."""
+    """`num_layers` layers of LSTMCell over sequences; the cells are in `lstm_cells`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Every op: functions over Tensors, and the classes behind them (REGISTRY holds all by name).
+"""All ops: functions over Tensors, and the classes behind them (REGISTRY holds these by name).
 
-An op is found by living in this folder: each file without an underscore in front of its name is
-imported, and what it defines is public here: its ops, its functions, and ops that it has made.
-Editors and type checkers read the same names in `__init__.pyi`, which `make format` writes.
+This package imports every file of its folder whose name does not begin with an underscore, and
+exports the op classes, functions and op instances that the file defines. Editors and type checkers
+read the same names from `__init__.pyi`, which `make format` writes.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from ..op import REGISTRY, Op, register
 
 
 def _defined(module: ModuleType) -> dict[str, Any]:
-    """The public names of a file, with what they stand for."""
+    """The public names that a file defines, and their values."""
 
     def own(value: Any) -> bool:
         if isinstance(value, Op):
@@ -27,7 +27,7 @@ def _defined(module: ModuleType) -> dict[str, Any]:
 
 
 _FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name[0] != "_"]
-# All files first: to import one sets its name here, and `softmax` is to be the function.
+# Import all files first: an import binds the file's name here, and `softmax` must be the function.
 _NAMES = {file: _defined(importlib.import_module(f"{__name__}.{file}")) for file in _FILES}
 
 for _names in _NAMES.values():

@@ -1,44 +1,46 @@
-"""What the three ops of a convolution share: shapes, and the way to batched matrix products."""
+"""Code shared by the three convolution ops: shapes, and lowering to batched matmuls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..backend_ndarray import convolution
+from ..backend_ndarray import NDArray, convolution
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op
-from ..spec import Spec, common_device
+from ..op_types import Extent
+from ..spec import Shape, Spec, common_device
 from ._windows import Pair, Window, as_window, check_rank, pad, windows
 
 Shape4 = tuple[int, int, int, int]
 
 
 class ConvOp(Op):
-    stride: Any
-    padding: Any
-    dilation: Any
+    stride: Pair
+    padding: Pair
+    dilation: Pair
     groups: int
 
     infer_first = True
     reads = frozenset({"inputs"})
 
-    def window(self, kernel: Any) -> Window:
-        """Geometry for a weight of shape `kernel`."""
+    def window(self, kernel: Sequence[Extent]) -> Window:
+        """The window geometry for a weight of shape `kernel`."""
         pair = int(kernel[0]), int(kernel[1])
         return as_window(self.name, pair, self.stride, self.padding, self.dilation)
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """The attributes that the three ops share."""
+        """The attributes shared by the three ops."""
         names = ("stride", "padding", "dilation", "groups")
         return {name: getattr(self, name) for name in names}
 
-    def output(self, x: Any, w: Any) -> Shape4:
-        """Shape of conv(x, w) from theirs. ShapeError when they do not match."""
+    def output(self, x: Shape, w: Shape) -> Shape4:
+        """The shape of conv(x, w) from those of x and w. ShapeError if they do not match."""
         if self.groups < 1:
             raise ValueError(f"{self.name}: groups {self.groups} is below 1")
         (n, h, width, c), (_, _, inputs, outputs) = x, w
@@ -51,8 +53,8 @@ class ConvOp(Op):
         rows, columns = self.window(w).counts(self.name, (h, width))
         return n, rows, columns, outputs
 
-    def target(self, a: Any, b: Any) -> Shape4:
-        """Shape of the op's output from those of its inputs. ShapeError when they do not match."""
+    def target(self, a: Shape, b: Shape) -> Shape4:
+        """The op's output shape from its input shapes. ShapeError if they do not match."""
         raise NotImplementedError(f"{self.name} defines no target")
 
     def infer(self, a: Spec, b: Spec) -> Spec:
@@ -65,19 +67,19 @@ class ConvOp(Op):
         return Spec(self.target(a.shape, b.shape), dtype, device)
 
 
-# On NDArrays. Where the device's own kernels do not serve, a convolution is a product of matrices
-# made for it; G groups are then a leading axis of batched products.
+# On NDArrays. If the device has no kernel for the case, a convolution becomes a matmul of matrices
+# built for it, and its G groups the leading axis of a batched matmul.
 
 
-def direct(a: Any, b: Any, groups: int) -> bool:
-    """Whether the device convolves these by itself."""
+def direct(a: NDArray, b: NDArray, groups: int) -> bool:
+    """Whether the device has a convolution kernel for these."""
     return groups == 1 and convolution.supported(a, b)
 
 
-def columns_of(x: Any, window: Window, counts: Pair, groups: int) -> Any:
-    """Windows of x as a matrix for each group: (G, N * rows * columns, kh * kw * C / G)."""
+def columns_of(x: NDArray, window: Window, counts: Sequence[int], groups: int) -> NDArray:
+    """The windows of x as one matrix per group: (G, N * rows * columns, kh * kw * C / G)."""
     n, _, _, c = x.shape
-    # Every element is read once for each tap: from neighbouring places, if they are not yet.
+    # Every element is read once per tap, so make them contiguous first.
     x = pad(x, window).compact()
     seen = windows(x, window, counts)
     rows, inner = n * prod(counts), prod(window.kernel) * (c // groups)
@@ -87,8 +89,8 @@ def columns_of(x: Any, window: Window, counts: Pair, groups: int) -> Any:
     return seen.permute((5, 0, 1, 2, 3, 4, 6)).reshape((groups, rows, inner))
 
 
-def weights_of(w: Any, groups: int) -> Any:
-    """The weight as a matrix for each group: (G, kh * kw * C / G, O / G)."""
+def weights_of(w: NDArray, groups: int) -> NDArray:
+    """The weight as one matrix per group: (G, kh * kw * C / G, O / G)."""
     kh, kw, c, o = w.shape
     if groups == 1:
         return w.reshape((1, kh * kw * c, o))
@@ -96,15 +98,15 @@ def weights_of(w: Any, groups: int) -> Any:
     return grouped.permute((1, 0, 2))
 
 
-def rows_of(g: Any, groups: int) -> Any:
-    """Outputs (N, rows, columns, O) as a matrix for each group: (G, N * rows * columns, O / G)."""
+def rows_of(g: NDArray, groups: int) -> NDArray:
+    """Outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O / G)."""
     n, h, w, o = g.shape
     if groups == 1:
         return g.reshape((1, n * h * w, o))
     return g.reshape((n * h * w, groups, o // groups)).permute((1, 0, 2))
 
 
-def convolve(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
+def convolve(x: NDArray, w: NDArray, window: Window, counts: Pair, groups: int) -> NDArray:
     if direct(x, w, groups):
         return convolution.conv2d(x, w, *window[1:])
     out = columns_of(x, window, counts, groups) @ weights_of(w, groups)
@@ -113,14 +115,16 @@ def convolve(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
     return out.reshape((x.shape[0], *counts, w.shape[3]))
 
 
-def mirrored(w: Any, groups: int) -> Any:
-    """The weight that convolves outputs back to inputs: taps in reverse, channels exchanged."""
+def mirrored(w: NDArray, groups: int) -> NDArray:
+    """The weight that convolves outputs back to inputs: taps reversed, channels exchanged."""
     kh, kw, c, o = w.shape
     w = w.flip((0, 1)).reshape((kh, kw, c, groups, o // groups))
     return w.permute((0, 1, 4, 3, 2)).reshape((kh, kw, o // groups, groups * c))
 
 
-def reference(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
+def reference(
+    x: np.ndarray, w: np.ndarray, window: Window, counts: Pair, groups: int
+) -> np.ndarray:
     (p, q) = window.padding
     x = np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)))
     n, o = x.shape[0], w.shape[3]
@@ -132,7 +136,7 @@ def reference(x: Any, w: Any, window: Window, counts: Pair, groups: int) -> Any:
     return out.reshape((n, *counts, o))
 
 
-GEOMETRIES: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
+GEOMETRIES: tuple[tuple[Shape4, Shape4, dict[str, Any]], ...] = (
     ((2, 5, 4, 3), (3, 3, 3, 2), {}),
     ((1, 4, 5, 2), (3, 2, 2, 3), {"padding": (1, 1)}),
     ((2, 5, 5, 2), (3, 3, 2, 2), {"stride": (2, 2), "padding": (1, 1)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator import index as as_int
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +20,18 @@ class Range(NamedTuple):
 
 
 Entry = int | Range | None
-Key = tuple[Any, ...]  # of entries, one of which may be Ellipsis
+Key = tuple[Entry | EllipsisType, ...]  # at most one Ellipsis
+BasicEntry = int | slice | Range | EllipsisType | None  # what stands in brackets
+BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
-def as_key(key: Any) -> Key:
-    """What stands in brackets as a tuple of ints, Ranges, None and Ellipsis.
+def as_key(key: BasicKey) -> Key:
+    """A basic index as a tuple of ints, Ranges, None and Ellipsis.
 
-    TypeError for anything else: arrays and masks are no basic keys.
+    Raises TypeError for anything else; arrays and masks are not basic indices.
     """
-    entries: list[Any] = []
-    several = isinstance(key, tuple) and not isinstance(key, Range)
-    for item in key if several else (key,):
+    entries: list[Entry | EllipsisType] = []
+    for item in key if isinstance(key, tuple) and not isinstance(key, Range) else (key,):
         if item is None or item is Ellipsis:
             entries.append(item)
         elif isinstance(item, slice):
@@ -47,26 +49,25 @@ def as_key(key: Any) -> Key:
 
 
 def expand(name: str, key: Key, ndim: int) -> list[Entry]:
-    """`key` with an entry for each of `ndim` axes. ShapeError for too many."""
+    """`key` with one entry for each of `ndim` axes. ShapeError if it has too many."""
     used = sum(entry is not None and entry is not Ellipsis for entry in key)
     if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
         raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
-    whole: list[Entry] = [Range()] * (ndim - used)
-    if Ellipsis not in key:
-        return [*key, *whole]
-    at = key.index(Ellipsis)
-    return [*key[:at], *whole, *key[at + 1 :]]
+    entries: list[Any] = list(key)
+    at = key.index(Ellipsis) if Ellipsis in key else len(key)
+    entries[at : at + 1] = [Range()] * (ndim - used)
+    return entries
 
 
 def steps(name: str, entry: Range, n: int) -> range:
-    """The positions along an axis of extent `n` that `entry` takes."""
+    """The positions that `entry` selects along an axis of extent `n`."""
     if entry.step == 0:
         raise ShapeError(f"{name}: a slice's step must not be 0")
     return range(*slice(*entry).indices(n))
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of x[key]. IndexError for an int out of range."""
+    """The shape of x[key]. IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
@@ -81,6 +82,6 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
     return tuple(out)
 
 
-def native(key: Key) -> tuple[Any, ...]:
-    """The key as NumPy and NDArray take it."""
+def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
+    """The key in the form that NumPy and NDArray take."""
     return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)

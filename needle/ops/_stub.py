@@ -18,7 +18,7 @@ from ..op import register as register
 
 
 def text() -> str:
-    """What the stub should hold."""
+    """The text of the stub."""
     lines = [
         f"from .{file} import {name} as {name}\n"
         for file, names in ops._NAMES.items()

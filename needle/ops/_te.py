@@ -1,6 +1,6 @@
-"""What several `emit_te` rules share. `k` is what Op.emit_te says; nothing here imports TVM.
+"""Helpers shared by several `emit_te` rules. `k` is that rule's argument; nothing imports TVM.
 
-TVM's own operators are not NumPy where NaN, bool and promotion are concerned; these are.
+TVM's own operators differ from NumPy's for NaN, bool and dtype promotion; these do not.
 """
 
 from __future__ import annotations
@@ -8,94 +8,97 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
+from types import ModuleType
 
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 
-_MOST_TERMS = 1 << 12  # of a sum in float32
+Reducer = Callable[..., TeTensor]  # te.sum, or made by te.comm_reducer
+
+_MOST_TERMS = 1 << 12  # a longer float32 sum is accumulated in float64
 
 _FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
-def dtype_of(x: Any) -> str:
-    """dtype name of a te.Tensor."""
+def dtype_of(x: TeTensor) -> str:
+    """The dtype name of a te.Tensor."""
     return str(x.dtype)
 
 
-def cast(k: Any, x: Any, dtype: str) -> Any:
-    """x in another dtype; to bool by comparing with zero (so that NaN is true)."""
+def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
+    """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)
     if old == dtype:
         return x
     if dtype == "bool":
         return elementwise(k, lambda v: not_equal(k, v, k.tirx.const(0, old), old), x)
     if old == "bool":
-        # By way of an integer: bool is one bit wide to the code generator.
+        # Cast by way of an integer: the code generator takes bool as one bit wide.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
     return k.topi.cast(x, dtype)
 
 
-def as_float(k: Any, x: Any) -> Any:
-    """Operand of a float-valued function: integers and bools are computed in float64."""
+def as_float(k: TeNamespace, x: TeTensor) -> TeTensor:
+    """The operand of a float-valued function: integers and bools as float64."""
     return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
 
 
-def promote(k: Any, a: Any, b: Any) -> tuple[Any, Any]:
+def promote(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
     """Both operands in their common dtype."""
     dtype = result_type(dtype_of(a), dtype_of(b))
     return cast(k, a, dtype), cast(k, b, dtype)
 
 
-def without_bool(k: Any, a: Any, b: Any) -> tuple[Any, Any]:
+def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
     """Both operands in their common dtype, which is int32 for bools."""
     a, b = promote(k, a, b)
     return (cast(k, a, "int32"), cast(k, b, "int32")) if dtype_of(a) == "bool" else (a, b)
 
 
-def elementwise(k: Any, fn: Callable[..., Any], x: Any) -> Any:
-    """te.compute of fn(element)."""
+def elementwise(k: TeNamespace, fn: Callable[[Expr], Expr], x: TeTensor) -> TeTensor:
+    """A te.compute of fn(element)."""
     return k.te.compute(x.shape, lambda *i: fn(x[i]))
 
 
-def full_like(k: Any, x: Any, value: Any) -> Any:
-    """A scalar of x's dtype, for te and topi expressions; infinite beyond what the dtype holds."""
+def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
+    """A scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold it."""
     dtype = dtype_of(x)
     if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
         value = math.copysign(math.inf, value)
     return k.tirx.const(value, dtype)
 
 
-def not_equal(k: Any, a: Any, b: Any, dtype: str) -> Any:
-    """a != b of two expressions of `dtype`; true when either is NaN, where TVM's says false."""
+def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
+    """a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
 
 
-def greater_or_nan(k: Any, a: Any, b: Any, dtype: str) -> Any:
-    """max(a, b) of two expressions of `dtype`; NaN when either is.
+def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
+    """max(a, b) for two expressions of `dtype`; NaN if either is.
 
-    The inner choice is one instruction on x86, which gives b where either is NaN.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a > b, a, b))
 
 
-def less_or_nan(k: Any, a: Any, b: Any, dtype: str) -> Any:
-    """min(a, b) of two expressions of `dtype`; NaN when either is."""
+def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
+    """min(a, b) for two expressions of `dtype`; NaN if either is."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a < b, a, b))
 
 
-def maximum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+def maximum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
     """NaN-propagating maximum over `axes` (normalized)."""
     reducer, lowest = largest(k, dtype_of(x))
     return reduce_over(k, reducer, x, axes, keepdims, lowest)
 
 
-def minimum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
     """NaN-propagating minimum over `axes` (normalized)."""
     dtype = dtype_of(x)
     highest = k.tirx.const(float("inf"), dtype) if is_floating(dtype) else k.tirx.max_value(dtype)
@@ -103,29 +106,31 @@ def minimum_over(k: Any, x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     return reduce_over(k, reducer, x, axes, keepdims, highest)
 
 
-def largest(k: Any, dtype: str) -> tuple[Any, Any]:
-    """The reducer of maxima through which NaN goes, and what it starts with."""
+def largest(k: TeNamespace, dtype: str) -> tuple[Reducer, Expr]:
+    """A max reducer that propagates NaN, and its initial value."""
     lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
     return _reducer(k, "max", greater_or_nan, lowest, dtype), lowest
 
 
-def _reducer(k: Any, name: str, pick: Any, start: Any, dtype: str) -> Any:
+def _reducer(
+    k: TeNamespace, name: str, pick: Callable[..., Expr], start: Expr, dtype: str
+) -> Reducer:
     return k.te.comm_reducer(lambda a, b: pick(k, a, b, dtype), lambda _: start, name=name)
 
 
 def reduce_over(
-    k: Any,
-    reducer: Any,
-    x: Any,
+    k: TeNamespace,
+    reducer: Reducer,
+    x: TeTensor,
     axes: Sequence[int],
     keepdims: bool,
-    identity: Any = None,
+    identity: Expr | None = None,
     wide: bool = True,
-) -> Any:
-    """`reducer` (of te.comm_reducer, or te.sum) applied over `axes` (normalized).
+) -> TeTensor:
+    """Apply `reducer` (te.sum, or one made by te.comm_reducer) over `axes` (normalized).
 
-    `identity` (None: zero) is the result over no elements. A long sum of float32 is one of float64,
-    if it may be `wide`: its code adds terms one after the other.
+    `identity` (None: zero) is the result over no elements. A long float32 sum is accumulated in
+    float64 if `wide` allows it, because the generated code adds the terms one after the other.
     """
     if wide and reducer is k.te.sum and dtype_of(x) == "float32" and _is_long(x, axes):
         total = reduce_over(k, reducer, cast(k, x, "float64"), axes, keepdims)
@@ -135,11 +140,11 @@ def reduce_over(
         return k.topi.identity(x)
     kept = [1 if a in over else n for a, n in enumerate(x.shape) if keepdims or a not in over]
 
-    if any(is_zero(x.shape[a]) for a in over):  # TVM's reduction would not even start
+    if any(is_zero(x.shape[a]) for a in over):  # TVM's reduction would write nothing
         empty = full_like(k, x, 0) if identity is None else identity
         return k.te.compute(kept, lambda *_: empty)
 
-    def body(*out: Any) -> Any:
+    def body(*out: Expr) -> Expr:
         rest = list(out)
         index = []
         for a in range(len(x.shape)):
@@ -154,22 +159,22 @@ def reduce_over(
     return k.te.compute(kept, body)
 
 
-def _is_long(x: Any, axes: Sequence[int]) -> bool:
+def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
     extents = [getattr(x.shape[a], "value", 0) for a in axes]
     return math.prod(extents) > _MOST_TERMS
 
 
-def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
-    """x - mean and the (biased) variance of a floating x over `axes`, which are kept as 1."""
+def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
+    """x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of 1."""
 
-    def mean(y: Any) -> Any:
+    def mean(y: TeTensor) -> TeTensor:
         count = k.tirx.const(1, "int64")
         for a in axes:
             count = count * k.tirx.Cast("int64", x.shape[a])
         return divided(k, reduce_over(k, k.te.sum, y, axes, True), count)
 
     if all(is_one(x.shape[a]) for a in axes):
-        # TVM folds x - x to 0, which it is not for NaN and infinities.
+        # TVM folds x - x to 0, which is wrong for NaN and infinities.
         zero, nan = full_like(k, x, 0), full_like(k, x, float("nan"))
         centred = elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), zero, nan), x)
     else:
@@ -177,71 +182,78 @@ def moments(k: Any, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
     return centred, mean(k.topi.multiply(centred, centred))
 
 
-def divided(k: Any, x: Any, number: Any) -> Any:
-    """x / number, which may be an expression, elementwise in x's dtype.
+def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
+    """x / number, elementwise in x's dtype; `number` may be an expression.
 
-    TVM refuses to divide by what it knows to be 0.
+    TVM refuses a divisor that it knows to be 0.
     """
     value = number
-    while hasattr(value, "value"):  # of a constant, or one that is cast
+    while hasattr(value, "value"):  # a constant, or a cast one
         value = value.value
-    if isinstance(value, Real) and value == 0:  # of -0.0 too
+    if isinstance(value, Real) and value == 0:  # -0.0 too
         return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
     divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
     return k.topi.divide(x, divisor)
 
 
-def is_one(n: Any) -> bool:
+def is_one(n: Extent) -> bool:
     """Whether an extent is known to be 1 (a symbolic one is not)."""
     return _is_known(n, 1)
 
 
-def is_zero(n: Any) -> bool:
+def is_zero(n: Extent) -> bool:
     """Whether an extent is known to be 0."""
     return _is_known(n, 0)
 
 
-def _is_known(n: Any, extent: int) -> bool:
+def _is_known(n: Extent, extent: int) -> bool:
     value = getattr(n, "value", n)  # IntImm or int
     return isinstance(value, int) and value == extent
 
 
-def result(a: Any, b: Any) -> str:
+def result(a: TeTensor, b: TeTensor) -> str:
     """The common dtype of two te.Tensors."""
     return result_type(dtype_of(a), dtype_of(b))
 
 
-def broadcast(k: Any, fn: Callable[..., Any], a: Any, b: Any) -> Any:
-    """te.compute of fn(a element, b element) with NumPy broadcasting."""
+def broadcast(
+    k: TeNamespace, fn: Callable[[Expr, Expr], Expr], a: TeTensor, b: TeTensor
+) -> TeTensor:
+    """A te.compute of fn(a element, b element) with NumPy broadcasting."""
     ndim = max(len(a.shape), len(b.shape))
     shapes = [[1] * (ndim - len(x.shape)) + list(x.shape) for x in (a, b)]
     shape = [n if is_one(m) else m for n, m in zip(*shapes, strict=True)]
 
-    def at(x: Any, index: Sequence[Any]) -> Any:
+    def at(x: TeTensor, index: Sequence[Expr]) -> Expr:
         own = index[ndim - len(x.shape) :]
         return x[tuple(0 if is_one(n) else i for n, i in zip(x.shape, own, strict=True))]
 
     return k.te.compute(shape, lambda *i: fn(at(a, i), at(b, i)))
 
 
-def tanh(k: Any, x: Any) -> Any:
+def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
     """tanh that keeps NaN (TVM's clamps it away)."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
 
 
-def erf(k: Any, x: Any) -> Any:
+def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
     """erf that keeps NaN."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
-def same_number(r: Any, a: Any, b: Any) -> bool | None:
-    """Whether two Relax expressions have one dtype, and not bool; None otherwise."""
+def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
+    """1 / sqrt(x)."""
+    return k.topi.divide(full_like(k, x, 1), k.topi.sqrt(x))
+
+
+def same_number(r: ModuleType, a: Expr, b: Expr) -> bool | None:
+    """True if two Relax expressions share a dtype other than bool, else None."""
     left, right = str(a.ty.dtype), str(b.ty.dtype)
     return True if left == right and left != "bool" else None
 
 
-def number_of(x: Any, scalar: Any) -> bool | None:
-    """Whether a Relax expression keeps its dtype with this scalar, and is not bool; or None."""
+def number_of(x: Expr, scalar: float) -> bool | None:
+    """True if a Relax expression other than bool keeps its dtype with this scalar, else None."""
     dtype = str(x.ty.dtype)
     weak = is_floating(dtype) or not isinstance(scalar, float)
     fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf

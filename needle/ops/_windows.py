@@ -1,38 +1,40 @@
-"""The geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
+"""Geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-Convolution, pooling, `Unfold` and `Fold` share it.
+Convolution, pooling, `Unfold` and `Fold` use it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from operator import index as as_int
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..backend_ndarray import zeros
+from ..backend_ndarray import NDArray, zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..spec import Spec
 from . import _te
 
 Pair = tuple[int, int]
+IntOrPair = int | Sequence[int]
 
 
 class Window(NamedTuple):
-    """Extents, distance, and gaps of windows, each (rows, columns), and the zeros around the
-    input: `padding` on both sides."""
+    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each
+    (rows, columns)."""
 
     kernel: Pair
     stride: Pair
     padding: Pair
     dilation: Pair
 
-    def counts(self, name: str, size: Pair) -> Pair:
-        """How many windows fit an input of `size`. ShapeError when there is not one."""
+    def counts(self, name: str, size: Sequence[int]) -> Pair:
+        """The number of windows that fit an input of `size`. ShapeError if none fits."""
         out = []
         for n, k, s, p, d in zip(size, *self, strict=True):
             reach = d * (k - 1) + 1
@@ -45,11 +47,11 @@ class Window(NamedTuple):
         return out[0], out[1]
 
     def padded(self, size: Pair) -> Pair:
-        """`size` with the padding on both sides."""
+        """`size` including the padding on both sides."""
         return size[0] + 2 * self.padding[0], size[1] + 2 * self.padding[1]
 
-    def keys(self, counts: Pair) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
-        """(row, column) in the window and the key of what stands there, in a padded input."""
+    def keys(self, counts: Sequence[int]) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
+        """(row, column, key) for each tap: `key` selects that tap's elements of a padded input."""
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 at = (i, j)
@@ -60,15 +62,19 @@ class Window(NamedTuple):
                 yield i, j, (slice(None), *spans)
 
 
-def as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
-    """Each an int or a pair. TypeError and ValueError otherwise."""
+def as_window(
+    name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
+) -> Window:
+    """A Window from ints or pairs. TypeError or ValueError for anything else."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
-    # What cannot be a key of the cache is no int either: its text is refused in its place.
+    # An unhashable value cannot be a cache key, and is not an int either: its repr is refused.
     return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
-def _as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+def _as_window(
+    name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
+) -> Window:
     return Window(
         pair(name, "kernel", kernel, 1),
         pair(name, "stride", stride, 1),
@@ -77,7 +83,7 @@ def _as_window(name: str, kernel: Any, stride: Any, padding: Any, dilation: Any)
     )
 
 
-def pair(name: str, what: str, value: Any, least: int) -> Pair:
+def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
     try:
         given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
         rows, columns = (as_int(v) for v in given)
@@ -93,14 +99,14 @@ def pair(name: str, what: str, value: Any, least: int) -> Pair:
 # On NDArrays
 
 
-def pad(x: Any, window: Window, value: float = 0) -> Any:
-    """x with `value` around its rows and columns (x itself where there is no padding)."""
+def pad(x: NDArray, window: Window, value: float = 0) -> NDArray:
+    """x with `value` around its rows and columns (x itself if there is no padding)."""
     (p, q) = window.padding
     return x.pad(((0, 0), (p, p), (q, q), (0, 0)), value) if p or q else x
 
 
-def windows(x: Any, window: Window, counts: Pair) -> Any:
-    """A padded x (N, H, W, C) as a view (N, *counts, *kernel, C)."""
+def windows(x: NDArray, window: Window, counts: Sequence[int]) -> NDArray:
+    """A view (N, *counts, *kernel, C) of a padded x (N, H, W, C)."""
     n, _, _, c = x.shape
     shape = (n, *counts, *window.kernel, c)
     batch, row, column, channel = x.strides
@@ -111,8 +117,8 @@ def windows(x: Any, window: Window, counts: Pair) -> Any:
     return x.as_strided(shape, strides)
 
 
-def overlap(x: Any, window: Window, size: Pair) -> Any:
-    """Windows (N, rows, columns, *kernel, C) added up where they overlap: (N, *size, C)."""
+def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
+    """Sum windows (N, rows, columns, *kernel, C) where they overlap: (N, *size, C)."""
     n, c = x.shape[0], x.shape[5]
     out = zeros((n, *window.padded(size), c), x.dtype, x.device)
     for i, j, key in window.keys(x.shape[1:3]):
@@ -124,30 +130,33 @@ def overlap(x: Any, window: Window, size: Pair) -> Any:
 # On te.Tensors
 
 
-def pad_te(k: Any, x: Any, window: Window, value: Any = None) -> Any:
-    """`pad`; `value` None is zero."""
+def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = None) -> TeTensor:
+    """Like `pad`; `value` None means zero."""
     (p, q), (n, h, w, c) = window.padding, x.shape
     if not p and not q:
         return x
     around = _te.full_like(k, x, 0) if value is None else value
 
-    def body(b: Any, i: Any, j: Any, f: Any) -> Any:
+    def body(b: Expr, i: Expr, j: Expr, f: Expr) -> Expr:
         inside = k.tirx.all(i >= p, i < h + p, j >= q, j < w + q)
         return k.tirx.if_then_else(inside, x[b, i - p, j - q, f], around)
 
     return k.te.compute((n, h + 2 * p, w + 2 * q, c), body, name="pad")
 
 
-def counts_te(window: Window, h: Any, w: Any) -> list[Any]:
-    """`Window.counts` where extents may be symbolic."""
+def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
+    """Like `Window.counts`, for extents that may be symbolic."""
     return [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, p, d in zip((h, w), *window, strict=True)
     ]
 
 
-def windows_at(k: Any, window: Window, y: Any, x: Any, i: Any, j: Any) -> tuple[Any, Any, Any]:
-    """(row, column, whether there is one) of the window that has (i, j) at (y, x) of the input."""
+def windows_at(
+    k: TeNamespace, window: Window, y: Expr, x: Expr, i: Expr, j: Expr
+) -> tuple[Expr, Expr, list[Expr]]:
+    """(row, column, conditions) of the window whose tap (i, j) lies at (y, x) of the input; the
+    window exists if all conditions hold."""
     out, hits = [], []
     for at, tap, s, p, d in zip((y, x), (i, j), *window[1:], strict=True):
         ahead = at + p - tap * d
@@ -163,5 +172,5 @@ def check_rank(name: str, what: str, x: Spec, ndim: int) -> None:
 
 
 def lowest(dtype: str) -> float:
-    """What no element of a floating or integer dtype is below."""
+    """The least value of a floating or integer dtype (minus infinity for a float)."""
     return float("-inf") if is_floating(dtype) else int(np.iinfo(dtype).min)

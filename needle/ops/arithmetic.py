@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 from ..errors import ShapeError
 from ..op import Binary, Op, register, unbroadcast
+from ..op_types import Expr, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, binary, error, sample
 from ..spec import Spec, broadcast_shapes, common_device
 from ..tensor import Tensor
@@ -24,24 +27,24 @@ _BOTH_BOOL = error(TypeError, "bool", Arg((2,), dtype="bool"), Arg((2,), dtype="
 
 @register
 class Add(Binary):
-    """y = a + b; of two bools, whether either is true."""
+    """y = a + b; logical or for two bools."""
 
     reference = np.add
     samples = binary()
     error_samples = (_MISMATCH,)
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a + b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         return unbroadcast(out_grad, a), unbroadcast(out_grad, b)
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         x, y = _te.without_bool(k, a, b)
         return _te.cast(k, k.topi.add(x, y), _te.result(a, b))
 
-    def emit(self, r: Any, a: Any, b: Any) -> Any:
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
         return _te.same_number(r, a, b) and r.op.add(a, b)
 
 
@@ -59,44 +62,44 @@ class Subtract(Binary):
             raise TypeError(f"{self.name}: both inputs are bool; use a comparison or cast them")
         return result_type(a, b)
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a - b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         return unbroadcast(out_grad, a), unbroadcast(-out_grad, b) if b.requires_grad else None
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         return k.topi.subtract(*_te.promote(k, a, b))
 
-    def emit(self, r: Any, a: Any, b: Any) -> Any:
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
         return _te.same_number(r, a, b) and r.op.subtract(a, b)
 
 
 @register
 class Multiply(Binary):
-    """y = a * b; of two bools, whether both are true."""
+    """y = a * b; logical and for two bools."""
 
     reads = frozenset({"inputs"})
     reference = np.multiply
     samples = binary()
     error_samples = (_MISMATCH,)
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a * b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         return (
             unbroadcast(out_grad * b, a) if a.requires_grad else None,
             unbroadcast(out_grad * a, b) if b.requires_grad else None,
         )
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         x, y = _te.without_bool(k, a, b)
         return _te.cast(k, k.topi.multiply(x, y), _te.result(a, b))
 
-    def emit(self, r: Any, a: Any, b: Any) -> Any:
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
         return _te.same_number(r, a, b) and r.op.multiply(a, b)
 
 
@@ -113,24 +116,24 @@ class Divide(Binary):
         dtype = result_type(a, b)
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a / b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         return (
             unbroadcast(out_grad / b, a) if a.requires_grad else None,
             unbroadcast(-out_grad * a / (b * b), b) if b.requires_grad else None,
         )
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         a, b = _te.promote(k, a, b)
         return k.topi.divide(_te.as_float(k, a), _te.as_float(k, b))
 
 
 @register
 class Power(Binary):
-    """y = a ** b, floating. The gradient for b is 0 where a is 0."""
+    """y = a ** b for floats. The gradient for b is 0 where a is 0."""
 
     infer_first = True
     reads = frozenset({"inputs", "output"})
@@ -147,12 +150,12 @@ class Power(Binary):
             raise TypeError(f"{self.name}: {a} ** {b} is not defined; cast one to a float dtype")
         return dtype
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a**b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
-        grads: list[Any] = [None, None]
+        grads: list[Tensor | None] = [None, None]
         if a.requires_grad:
             grads[0] = unbroadcast(out_grad * b * a ** (b - 1), a)
         if b.requires_grad:
@@ -160,19 +163,19 @@ class Power(Binary):
             grads[1] = unbroadcast(out_grad * node * log(safe), b)
         return tuple(grads)
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         return k.topi.power(*_te.promote(k, a, b))
 
 
 class _Select(Binary):
-    """maximum and minimum: NaN when either is. The gradient of a tie is shared equally."""
+    """Base of maximum and minimum: NaN if either is. The gradient of a tie is shared equally."""
 
     reads = frozenset({"inputs"})
     samples = binary()
     error_samples = (_MISMATCH,)
     first: ClassVar[str]  # the comparison that picks the first operand
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         tie = cast(a == b, node.dtype) * 0.5
         left = cast(Compare(self.first)(a, b), node.dtype) + tie
@@ -181,15 +184,15 @@ class _Select(Binary):
 
 @register
 class Maximum(_Select):
-    """y = the larger of a and b; NaN when either is. The gradient of a tie is shared equally."""
+    """y = the larger of a and b; NaN if either is. The gradient of a tie is shared equally."""
 
     first = "greater"
     reference = np.maximum
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a.maximum(b)
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         x, y = _te.without_bool(k, a, b)
         out = _te.broadcast(k, lambda p, q: _te.greater_or_nan(k, p, q, _te.dtype_of(x)), x, y)
         return _te.cast(k, out, _te.result(a, b))
@@ -197,21 +200,21 @@ class Maximum(_Select):
 
 @register
 class Minimum(_Select):
-    """y = the smaller of a and b; NaN when either is. The gradient of a tie is shared equally."""
+    """y = the smaller of a and b; NaN if either is. The gradient of a tie is shared equally."""
 
     first = "less"
     reference = np.minimum
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a.minimum(b)
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         x, y = _te.without_bool(k, a, b)
         out = _te.broadcast(k, lambda p, q: _te.less_or_nan(k, p, q, _te.dtype_of(x)), x, y)
         return _te.cast(k, out, _te.result(a, b))
 
 
-_COMPARISONS: dict[str, Any] = {
+_COMPARISONS: dict[str, Callable[..., Any]] = {
     "equal": NDArray.__eq__,
     "not_equal": NDArray.__ne__,
     "less": NDArray.__lt__,
@@ -223,8 +226,8 @@ _COMPARISONS: dict[str, Any] = {
 
 @register
 class Compare(Binary):
-    """y = whether a `kind` b, as bool; kind: equal, not_equal, less, less_equal, greater,
-    greater_equal. Nothing flows back."""
+    """y = a `kind` b, as bool; kind is equal, not_equal, less, less_equal, greater or
+    greater_equal. No gradient flows back."""
 
     kind: str
 
@@ -246,16 +249,16 @@ class Compare(Binary):
             )
         return "bool"
 
-    def reference(self, a: Any, b: Any) -> Any:
+    def reference(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return getattr(np, self.kind)(a, b)
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return _COMPARISONS[self.kind](a, b)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         return None, None
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         a, b = _te.without_bool(k, a, b)
         if self.kind == "not_equal":
             return _te.broadcast(k, lambda p, q: _te.not_equal(k, p, q, _te.dtype_of(a)), a, b)
@@ -264,7 +267,7 @@ class Compare(Binary):
 
 @register
 class Where(Op):
-    """y = a where the condition is true (non-zero), else b; all three broadcast."""
+    """y = a where the condition is non-zero, else b; all three broadcast."""
 
     reads = frozenset({"inputs"})
     samples = tuple(
@@ -285,13 +288,13 @@ class Where(Op):
         shape = broadcast_shapes(self.name, condition.shape, a.shape, b.shape)
         return Spec(shape, result_type(a.dtype, b.dtype), device)
 
-    def reference(self, condition: Any, a: Any, b: Any) -> Any:
+    def reference(self, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(condition, a, b)
 
-    def compute(self, condition: Any, a: Any, b: Any) -> Any:
+    def compute(self, condition: NDArray, a: NDArray, b: NDArray) -> NDArray:
         return nd_where(condition, a, b)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         condition, a, b = node.inputs
         zero = Tensor(full((), 0, out_grad.dtype, out_grad.device), requires_grad=False)
         return (
@@ -300,7 +303,7 @@ class Where(Op):
             unbroadcast(where(condition, zero, out_grad), b) if b.requires_grad else None,
         )
 
-    def emit_te(self, k: Any, condition: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, condition: TeTensor, a: TeTensor, b: TeTensor) -> TeTensor:
         x, y = _te.without_bool(k, a, b)
         out = k.topi.where(_te.cast(k, condition, "bool"), x, y)
         return _te.cast(k, out, _te.result(a, b))
@@ -340,12 +343,12 @@ def power(a: Tensor, b: Tensor) -> Tensor:
 
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two elements, NaN when either is, with broadcasting."""
+    """The larger of two elements, NaN if either is, with broadcasting."""
     return apply(MAXIMUM, (a, b))
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller of two elements, NaN when either is, with broadcasting."""
+    """The smaller of two elements, NaN if either is, with broadcasting."""
     return apply(MINIMUM, (a, b))
 
 
@@ -355,5 +358,5 @@ def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def compare(kind: str, a: Tensor, b: Tensor) -> Tensor:
-    """bool Tensor of a `kind` b: equal, not_equal, less, less_equal, greater, greater_equal."""
+    """a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or greater_equal."""
     return apply(Compare(kind), (a, b))

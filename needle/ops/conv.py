@@ -1,28 +1,31 @@
-"""Convolution over (N, H, W, C), and the two ops that its gradient is made of.
+"""Convolution over (N, H, W, C), and the two ops of its gradient.
 
 <conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g, `ConvInput` by x and
-`ConvWeight` by w, so the gradients of each are the other two, of any order.
+`ConvWeight` by w, so the gradients of each op, of any order, are the other two.
 """
 
 from __future__ import annotations
 
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import convolution
+from ..backend_ndarray import NDArray, convolution
 from ..errors import ShapeError
+from ..node import Node
 from ..op import in_float32, register
+from ..op_types import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
-from ..spec import Spec
+from ..spec import Shape, Spec
 from ..tensor import Tensor
 from . import _conv, _te
-from ._windows import Pair, as_window, counts_te, overlap, pad_te, windows_at
+from ._windows import IntOrPair, Pair, as_window, counts_te, overlap, pad_te, windows_at
 
 
-def _output(x: Any, w: Any, attributes: dict[str, Any]) -> Any:
+def _output(x: Shape, w: Shape, attributes: dict[str, Any]) -> Shape:
     return Conv(**attributes).output(x, w)
 
 
@@ -48,22 +51,22 @@ class Conv(_conv.ConvOp):
         error(TypeError, "bool", Arg((1, 2, 2, 1), dtype="bool"), Arg((1, 1, 1, 1), dtype="bool")),
     )
 
-    def target(self, x: Any, w: Any) -> _conv.Shape4:
+    def target(self, x: Shape, w: Shape) -> _conv.Shape4:
         return self.output(x, w)
 
     def reduction_length(self, x: Spec, w: Spec) -> int:
         return prod(w.shape[:3])
 
-    def reference(self, x: Any, w: Any) -> Any:
+    def reference(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         _, rows, columns, _ = self.output(x.shape, w.shape)
         return _conv.reference(x, w, self.window(w.shape), (rows, columns), self.groups)
 
     @in_float32
-    def compute(self, x: Any, w: Any) -> Any:
+    def compute(self, x: NDArray, w: NDArray) -> NDArray:
         _, rows, columns, _ = self.output(x.shape, w.shape)
         return _conv.convolve(x, w, self.window(w.shape), (rows, columns), self.groups)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, w = node.inputs
         to_x = ConvInput(x.shape[1:3], **self.geometry)
         to_w = ConvWeight(w.shape[:2], **self.geometry)
@@ -72,7 +75,7 @@ class Conv(_conv.ConvOp):
             _as(apply(to_w, (x, out_grad)), w) if w.requires_grad else None,
         )
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         (x, w), (to_x, to_w) = node.saved, [n.requires_grad for n in node.input_nodes]
         if x.dtype != w.dtype:
             return NotImplemented
@@ -82,7 +85,7 @@ class Conv(_conv.ConvOp):
             ConvWeight(w.shape[:2], **given).compute(x, out_grad) if to_w else None,
         )
 
-    def emit_te(self, k: Any, x: Any, w: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, w: TeTensor) -> TeTensor:
         x, w = _te.promote(k, x, w)
         window = self.window(w.shape)
         n, h, width, _ = x.shape
@@ -95,14 +98,14 @@ class Conv(_conv.ConvOp):
         padded = pad_te(k, x, window)
         i, j, f = _axes(k, i=kh, j=kw, f=inputs)
 
-        def body(b: Any, y: Any, z: Any, o: Any) -> Any:
+        def body(b: Expr, y: Expr, z: Expr, o: Expr) -> Expr:
             channel = f if self.groups == 1 else k.tirx.floordiv(o, each) * inputs + f
             seen = padded[b, y * s + i * d, z * t + j * e, channel]
             return k.te.sum(seen * w[i, j, f, o], axis=[i, j, f])
 
         return k.te.compute(shape, body, name="conv")
 
-    def emit(self, r: Any, x: Any, w: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr, w: Expr) -> Expr | None:
         if not _te.same_number(r, x, w):
             return None
         window = self.window(w.ty.shape)
@@ -120,8 +123,8 @@ class Conv(_conv.ConvOp):
 
 @register
 class ConvInput(_conv.ConvOp):
-    """y (N, *size, C): outputs g (N, rows, columns, O) taken back through w (kh, kw, C / groups,
-    O). It is the transposed convolution, and the gradient of conv for its input."""
+    """y (N, *size, C): the transposed convolution of outputs g (N, rows, columns, O) with
+    w (kh, kw, C / groups, O), which is the gradient of conv for its input."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -129,7 +132,7 @@ class ConvInput(_conv.ConvOp):
     dilation: Pair = (1, 1)
     groups: int = 1
 
-    # Whether padding meets an infinite weight (0 * inf) depends on how it is computed.
+    # Whether padding meets an infinite weight (0 * inf) depends on the algorithm.
     samples = tuple(
         sample(Arg(_output(x, w, attributes), special=False), w, size=x[1:3], **attributes)
         for x, w, attributes in _conv.GEOMETRIES
@@ -139,8 +142,8 @@ class ConvInput(_conv.ConvOp):
         error(ShapeError, "second input .* 4 axes", (1, 3, 3, 1), (2, 2), size=(4, 4)),
     )
 
-    def target(self, g: Any, w: Any) -> _conv.Shape4:
-        """Shape of the input that outputs of shape `g` come from."""
+    def target(self, g: Shape, w: Shape) -> _conv.Shape4:
+        """The shape of the input whose convolution has shape `g`."""
         h, width = as_window(self.name, self.size, 1, 0, 1).kernel
         shape = g[0], h, width, w[2] * self.groups
         expected = self.output(shape, w)
@@ -154,7 +157,7 @@ class ConvInput(_conv.ConvOp):
     def reduction_length(self, g: Spec, w: Spec) -> int:
         return prod(w.shape[:2]) * w.shape[3]
 
-    def reference(self, g: Any, w: Any) -> Any:
+    def reference(self, g: np.ndarray, w: np.ndarray) -> np.ndarray:
         window, (n, h, width, c) = self.window(w.shape), self.target(g.shape, w.shape)
         (p, q) = window.padding
         out = np.zeros((n, h + 2 * p, width + 2 * q, c), np.result_type(g, w))
@@ -166,14 +169,14 @@ class ConvInput(_conv.ConvOp):
         return out[:, p : p + h, q : q + width]
 
     @in_float32
-    def compute(self, g: Any, w: Any) -> Any:
+    def compute(self, g: NDArray, w: NDArray) -> NDArray:
         window, (_, h, width, c) = self.window(w.shape), self.target(g.shape, w.shape)
         if _conv.direct(g, w, self.groups):
             return convolution.conv2d_input(g, w, (h, width), *window[1:])
         groups, taps, each = self.groups, window.kernel, c // self.groups
         reach = [d * (k - 1) - p for k, p, d in zip(taps, *window[2:], strict=True)]
         if window.stride == (1, 1) and min(reach) >= 0:
-            # A convolution itself, which needs no sum over overlapping windows.
+            # This is a convolution itself, which sums no overlapping windows.
             back = window._replace(padding=(reach[0], reach[1]))
             return _conv.convolve(g, _conv.mirrored(w, groups), back, (h, width), groups)
         seen = _conv.rows_of(g, groups) @ _conv.weights_of(w, groups).permute((0, 2, 1))
@@ -181,7 +184,7 @@ class ConvInput(_conv.ConvOp):
         seen = seen.permute((1, 2, 3, 4, 5, 0, 6)).reshape((*g.shape[:3], *taps, c))
         return overlap(seen, window, (h, width))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         g, w = node.inputs
         return (
             _as(apply(Conv(**self.geometry), (out_grad, w)), g) if g.requires_grad else None,
@@ -190,7 +193,7 @@ class ConvInput(_conv.ConvOp):
             else None,
         )
 
-    def emit_te(self, k: Any, g: Any, w: Any) -> Any:
+    def emit_te(self, k: TeNamespace, g: TeTensor, w: TeTensor) -> TeTensor:
         g, w = _te.promote(k, g, w)
         window = self.window(w.shape)
         h, width = as_window(self.name, self.size, 1, 0, 1).kernel
@@ -200,7 +203,7 @@ class ConvInput(_conv.ConvOp):
         zero = _te.full_like(k, g, 0)
         i, j, f = _axes(k, i=kh, j=kw, f=each)
 
-        def body(b: Any, y: Any, z: Any, c: Any) -> Any:
+        def body(b: Expr, y: Expr, z: Expr, c: Expr) -> Expr:
             row, column, hits = windows_at(k, window, y, z, i, j)
             hit = k.tirx.all(*hits, row < rows, column < columns)
             o, channel = f, c
@@ -233,7 +236,7 @@ class ConvWeight(_conv.ConvOp):
         error(ShapeError, "groups=2", (1, 4, 4, 3), (1, 3, 3, 2), kernel=(2, 2), groups=2),
     )
 
-    def target(self, x: Any, g: Any) -> _conv.Shape4:
+    def target(self, x: Shape, g: Shape) -> _conv.Shape4:
         """Shape of the weight."""
         if self.groups >= 1 and x[3] % self.groups:
             raise ShapeError(f"{self.name}: {x[3]} channels do not divide by groups={self.groups}")
@@ -250,7 +253,7 @@ class ConvWeight(_conv.ConvOp):
     def reduction_length(self, x: Spec, g: Spec) -> int:
         return prod(g.shape[:3])
 
-    def reference(self, x: Any, g: Any) -> Any:
+    def reference(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
         shape = self.target(x.shape, g.shape)
         window, each = self.window(shape), g.shape[3] // self.groups
         (p, q) = window.padding
@@ -263,7 +266,7 @@ class ConvWeight(_conv.ConvOp):
         return out
 
     @in_float32
-    def compute(self, x: Any, g: Any) -> Any:
+    def compute(self, x: NDArray, g: NDArray) -> NDArray:
         shape, groups = self.target(x.shape, g.shape), self.groups
         if _conv.direct(x, g, groups):
             return convolution.conv2d_weight(x, g, shape[:2], *self.window(shape)[1:])
@@ -273,7 +276,7 @@ class ConvWeight(_conv.ConvOp):
             out = out.permute((1, 0, 2))
         return out.reshape(shape)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, g = node.inputs
         to_x = ConvInput(x.shape[1:3], **self.geometry)
         return (
@@ -281,7 +284,7 @@ class ConvWeight(_conv.ConvOp):
             _as(apply(Conv(**self.geometry), (x, out_grad)), g) if g.requires_grad else None,
         )
 
-    def emit_te(self, k: Any, x: Any, g: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, g: TeTensor) -> TeTensor:
         x, g = _te.promote(k, x, g)
         kernel = as_window(self.name, self.kernel, 1, 0, 1).kernel
         window = self.window(kernel)
@@ -294,7 +297,7 @@ class ConvWeight(_conv.ConvOp):
         padded = pad_te(k, x, window)
         b, y, z = _axes(k, b=n, y=rows, z=columns)
 
-        def body(i: Any, j: Any, f: Any, o: Any) -> Any:
+        def body(i: Expr, j: Expr, f: Expr, o: Expr) -> Expr:
             channel = f if self.groups == 1 else k.tirx.floordiv(o, each) * inputs + f
             seen = padded[b, y * s + i * d, z * t + j * e, channel]
             return k.te.sum(seen * g[b, y, z, o], axis=[b, y, z])
@@ -302,7 +305,7 @@ class ConvWeight(_conv.ConvOp):
         return k.te.compute(shape, body, name="conv_weight")
 
 
-def _axes(k: Any, **extents: Any) -> list[Any]:
+def _axes(k: TeNamespace, **extents: Extent) -> list[Expr]:
     return [k.te.reduce_axis((0, n), name=name) for name, n in extents.items()]
 
 
@@ -311,7 +314,12 @@ def _as(grad: Tensor, like: Tensor) -> Tensor:
 
 
 def conv(
-    a: Tensor, b: Tensor, stride: Any = 1, padding: Any = 1, dilation: Any = 1, groups: int = 1
+    a: Tensor,
+    b: Tensor,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 1,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
 ) -> Tensor:
     """`a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
 
@@ -325,15 +333,14 @@ def conv(
 def conv_input(
     a: Tensor,
     b: Tensor,
-    size: Any,
-    stride: Any = 1,
-    padding: Any = 1,
-    dilation: Any = 1,
+    size: IntOrPair,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 1,
+    dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution: `a` (N, rows, columns, O) taken back through `b` (kh, kw,
-    C / groups, O) to (N, *size, C), whose convolution with `b` has the shape of `a`. ShapeError
-    when it has not."""
+    """The transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups, O):
+    (N, *size, C). ShapeError unless the convolution of such a result with `b` has a's shape."""
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
 
@@ -341,14 +348,14 @@ def conv_input(
 def conv_weight(
     a: Tensor,
     b: Tensor,
-    kernel: Any,
-    stride: Any = 1,
-    padding: Any = 1,
-    dilation: Any = 1,
+    kernel: IntOrPair,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 1,
+    dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """What each weight meets in `a` (N, H, W, C) times the outputs `b` (N, rows, columns, O):
-    (*kernel, C / groups, O), the gradient of conv for its weight. ShapeError when they do not
-    match."""
+    """The gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the sum of
+    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). ShapeError if they do
+    not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

@@ -2,44 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import DTYPES, dtype_name, is_floating
+from ..node import Node
 from ..op import Elementwise, register
+from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, unary
 from ..tensor import Tensor
 from . import _te
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
 
 class _Float(Elementwise):
-    """Float-valued ops: integers and bools are computed in float64."""
+    """A float-valued function; integers and bools are computed in float64. An op is one row:
+
+    class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y): ...
+
+    `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
+    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
+    defines `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's
+    name unless `te` or `relax` name another.
+    """
 
     floating = True
-    numpy: ClassVar[Any]  # the twin, on floats
-    relax: ClassVar[
-        str
-    ]  # Relax's operator on floats; needle_tvm.graph.legalize gives it our `emit_te`
+    twin: ClassVar[Callable[..., np.ndarray]]
+    by_input: ClassVar[Callable[..., Tensor] | None]
+    by_output: ClassVar[Callable[..., Tensor] | None]
+    te: ClassVar[Callable[..., TeTensor] | None]
+    relax: ClassVar[str]  # needle_tvm.graph.legalize lowers Relax's operator by our `emit_te`
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
-        return type(self).numpy(x if is_floating(x.dtype.name) else x.astype("float64"))
+    def __init_subclass__(
+        cls,
+        twin: Callable[[np.ndarray], np.ndarray],
+        samples: tuple[float, float] = (-2, 2),
+        by_input: Callable[[Tensor, Tensor], Tensor] | None = None,
+        by_output: Callable[[Tensor, Tensor], Tensor] | None = None,
+        te: Callable[[TeNamespace, TeTensor], TeTensor] | None = None,
+        relax: str | None = None,
+    ) -> None:
+        cls.twin = staticmethod(twin)
+        cls.samples = unary(*samples)
+        cls.by_input = by_input and staticmethod(by_input)
+        cls.by_output = by_output and staticmethod(by_output)
+        if by_input or by_output:
+            cls.reads = frozenset({"inputs" if by_input else "output"})
+        cls.te = te and staticmethod(te)
+        cls.relax = relax or cls.__name__.lower()
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return self.twin(x if is_floating(x.dtype.name) else x.astype("float64"))
+
+    def compute(self, x: NDArray) -> NDArray:
+        return getattr(x, self.name)()
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
+        if self.by_input:
+            return self.by_input(out_grad, node.inputs[0])
+        assert self.by_output, "a row without by_input and by_output defines gradient"
+        return self.by_output(out_grad, node)
+
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
+        x = _te.as_float(k, x)
+        return self.te(k, x) if self.te else getattr(k.topi, self.name)(x)
+
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return attrgetter(self.relax)(r.op)(x) if is_floating(str(x.ty.dtype)) else None
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: np.ndarray) -> np.ndarray:
     e = np.exp(-np.abs(x))  # never overflows
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
-def _rsqrt(x: Any) -> Any:
+def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
 
@@ -56,16 +104,16 @@ class Negate(Elementwise):
             raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         return dtype
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return -x
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return -out_grad
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.negative(x)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.negative(x)
 
 
@@ -77,141 +125,62 @@ class Relu(Elementwise):
     samples = unary()
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.maximum(x, np.zeros((), x.dtype))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.relu()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * (node > 0)
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         return (out_grad.relu_grad(node.output),)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         if _te.dtype_of(x) == "bool":
             return k.topi.identity(x)
         return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order NaN survives
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         dtype = str(x.ty.dtype)  # not relax.nn.relu, which has the order that loses NaN
         return r.op.maximum(r.const(0, dtype), x) if is_floating(dtype) else None
 
 
 @register
-class Exp(_Float):
+class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y):
     """y = exp(x)."""
 
-    relax = "exp"
-    reads = frozenset({"output"})
-    numpy = np.exp
-    samples = unary(-3, 3)
-
-    def compute(self, x: Any) -> Any:
-        return x.exp()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad * node
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        return k.topi.exp(_te.as_float(k, x))
-
 
 @register
-class Log(_Float):
+class Log(_Float, twin=np.log, samples=(0.2, 4), by_input=lambda g, x: g / x):
     """y = ln(x)."""
 
-    relax = "log"
-    reads = frozenset({"inputs"})
-    numpy = np.log
-    samples = unary(0.2, 4)
-
-    def compute(self, x: Any) -> Any:
-        return x.log()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad / node.inputs[0]
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        return k.topi.log(_te.as_float(k, x))
-
 
 @register
-class Tanh(_Float):
+class Tanh(_Float, twin=np.tanh, by_output=lambda g, y: g * (1 - y * y), te=_te.tanh):
     """y = tanh(x)."""
 
-    relax = "tanh"
-    reads = frozenset({"output"})
-    numpy = np.tanh
-    samples = unary()
-
-    def compute(self, x: Any) -> Any:
-        return x.tanh()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad * (1 - node * node)
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        return _te.tanh(k, _te.as_float(k, x))
-
 
 @register
-class Sigmoid(_Float):
+class Sigmoid(_Float, twin=_sigmoid, by_output=lambda g, y: g * (y * (1 - y))):
     """y = 1 / (1 + exp(-x))."""
 
-    relax = "sigmoid"
-    numpy = _sigmoid
-    reads = frozenset({"output"})
-    samples = unary()
-
-    def compute(self, x: Any) -> Any:
-        return x.sigmoid()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad * (node * (1 - node))
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        return k.topi.sigmoid(_te.as_float(k, x))
-
 
 @register
-class Sqrt(_Float):
+class Sqrt(_Float, twin=np.sqrt, samples=(0.2, 4), by_output=lambda g, y: g / (y * 2)):
     """y = sqrt(x)."""
 
-    relax = "sqrt"
-    reads = frozenset({"output"})
-    numpy = np.sqrt
-    samples = unary(0.2, 4)
-
-    def compute(self, x: Any) -> Any:
-        return x.sqrt()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad / (node * 2)
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        return k.topi.sqrt(_te.as_float(k, x))
-
 
 @register
-class Rsqrt(_Float):
+class Rsqrt(
+    _Float,
+    twin=_rsqrt,
+    samples=(0.2, 4),
+    by_output=lambda g, y: g * (y * y * y) * -0.5,
+    te=_te.rsqrt,
+):
     """y = 1 / sqrt(x)."""
-
-    relax = "rsqrt"
-    numpy = _rsqrt
-    reads = frozenset({"output"})
-    samples = unary(0.2, 4)
-
-    def compute(self, x: Any) -> Any:
-        return x.rsqrt()
-
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        return out_grad * (node * node * node) * -0.5
-
-    def emit_te(self, k: Any, x: Any) -> Any:
-        x = _te.as_float(k, x)
-        return k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(x))
 
 
 @register
@@ -236,36 +205,36 @@ class Cast(Elementwise):
         except TypeError as reason:
             raise TypeError(f"{self.name}: {reason}") from None
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x.astype(self.dtype)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.astype(self.dtype)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return cast(out_grad, node.inputs[0].dtype)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.identity(x) if _te.dtype_of(x) == self.dtype else _te.cast(k, x, self.dtype)
 
 
 @register
 class Detach(Elementwise):
-    """y = x, through which no gradient flows. Tracing records it where eager code only forgets."""
+    """y = x without a gradient. Tracing records it; eager code only drops the history."""
 
     samples = unary(shapes=((), (3, 4)), gradient=False)
     error_samples = (_TWO_INPUTS,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.identity(x)
 
 
@@ -313,12 +282,12 @@ def rsqrt(a: Tensor) -> Tensor:
     return apply(RSQRT, (a,))
 
 
-def cast(a: Tensor, dtype: Any) -> Tensor:
-    """`a` in another dtype (itself when it has that dtype). TypeError for an unknown dtype."""
+def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
+    """`a` in another dtype (`a` itself if it has that dtype). TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 
 
 def detach(a: Tensor) -> Tensor:
-    """The value of `a`, through which no gradient flows."""
+    """The value of `a` without its history; no gradient flows through it."""
     return apply(DETACH, (a,))

@@ -1,9 +1,11 @@
-"""Indexing with arrays and masks, made of a slice, a permutation and one gather."""
+"""Indexing with arrays and masks: a slice, a permutation and one gather."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from .._state import state
 from ..backend_ndarray import NDArray, indexing
@@ -19,10 +21,10 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     """a[key] by NumPy's rules: ints, slices, None, Ellipsis, integer arrays and bool masks (NumPy
     arrays, lists, NDArrays or Tensors).
 
-    IndexError for an index out of range and for masks and arrays that do not fit (compiled code is
-    checked where it is called; of indices that it computes itself, it takes the nearest valid one),
-    ValueError for one on another device; TraceError for a mask that is not known
-    while tracing, because the number of its True elements decides the shape.
+    Raises IndexError for an index out of range and for masks and arrays that do not fit, ValueError
+    for an index on another device, and TraceError for a mask without a value while tracing, because
+    the number of its True elements decides the shape. A compiled function checks the indices it is
+    called with; it clamps indices that it computes itself to the valid range.
     """
     if not isinstance(a, Tensor) or indexing.is_basic(key):
         return get_slice(a, key)
@@ -41,7 +43,7 @@ def getitem(a: Tensor, key: Any) -> Tensor:
 
 
 def _entry(a: Tensor, entry: Any) -> Any:
-    """An entry of a key with integer Tensors as they are and other arrays as NumPy's."""
+    """An entry of a key: an integer Tensor as it is, any other array as NumPy's."""
     if not isinstance(entry, (Tensor, NDArray)):
         return entry
     if entry.device is not a.device:
@@ -59,12 +61,12 @@ def _entry(a: Tensor, entry: Any) -> Any:
     return entry.numpy()
 
 
-def _tensor(a: Tensor, index: Any) -> Tensor:
+def _tensor(a: Tensor, index: Tensor | np.ndarray) -> Tensor:
     return index if isinstance(index, Tensor) else make_const(index, a.device)
 
 
 def _linear(a: Tensor, plan: indexing.Arrangement, extents: tuple[int, ...]) -> Tensor:
-    """The index arrays as one over the product of `extents`."""
+    """The index arrays combined into one over the product of `extents`."""
     if any(isinstance(i, Tensor) for i in plan.arrays):
         return RavelIndex(extents)(*[_tensor(a, i) for i in plan.arrays])
     return make_const(indexing.linear_index(plan.arrays, extents, plan.shape), a.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import array, zeros
+from ..backend_ndarray import NDArray, array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name
 from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..op import Op, register
+from ..op_types import Expr, Extent, Gradients, Stmt, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import (
     Spec,
@@ -29,7 +30,7 @@ from . import _te
 
 @register
 class OneHot(Op):
-    """y[..., j] = 1 where x (class numbers, of any dtype but bool) equals j, else 0."""
+    """y[..., j] = 1 where x (class numbers of any dtype but bool) equals j, else 0."""
 
     num_classes: int
     dtype: str = "float32"
@@ -56,19 +57,19 @@ class OneHot(Op):
     def index_ranges(self, x: Spec) -> dict[int, tuple[int, int]]:
         return {0: (0, self.num_classes - 1)}
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return (x[..., None] == np.arange(self.num_classes)).astype(self.dtype)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.device.one_hot(self.num_classes, x, dtype=self.dtype)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         index = _te.cast(k, x, "int64")
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             hit = index[i[:-1]] == k.tirx.Cast("int64", i[-1])
             return k.tirx.Select(hit, k.tirx.const(1, self.dtype), k.tirx.const(0, self.dtype))
 
@@ -76,15 +77,15 @@ class OneHot(Op):
 
 
 class _Index(Op):
-    """Moves along `axis` by an index of any shape."""
+    """Base of ops that move elements along `axis` by an index of any shape."""
 
     axis: int
 
     infer_first = True
     reads = frozenset({"inputs"})  # the index
 
-    def at(self, k: Any, index: Any, i: Any, n: Any) -> Any:
-        """The position index[i] names along an axis of extent n, for emit_te."""
+    def at(self, k: TeNamespace, index: TeTensor, i: Sequence[Expr], n: Extent) -> Expr:
+        """For emit_te: the position along an axis of extent n that index[i] names."""
         value = k.tirx.Cast("int64", index(*i))
         return k.tirx.Select(value < 0, value + n, value)
 
@@ -100,7 +101,7 @@ def _indices(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> 
 
 @register
 class Gather(_Index):
-    """y = the slices of x along `axis` that an integer index names: its shape is x.shape[:axis] +
+    """y = the slices of x along `axis` that an integer index names; y.shape is x.shape[:axis] +
     index.shape + x.shape[axis + 1:]. Negative indices count from the end."""
 
     axis: int = 0
@@ -131,26 +132,26 @@ class Gather(_Index):
         extent = x.shape[self.axis]
         return {1: (-extent, extent - 1)}
 
-    def reference(self, x: Any, index: Any) -> Any:
+    def reference(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.take(x, index, self.axis)
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         axis = self.axis % x.ndim
         return wrap(x.device, x.device.kernels.gather(x.view, index.view, axis))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, index = node.inputs
         axis = self.axis % x.ndim
         return apply(ScatterAdd(x.shape[axis], axis), (out_grad, index)), None
 
-    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
         axis = self.axis % len(x.shape)
         end = axis + len(index.shape)
         n = x.shape[axis]
 
-        def body(*o: Any) -> Any:
+        def body(*o: Expr) -> Expr:
             place = self.at(k, index, o[axis:end], n)
-            # Memory beyond the tensor is never read.
+            # Clamped, so that memory beyond the tensor is never read.
             place = k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
             return x(*o[:axis], place, *o[end:])
 
@@ -159,8 +160,8 @@ class Gather(_Index):
 
 @register
 class RavelIndex(Op):
-    """Integer indices, one for each of some axes, as one over all of these in row-major order:
-    NumPy's `ravel_multi_index`, but that negative ones count from the end. They broadcast."""
+    """Integer indices, one per axis, as one row-major index over all of these axes: NumPy's
+    `ravel_multi_index`, except that negative indices count from the end. They broadcast."""
 
     extents: tuple[int, ...]
     infer_first = True
@@ -192,26 +193,26 @@ class RavelIndex(Op):
             return {}
         return {number: (-n, n - 1) for number, n in enumerate(self.extents)}
 
-    def reference(self, *indices: Any) -> Any:
+    def reference(self, *indices: np.ndarray) -> np.ndarray:
         both = zip(indices, self.extents, strict=True)
         places = np.broadcast_arrays(*[np.mod(i, max(n, 1)) for i, n in both])
         return np.ravel_multi_index(places, self.extents) if places[0].size else places[0] * 1
 
-    def compute(self, *indices: Any) -> Any:
+    def compute(self, *indices: NDArray) -> NDArray:
         shape = broadcast_shapes(self.name, *[index.shape for index in indices])
         linear = linear_index([index.numpy() for index in indices], self.extents, shape)
         return array(linear, device=indices[0].device)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         return (None,) * len(node.inputs)
 
-    def emit_te(self, k: Any, *indices: Any) -> Any:
-        def valid(n: int) -> Any:
+    def emit_te(self, k: TeNamespace, *indices: TeTensor) -> TeTensor:
+        def valid(n: int) -> Callable[[Expr], Expr]:
             zero, last = (k.tirx.const(i, "int64") for i in (0, n - 1))
 
-            def rule(i: Any) -> Any:
+            def rule(i: Expr) -> Expr:
                 i = k.tirx.Cast("int64", i)
-                # One axis must not reach into the next.
+                # Clamped, so that one axis does not reach into the next.
                 return k.tirx.max(k.tirx.min(k.tirx.Select(i < 0, i + n, i), last), zero)
 
             return rule
@@ -224,14 +225,14 @@ class RavelIndex(Op):
         return linear
 
 
-# Neighbouring elements that one thread adds in one go: enough for vectors, few enough to share.
+# Adjacent elements that one task adds at once: enough for vectors, few enough to share the work.
 _COLUMNS = 256
 
 
 @register
 class ScatterAdd(_Index):
-    """y = zeros of `extent` along `axis`, to which the slices of x are added where an integer index
-    says: gather's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
+    """y = zeros with `extent` along `axis`, plus the slices of x at the positions of an integer
+    index: gather's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
 
     extent: int
     axis: int = 0
@@ -278,23 +279,24 @@ class ScatterAdd(_Index):
     def index_ranges(self, x: Spec, index: Spec) -> dict[int, tuple[int, int]]:
         return {1: (-self.extent, self.extent - 1)}
 
-    def reference(self, x: Any, index: Any) -> Any:
+    def reference(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
         out = np.zeros(shape, x.dtype)
-        np.add.at(out, (*[slice(None)] * self.axis, index), x)
+        key: Any = (*[slice(None)] * self.axis, index)
+        np.add.at(out, key, x)
         return out
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + index.ndim :])
         out = zeros(shape, x.dtype, x.device)
         x.device.kernels.scatter_add(out.view, index.view, x.view, self.axis)
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         return apply(Gather(self.axis), (out_grad, node.inputs[1])), None
 
-    def emit_te(self, k: Any, x: Any, index: Any) -> Any:
-        """One pass over x, in the order of the index; threads share what the index does not."""
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
+        """One pass over x in index order; threads divide the axes that are not indexed."""
         end = self.axis + len(index.shape)
         shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
         if any(_te.is_zero(n) for n in (*x.shape, self.extent)):
@@ -320,7 +322,7 @@ class ScatterAdd(_Index):
                             to = (at * self.extent + place) * row + first + j
                             out[to] = out[to] + source[(at * count + i) * row + first + j]
 
-        def body(ins: Any, outs: Any) -> Any:
+        def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
             def flat(s: Any) -> None:
                 write(s, *(s.buffer_proxy(buffer) for buffer in (*ins, *outs)))
 
@@ -330,10 +332,10 @@ class ScatterAdd(_Index):
 
 
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
-    """Rows of the identity chosen by class numbers: shape a.shape + (num_classes,).
+    """Rows of the identity matrix selected by class numbers: shape a.shape + (num_classes,).
 
-    IndexError for a class number outside 0..num_classes - 1 (compiled code gives a row of zeros for
-    one that is computed on the way, and checks those it is called with).
+    Raises IndexError for a class number outside 0..num_classes - 1. A compiled function checks the
+    class numbers it is called with; for one that it computes itself the row is zeros.
     """
     return apply(OneHot(num_classes, dtype), (a,))
 
@@ -341,26 +343,25 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     """The slices of `a` along `axis` that an int32 or int64 `index` of any shape names (np.take).
 
-    Negative indices count from the end. IndexError for one out of range (compiled code takes the
-    nearest for one that is computed on the way, and checks those it is called with).
+    Negative indices count from the end. Raises IndexError for one out of range. A compiled function
+    checks the indices it is called with, and clamps those that it computes itself.
     """
     return apply(Gather(axis), (a, index))
 
 
 def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
-    """Integer Tensors, one for each axis of `extents`, as one int64 index over all of these axes in
-    row-major order. They broadcast; negative ones count from the end. IndexError when out of
-    range."""
+    """Integer Tensors, one per axis of `extents`, as one row-major int64 index over all of these
+    axes. They broadcast; negative ones count from the end. IndexError if one is out of range."""
     return apply(RavelIndex(tuple(map(as_int, extents))), tuple(indices))
 
 
 def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
-    """Zeros with `extent` along `axis`, to which the slices of `a` are added at `index`, whose axes
-    stand in `a` at `axis`. IndexError for an index out of range (compiled code leaves out one that
-    is computed on the way, and checks those it is called with)."""
+    """Zeros with `extent` along `axis`, plus the slices of `a` at `index`; the axes of `index` are
+    those of `a` from `axis` on. Raises IndexError for an index out of range. A compiled function
+    checks the indices it is called with, and skips invalid ones that it computes itself."""
     return apply(ScatterAdd(extent, axis), (a, index))
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (count, dim) named by an integer index: index.shape + (dim,)."""
+    """Rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,)."""
     return gather(weight, index)

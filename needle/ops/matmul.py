@@ -1,16 +1,20 @@
-"""Matrix multiplication."""
+"""Matmul."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
+from ..node import Node
 from ..op import Op, register, unbroadcast
+from ..op_types import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
 from ..samples import error, sample
 from ..spec import Spec, broadcast_shapes, common_device
 from ..tensor import Tensor
@@ -61,32 +65,32 @@ class Matmul(Op):
     def reduction_length(self, a: Spec, b: Spec) -> int:
         return a.shape[-1]
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return a @ b
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
         left, right = a.shape, b.shape
-        # Vectors as matrices of one row or column.
+        # Treat vectors as matrices of one row or column.
         if len(left) == 1:
             a = reshape(a, (1, *left))
         if len(right) == 1:
             b = reshape(b, (*right, 1))
         batch = broadcast_shapes(self.name, a.shape[:-2], b.shape[:-2])
         grad = reshape(out_grad, (*batch, a.shape[-2], b.shape[-1]))
-        grads: list[Any] = [None, None]
+        grads: list[Tensor | None] = [None, None]
         if node.inputs[0].requires_grad:
             grads[0] = reshape(unbroadcast(grad @ transpose(b), a), left)
         if node.inputs[1].requires_grad:
             if b.ndim == 2 and a.ndim > 2:
-                # One product instead of one for each matrix of the batch, then their sum.
+                # One matmul instead of one per matrix of the batch and their sum.
                 rows = prod(a.shape[:-1])
                 a = reshape(a, (rows, a.shape[-1]))
                 grad = reshape(grad, (rows, grad.shape[-1]))
             grads[1] = reshape(unbroadcast(transpose(a) @ grad, b), right)
         return tuple(grads)
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         (a, b), (to_a, to_b) = node.saved, [n.requires_grad for n in node.input_nodes]
         if a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
             return NotImplemented
@@ -102,38 +106,38 @@ class Matmul(Op):
             (_transposed(rows) @ grad) if to_b else None,
         )
 
-    def emit_te(self, k: Any, a: Any, b: Any) -> Any:
+    def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
         dtype = _te.result(a, b)
         a, b = _te.without_bool(k, a, b)
         rows, columns = len(a.shape) > 1, len(b.shape) > 1
         batch = max(len(a.shape), len(b.shape), 2) - 2
         inner = k.te.reduce_axis((0, a.shape[-1]), name="k")
-        shape: list[Any] = [1] * batch
+        shape: list[Extent] = [1] * batch
         for x in (a, b):
             for i, n in enumerate(x.shape[:-2], batch - max(len(x.shape) - 2, 0)):
                 shape[i] = shape[i] if _te.is_one(n) else n
         shape += [*([a.shape[-2]] if rows else []), *([b.shape[-1]] if columns else [])]
 
-        def at(x: Any, index: Any, tail: tuple[Any, ...]) -> Any:
+        def at(x: TeTensor, index: Sequence[Expr], tail: Sequence[Expr]) -> Expr:
             lead = x.shape[:-2] if len(x.shape) > 1 else []
             own = index[batch - len(lead) : batch]
             first = [0 if _te.is_one(n) else i for n, i in zip(lead, own, strict=True)]
             return x(*first, *tail)
 
-        def body(*index: Any) -> Any:
+        def body(*index: Expr) -> Expr:
             i = [index[batch]] if rows else []
             j = [index[-1]] if columns else []
             return k.te.sum(at(a, index, (*i, inner)) * at(b, index, (inner, *j)), axis=inner)
 
-        if _te.is_zero(a.shape[-1]):  # TVM's reduction would not even start
+        if _te.is_zero(a.shape[-1]):  # TVM's reduction would write nothing
             return _te.cast(k, k.te.compute(shape, lambda *_: _te.full_like(k, a, 0)), dtype)
         return _te.cast(k, k.te.compute(shape, body, name="matmul"), dtype)
 
-    def emit(self, r: Any, a: Any, b: Any) -> Any:
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
         return _te.same_number(r, a, b) and r.op.matmul(a, b)
 
 
-def _transposed(x: Any) -> Any:
+def _transposed(x: NDArray) -> NDArray:
     return x.permute((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
@@ -141,5 +145,5 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with NumPy's rules. ShapeError when the inner extents differ."""
+    """a @ b with NumPy's rules. ShapeError if the inner extents differ."""
     return apply(MATMUL, (a, b))

@@ -1,4 +1,4 @@
-"""Ops that reverse, spread and surround elements, and add or drop axes of extent 1."""
+"""Ops that reverse, spread and pad elements, and add or drop axes of extent 1."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import zeros
+from ..backend_ndarray import NDArray, zeros
 from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Movement, register
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
-from ..spec import Axes, Spec, as_axes, normalize_axes
+from ..spec import Axes, Shape, Spec, as_axes, normalize_axes
 from ..tensor import Tensor
 from . import _te
 from ._keys import Range
 from .shape import reshape
 from .slicing import slice as get_slice
 
-Ints = tuple[int, ...]
-
 
 @register
 class Flip(Movement):
-    """y has the order of x's elements reversed along `axes` (None: all)."""
+    """y = x with its elements reversed along `axes` (None: all)."""
 
-    axes: int | Ints | None = None
+    axes: int | Shape | None = None
 
     samples = (
         sample((3, 4)),
@@ -44,40 +43,40 @@ class Flip(Movement):
         error(ShapeError, "twice", (2, 3), axes=(1, -1)),
     )
 
-    def shape_of(self, shape: Ints) -> Ints:
+    def shape_of(self, shape: Shape) -> Shape:
         normalize_axes(self.name, self.axes, len(shape))
         return shape
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.flip(x, self.axes)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.flip(self.axes)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(self, (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         over = normalize_axes(self.name, self.axes, len(x.shape))
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             return x(*(x.shape[a] - 1 - at if a in over else at for a, at in enumerate(i)))
 
         return k.te.compute(x.shape, body)
 
 
 class _Spread(Movement):
-    axes: Any
+    axes: int | Shape | None
     dilation: int
 
-    def over(self, ndim: int) -> Ints:
-        """The axes that change."""
+    def over(self, ndim: int) -> Shape:
+        """The axes that change, counted from the front."""
         if self.dilation < 0:
             raise ValueError(f"{self.name}: dilation {self.dilation} is negative")
         return normalize_axes(self.name, self.axes, ndim)
 
     def key(self, ndim: int) -> tuple[slice, ...]:
-        """Where elements stand among the zeros."""
+        """The key that selects the elements from among the zeros."""
         over = self.over(ndim)
         return tuple(slice(None, None, self.dilation + 1 if a in over else 1) for a in range(ndim))
 
@@ -90,10 +89,10 @@ _SPREAD_ERRORS = (
 
 @register
 class Dilate(_Spread):
-    """y has `dilation` zeros after each element of x along `axes`: extents grow (dilation + 1)
+    """y = x with `dilation` zeros after each element along `axes`; extents grow (dilation + 1)
     times."""
 
-    axes: int | Ints | None
+    axes: int | Shape | None
     dilation: int
 
     infer_first = True
@@ -106,30 +105,30 @@ class Dilate(_Spread):
     )
     error_samples = _SPREAD_ERRORS
 
-    def shape_of(self, shape: Ints) -> Ints:
+    def shape_of(self, shape: Shape) -> Shape:
         over = self.over(len(shape))
         return tuple(n * (self.dilation + 1) if a in over else n for a, n in enumerate(shape))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         out = np.zeros(self.shape_of(x.shape), x.dtype)
         out[self.key(x.ndim)] = x
         return out
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         out = zeros(self.shape_of(x.shape), x.dtype, x.device)
         out[self.key(x.ndim)] = x
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(Undilate(self.axes, self.dilation), (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         over, step = self.over(len(x.shape)), self.dilation + 1
         if step == 1 or not over:
             return k.topi.identity(x)
         shape = [n * step if a in over else n for a, n in enumerate(x.shape)]
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             hits = [k.tirx.floormod(i[a], step) == 0 for a in over]
             source = [k.tirx.floordiv(at, step) if a in over else at for a, at in enumerate(i)]
             return k.tirx.if_then_else(k.tirx.all(*hits), x(*source), _te.full_like(k, x, 0))
@@ -139,9 +138,9 @@ class Dilate(_Spread):
 
 @register
 class Undilate(_Spread):
-    """y = every (dilation + 1)-th element of x along `axes`, from the first on."""
+    """y = every (dilation + 1)-th element of x along `axes`, beginning with the first."""
 
-    axes: int | Ints | None
+    axes: int | Shape | None
     dilation: int
 
     infer_first = True
@@ -153,26 +152,26 @@ class Undilate(_Spread):
     )
     error_samples = _SPREAD_ERRORS
 
-    def shape_of(self, shape: Ints) -> Ints:
+    def shape_of(self, shape: Shape) -> Shape:
         over, step = self.over(len(shape)), self.dilation + 1
         return tuple(-(-n // step) if a in over else n for a, n in enumerate(shape))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x[self.key(x.ndim)]
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x[self.key(x.ndim)]
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         spread = apply(Dilate(self.axes, self.dilation), (out_grad,))
         shape = node.inputs[0].shape
         return get_slice(spread, tuple(slice(0, n) for n in shape))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         over, step = self.over(len(x.shape)), self.dilation + 1
         shape = [(n + step - 1) // step if a in over else n for a, n in enumerate(x.shape)]
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             return x(*(at * step if a in over else at for a, at in enumerate(i)))
 
         return k.te.compute(shape, body)
@@ -180,7 +179,7 @@ class Undilate(_Spread):
 
 @register
 class Pad(Movement):
-    """y has (low, high) elements of `value` before and after x along each axis."""
+    """y = x with (low, high) elements of `value` before and after it along each axis."""
 
     padding: tuple[tuple[int, int], ...]
     value: float = 0
@@ -207,7 +206,7 @@ class Pad(Movement):
         ),
     )
 
-    def shape_of(self, shape: Ints) -> Ints:
+    def shape_of(self, shape: Shape) -> Shape:
         if len(self.padding) != len(shape):
             raise ShapeError(
                 f"{self.name}: padding {self.padding} does not give a pair for each of "
@@ -222,22 +221,22 @@ class Pad(Movement):
         value_in(self.name, self.value, x.dtype)
         return super().infer(x)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         value = np.asarray(self.value).astype(x.dtype)
         return np.pad(x, self.padding, constant_values=value) if x.ndim else x
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.pad(self.padding, value_in(self.name, self.value, x.dtype))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         pairs = zip(self.padding, node.inputs[0].shape, strict=True)
         return get_slice(out_grad, tuple(Range(low, low + n) for (low, _), n in pairs))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         around = _te.full_like(k, x, value_in(self.name, self.value, _te.dtype_of(x)))
         shape = [n + low + high for n, (low, high) in zip(x.shape, self.padding, strict=True)]
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             inside, source = [], []
             for at, n, (low, high) in zip(i, x.shape, self.padding, strict=True):
                 inside += [at >= low] * bool(low) + [at < n + low] * bool(high)
@@ -251,9 +250,9 @@ class Pad(Movement):
 
 @register
 class Squeeze(Movement):
-    """y = x without `axes`, which have extent 1 (None: all that have)."""
+    """y = x without `axes`, which have extent 1 (None: all axes of extent 1)."""
 
-    axes: int | Ints | None = None
+    axes: int | Shape | None = None
 
     samples = (
         sample((1, 3, 1)),
@@ -267,7 +266,7 @@ class Squeeze(Movement):
         error(ShapeError, "out of range", (1, 3), axes=2),
     )
 
-    def gone(self, shape: Any) -> Ints:
+    def gone(self, shape: Sequence[Extent]) -> Shape:
         """The axes that are dropped."""
         if self.axes is None:
             return tuple(a for a, n in enumerate(shape) if _te.is_one(n))
@@ -277,24 +276,24 @@ class Squeeze(Movement):
                 raise ShapeError(f"{self.name}: axis {a} of shape {shape} has extent {shape[a]}")
         return axes
 
-    def shape_of(self, shape: Ints) -> Ints:
+    def shape_of(self, shape: Shape) -> Shape:
         gone = self.gone(shape)
         return tuple(n for a, n in enumerate(shape) if a not in gone)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.squeeze(x, self.axes)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.reshape(self.shape_of(x.shape))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return reshape(out_grad, node.inputs[0].shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         gone = self.gone(x.shape)
         kept = [a for a in range(len(x.shape)) if a not in gone]
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             return x(*(0 if a in gone else i[kept.index(a)] for a in range(len(x.shape))))
 
         return k.te.compute([x.shape[a] for a in kept], body)
@@ -302,9 +301,9 @@ class Squeeze(Movement):
 
 @register
 class Unsqueeze(Movement):
-    """y = x with new axes of extent 1, which y has at `axes`."""
+    """y = x with new axes of extent 1 at `axes` of y."""
 
-    axes: int | Ints
+    axes: int | Shape
 
     samples = (
         sample((3, 4), axes=0),
@@ -319,8 +318,8 @@ class Unsqueeze(Movement):
         error(TypeError, "axes None", (2, 3), axes=None),
     )
 
-    def new(self, ndim: int) -> Ints:
-        """The new axes of an output for `ndim` axes of input."""
+    def new(self, ndim: int) -> Shape:
+        """The new axes of the output for an input of `ndim` axes."""
         if self.axes is None:
             raise TypeError(
                 f"{self.name}: axes None must be an int or ints: the places of new axes"
@@ -328,20 +327,20 @@ class Unsqueeze(Movement):
         count = len(self.axes) if isinstance(self.axes, tuple) else 1
         return normalize_axes(self.name, self.axes, ndim + count)
 
-    def shape_of(self, shape: Any) -> Any:
+    def shape_of(self, shape: Shape) -> Shape:
         new, rest = self.new(len(shape)), iter(shape)
         return tuple(1 if a in new else next(rest) for a in range(len(shape) + len(new)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.expand_dims(x, self.axes)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.reshape(self.shape_of(x.shape))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return reshape(out_grad, node.inputs[0].shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         new = self.new(len(x.shape))
         return k.te.compute(
             self.shape_of(x.shape), lambda *i: x(*(at for a, at in enumerate(i) if a not in new))
@@ -349,7 +348,7 @@ class Unsqueeze(Movement):
 
 
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
-    """The order of elements reversed along `axes` (None: all). ShapeError for axes out of range."""
+    """Elements reversed along `axes` (None: all). ShapeError for axes out of range."""
     return apply(Flip(as_axes("flip", axes)), (a,))
 
 
@@ -359,13 +358,13 @@ def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
 
 
 def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """Every (dilation + 1)-th element along `axes`: what `dilate` is undone by."""
+    """Every (dilation + 1)-th element along `axes`: the inverse of `dilate`."""
     return apply(Undilate(as_axes("undilate", axes), as_int(dilation)), (a,))
 
 
-def pad(a: Tensor, padding: Any, value: float = 0) -> Tensor:
-    """(low, high) elements of `value` added before and after each axis. ShapeError unless there is
-    a pair for each axis, ValueError for a negative width."""
+def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor:
+    """`a` with (low, high) elements of `value` before and after it along each axis. ShapeError
+    unless there is a pair for each axis, ValueError for a negative width."""
     try:
         pairs = tuple((as_int(low), as_int(high)) for low, high in padding)
     except (TypeError, ValueError):
@@ -374,11 +373,12 @@ def pad(a: Tensor, padding: Any, value: float = 0) -> Tensor:
 
 
 def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
-    """Without `axes`, of extent 1 (None: all such). ShapeError for an axis of another extent."""
+    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent."""
     return apply(Squeeze(as_axes("squeeze", axes)), (a,))
 
 
 def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """New axes of extent 1, at `axes` of the result. ShapeError for axes out of range or twice."""
+    """`a` with new axes of extent 1 at `axes` of the result. ShapeError for axes that are out of
+    range or repeated."""
     new: Any = as_axes("unsqueeze", axes)
     return apply(Unsqueeze(new), (a,))

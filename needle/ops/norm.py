@@ -1,19 +1,21 @@
-"""Normalization: to mean 0 and variance 1 over some axes."""
+"""Normalization to mean 0 and variance 1 over some axes."""
 
 from __future__ import annotations
 
 import functools
 from math import prod
 from operator import index as as_int
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import layers, zeros
+from ..backend_ndarray import NDArray, layers, zeros
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating, result_type
 from ..errors import ShapeError
+from ..node import Node
 from ..op import Op, in_float32, register, unbroadcast
+from ..op_types import Array, ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, common_device, normalize_axes, normalize_axis
 from ..tensor import Tensor, TensorTuple
@@ -23,14 +25,13 @@ from .reduce import Mean, mean, summation, var
 from .shape import reshape
 
 
-def _float(x: Any) -> Any:
-    dtype = getattr(x.dtype, "name", x.dtype)
-    return x if is_floating(dtype) else x.astype(FLOAT_OF_INTEGER)
+def _float(x: Array) -> Array:
+    return x if is_floating(str(x.dtype)) else x.astype(FLOAT_OF_INTEGER)
 
 
 @register
 class Normalize(Op):
-    """y = (x - mean(x)) / sqrt(variance(x) + eps), both over `axes` and of the biased kind."""
+    """y = (x - mean(x)) / sqrt(variance(x) + eps) over `axes`, with the biased variance."""
 
     axes: int | tuple[int, ...]
     eps: float = 1e-5
@@ -63,28 +64,28 @@ class Normalize(Op):
     def reduction_length(self, x: Spec) -> int:
         return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim)) ** 2
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = _float(x)
         centred = x - np.mean(x, axis=self.axes, keepdims=True)
         return centred / np.sqrt(np.mean(centred**2, axis=self.axes, keepdims=True) + self.eps)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = _float(x)
         centred = x - x.mean(self.axes, keepdims=True)
         return centred * (centred.square().mean(self.axes, keepdims=True) + self.eps).rsqrt()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         scale = rsqrt(var(x, self.axes, keepdims=True) + self.eps)
         along = mean(out_grad * node, self.axes, keepdims=True)
         return (out_grad - mean(out_grad, self.axes, keepdims=True) - node * along) * scale
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         centred, variance = _te.moments(k, x, normalize_axes(self.name, self.axes, len(x.shape)))
         variance = k.topi.add(variance, _te.full_like(k, x, self.eps))
-        scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one for a row
+        scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one per row
         return k.topi.multiply(centred, scale)
 
 
@@ -92,7 +93,7 @@ class Normalize(Op):
 class LayerNorm(Op):
     """y = normalize(x) * weight + bias over the last axis; weight and bias have its extent.
 
-    Its gradient reads x alone of the large values: what is normalized is computed again.
+    x is the only large value that the gradient reads; it recomputes the normalized x.
     """
 
     eps: float = 1e-5
@@ -130,14 +131,14 @@ class LayerNorm(Op):
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
         return x.shape[-1] ** 2
 
-    def reference(self, x: Any, weight: Any, bias: Any) -> Any:
+    def reference(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
         return Normalize(-1, self.eps).reference(x) * weight + bias
 
     @in_float32
-    def compute(self, x: Any, weight: Any, bias: Any) -> Any:
+    def compute(self, x: NDArray, weight: NDArray, bias: NDArray) -> NDArray:
         return Normalize(-1, self.eps).compute(x) * weight + bias
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, weight, bias = node.inputs
         y = normalize(x, -1, self.eps)
         to_weight = unbroadcast(out_grad * y, weight) if weight.requires_grad else None
@@ -149,7 +150,7 @@ class LayerNorm(Op):
         scale = rsqrt(var(x, -1, keepdims=True) + self.eps)
         return unbroadcast((grad - along) * scale, x), to_weight, to_bias
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         x, weight, bias = node.saved
         if not x.dtype == weight.dtype == bias.dtype or compute_dtype(x.dtype) != x.dtype:
             return NotImplemented
@@ -170,11 +171,11 @@ class LayerNorm(Op):
             grads[0] = (grad - y - grad.mean(-1, keepdims=True)) * scale
         return tuple(grads)
 
-    def emit_te(self, k: Any, x: Any, weight: Any, bias: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor, weight: TeTensor, bias: TeTensor) -> TeTensor:
         y = Normalize(-1, self.eps).emit_te(k, x)
         return k.topi.add(*_te.promote(k, k.topi.multiply(*_te.promote(k, y, weight)), bias))
 
-    def emit(self, r: Any, x: Any, weight: Any, bias: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr, weight: Expr, bias: Expr) -> Expr | None:
         dtypes = {str(operand.ty.dtype) for operand in (x, weight, bias)}
         if len(dtypes) != 1 or not is_floating(dtypes.pop()):
             return None
@@ -183,9 +184,9 @@ class LayerNorm(Op):
 
 @register
 class BatchNormTrain(Op):
-    """(y, mean, variance) of x over all axes but `axis`, its channels: y = (x - mean) /
+    """(y, mean, variance) of x over all axes but its channels, `axis`: y = (x - mean) /
     sqrt(variance + eps) * weight + bias, with the biased variance. weight, bias, mean and variance
-    (channels,)."""
+    have shape (channels,)."""
 
     axis: int = -1
     eps: float = 1e-5
@@ -230,24 +231,26 @@ class BatchNormTrain(Op):
         return Spec(x.shape, dtype, device), *[Spec(channels, compute_dtype(dtype), device)] * 2
 
     def over(self, ndim: int) -> tuple[int, ...]:
-        """The axes of the batch."""
+        """The axes that are reduced: all but the channels."""
         return tuple(a for a in range(ndim) if a != self.axis % ndim)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of (channels,) to broadcast against x."""
+        """The shape under which (channels,) broadcasts against x."""
         return tuple(n if a == self.axis % len(shape) else 1 for a, n in enumerate(shape))
 
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
         return prod(x.shape[a] for a in self.over(x.ndim)) ** 2
 
-    def reference(self, x: Any, weight: Any, bias: Any) -> Any:
+    def reference(
+        self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         x, over, column = _float(x), self.over(x.ndim), self.column(x.shape)
         average, variance = np.mean(x, axis=over, keepdims=True), np.var(x, axis=over)
         y = (x - average) / np.sqrt(variance.reshape(column) + self.eps)
         y = y * weight.reshape(column) + bias.reshape(column)
         return y, average.reshape(-1), variance
 
-    def compute(self, x: Any, weight: Any, bias: Any) -> Any:
+    def compute(self, x: NDArray, weight: NDArray, bias: NDArray) -> tuple[NDArray, ...]:
         dtype = result_type(result_type(_float(x).dtype, weight.dtype), bias.dtype)
         wide = compute_dtype(dtype)
         parts = [part.astype(wide, copy=False) for part in (x, weight, bias)]
@@ -255,7 +258,7 @@ class BatchNormTrain(Op):
         y, *rest = layers.batch_norm(rows, parts[1], parts[2], self.eps)
         return y.permute(_back(self.axis, x.ndim)).astype(dtype, copy=False), *rest
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> tuple[Tensor, ...]:
         grad, of_mean, of_variance = out_grad
         x, weight, bias = node.inputs
         over, column = self.over(x.ndim), self.column(x.shape)
@@ -274,7 +277,7 @@ class BatchNormTrain(Op):
             for part, like in zip((to_x, to_weight, to_bias), (x, weight, bias), strict=True)
         )
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
         (grad, of_mean, of_variance), (x, weight, bias) = out_grad, node.saved
         _, average, variance = node.output
         dtype, axes = average.dtype, _last(self.axis, x.ndim)
@@ -300,7 +303,9 @@ class BatchNormTrain(Op):
             for part, like in zip(grads, (x, weight, bias), strict=True)
         )
 
-    def emit_te(self, k: Any, x: Any, weight: Any, bias: Any) -> Any:
+    def emit_te(
+        self, k: TeNamespace, x: TeTensor, weight: TeTensor, bias: TeTensor
+    ) -> tuple[TeTensor, ...]:
         x = _te.as_float(k, x)
         dtype = result_type(result_type(_te.dtype_of(x), _te.dtype_of(weight)), _te.dtype_of(bias))
         x, weight, bias = (_te.cast(k, part, dtype) for part in (x, weight, bias))
@@ -316,7 +321,7 @@ class BatchNormTrain(Op):
 
 @functools.lru_cache(maxsize=256)
 def _last(axis: int, ndim: int) -> tuple[int, ...]:
-    """The permutation that puts `axis` last."""
+    """The permutation that moves `axis` to the end."""
     return (*(a for a in range(ndim) if a != axis % ndim), axis % ndim)
 
 
@@ -328,20 +333,20 @@ def _back(axis: int, ndim: int) -> tuple[int, ...]:
 
 def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
     """(a - mean) / sqrt(variance + eps) over `axes`. ShapeError over no elements."""
-    over: Any = as_axes("normalize", axes)
+    over = as_axes("normalize", axes)
     return apply(Normalize(tuple(range(a.ndim)) if over is None else over, float(eps)), (a,))
 
 
 def layer_norm(a: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """`a` normalized over its last axis, times `weight` plus `bias` (of that axis's extent)."""
+    """`a` normalized over its last axis, times `weight` plus `bias`, which have its extent."""
     return apply(LayerNorm(float(eps)), (a, weight, bias))
 
 
 def batch_norm(
     a: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float = 1e-5
 ) -> Tensor:
-    """(a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for statistics that
-    are known: one product and one sum for each element, the rest depends on these four alone."""
+    """(a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for known statistics:
+    one multiplication and one addition per element; the rest does not depend on `a`."""
     scale = weight * rsqrt(variance + eps)
     return a * scale + (bias - mean * scale)
 
@@ -349,6 +354,6 @@ def batch_norm(
 def batch_norm_train(
     a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
 ) -> TensorTuple:
-    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and (biased)
-    variance there, times weight plus bias. ShapeError over no elements."""
+    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and biased
+    variance, times weight plus bias. ShapeError over no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

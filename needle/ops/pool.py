@@ -9,20 +9,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
+from ..op_types import Array, Expr, TeNamespace, TeTensor
 from ..samples import Arg, ErrorSample, Sample, error, sample
-from ..spec import Spec
+from ..spec import Shape, Spec
 from ..tensor import Tensor
 from . import _te
-from ._windows import Pair, Window, as_window, check_rank, counts_te, lowest, pad, pad_te
+from ._windows import IntOrPair, Pair, Window, as_window, check_rank, counts_te, lowest, pad, pad_te
 from .index import one_hot
 from .reduce import argmax
 from .shape import broadcast_to, reshape, transpose
 from .window import fold, unfold
 
-_CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+_CASES: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 4, 5, 3), {"kernel": (2, 3)}),
     ((1, 5, 4, 2), {"kernel": (3, 3), "stride": (2, 1), "padding": (1, 1)}),
     ((1, 6, 5, 2), {"kernel": (2, 2), "stride": (3, 2)}),
@@ -32,9 +34,9 @@ _CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
 
 
 class _Pool(Op):
-    kernel: Any
-    stride: Any
-    padding: Any
+    kernel: Pair
+    stride: Pair
+    padding: Pair
 
     infer_first = True
     error_samples: ClassVar[Sequence[ErrorSample]] = (
@@ -53,7 +55,7 @@ class _Pool(Op):
         check_rank(self.name, "the input", x, 4)
         window = self.window
         if any(2 * p > k for p, k in zip(window.padding, window.kernel, strict=True)):
-            # Otherwise a window could lie in the padding alone.
+            # Otherwise a window could lie entirely in the padding.
             raise ValueError(
                 f"{self.name}: padding {self.padding} is more than half of kernel {self.kernel}"
             )
@@ -63,20 +65,22 @@ class _Pool(Op):
     def dtype_of(self, dtype: str) -> str:
         return dtype
 
-    def taps(self, x: Any) -> list[Any]:
-        """What stands at each place of the windows of a padded array."""
+    def taps(self, x: Array) -> list[Array]:
+        """For each tap, the elements of a padded array that the windows read there."""
         window = self.window
         (p, q) = window.padding
         counts = window.counts(self.name, (x.shape[1] - 2 * p, x.shape[2] - 2 * q))
         return [x[key] for _, _, key in window.keys(counts)]
 
-    def padded(self, x: Any, value: float) -> Any:
-        """A NumPy array with `value` around its rows and columns."""
+    def padded(self, x: np.ndarray, value: float) -> np.ndarray:
+        """x with `value` around its rows and columns."""
         (p, q) = self.window.padding
         return np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)), constant_values=value)
 
-    def reduced(self, k: Any, x: Any, reducer: Any, around: Any) -> Any:
-        """`reducer` over the windows of a te.Tensor, padded with `around`."""
+    def reduced(
+        self, k: TeNamespace, x: TeTensor, reducer: _te.Reducer, around: Expr | None
+    ) -> TeTensor:
+        """`reducer` over the windows of x padded with `around`."""
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation
@@ -92,8 +96,8 @@ class _Pool(Op):
 
 @register
 class MaxPool(_Pool):
-    """y (N, rows, columns, C) = the largest element of each window of x (N, H, W, C); NaN where
-    there is one. The gradient goes to the first of several."""
+    """y (N, rows, columns, C) = the largest element of each window of x (N, H, W, C); NaN if the
+    window has one. The gradient goes to the first of several largest elements."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -104,7 +108,7 @@ class MaxPool(_Pool):
     samples = (
         *(sample(shape, **attributes) for shape, attributes in _CASES),
         sample((1, 6, 6, 2), kernel=(2, 2), dilation=(2, 3), padding=(1, 0)),
-        # Ties, between which no difference quotient can choose.
+        # Ties, which difference quotients cannot resolve.
         Sample((Arg((2, 4, 4, 2), 0, 2, dtype="int32"),), {"kernel": (2, 2)}),
     )
     error_samples = (
@@ -117,10 +121,10 @@ class MaxPool(_Pool):
             raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         return dtype
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.maximum.reduce(self.taps(self.padded(x, lowest(x.dtype.name))))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         first, *rest = self.taps(pad(x, self.window, lowest(x.dtype)))
         if not rest:
             return first.copy()
@@ -128,7 +132,7 @@ class MaxPool(_Pool):
             first = first.maximum(tap)
         return first
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         window = self.window
         _, h, w, c = x.shape
@@ -139,14 +143,14 @@ class MaxPool(_Pool):
         share = chosen * reshape(out_grad, (*shape[:3], 1, c))
         return fold(reshape(share, shape), (h, w), *window[1:])
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.reduced(k, x, *_te.largest(k, _te.dtype_of(x)))
 
 
 @register
 class AvgPool(_Pool):
     """y (N, rows, columns, C) = the mean of each window of x (N, H, W, C), in which padding counts
-    as zeros; of integers in float64."""
+    as zeros; integers are averaged in float64."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -160,19 +164,19 @@ class AvgPool(_Pool):
     def reduction_length(self, x: Spec) -> int:
         return prod(self.window.kernel)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         taps = self.taps(self.padded(x.astype(self.dtype_of(x.dtype.name)), 0))
         return np.add.reduce(taps) / np.asarray(len(taps), taps[0].dtype)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = x.astype(self.dtype_of(x.dtype), copy=False)
         total, *rest = taps = self.taps(pad(x, self.window))
         for tap in rest:
             total = total + tap
         return total / float(len(taps))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         _, h, w, _ = node.inputs[0].shape
         window = self.window
         n, rows, columns, c = out_grad.shape
@@ -180,26 +184,32 @@ class AvgPool(_Pool):
         share = broadcast_to(share, (n, rows, columns, *window.kernel, c))
         return fold(share, (h, w), *window[1:])
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         total = self.reduced(k, x, k.te.sum, None)
         return k.topi.divide(total, _te.full_like(k, x, prod(self.window.kernel)))
 
 
 def max_pool(
-    a: Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
+    a: Tensor,
+    kernel: IntOrPair,
+    stride: IntOrPair | None = None,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
 ) -> Tensor:
-    """Largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
+    """The largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
 
     kernel, stride (None: kernel), padding and dilation are ints or pairs (rows, columns).
-    ShapeError when no window fits, ValueError for padding of more than half a window.
+    ShapeError if no window fits, ValueError for padding of more than half a window.
     """
     window = as_window("max_pool", kernel, kernel if stride is None else stride, padding, dilation)
     return apply(MaxPool(*window), (a,))
 
 
-def avg_pool(a: Tensor, kernel: Any, stride: Any = None, padding: Any = 0) -> Tensor:
-    """Mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N, rows, columns,
-    C). Arguments and errors as for `max_pool`."""
+def avg_pool(
+    a: Tensor, kernel: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
+) -> Tensor:
+    """The mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N, rows,
+    columns, C). Arguments and errors are those of `max_pool`."""
     window = as_window("avg_pool", kernel, kernel if stride is None else stride, padding, 1)
     return apply(AvgPool(*window[:3]), (a,))

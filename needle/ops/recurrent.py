@@ -1,16 +1,19 @@
-"""The elementwise part of an LSTM's step, and all steps of a sequence, as one op each."""
+"""Two LSTM ops: the elementwise part of one step, and all steps of a sequence."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import layers
+from ..backend_ndarray import NDArray, layers
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
+from ..node import Node
 from ..op import Op, register
+from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
@@ -22,8 +25,9 @@ from .tuples import split, stack
 
 @register
 class LstmGates(Op):
-    """(h', c') of an LSTM from sums (B, 4 H), the gates i, f, g, o side by side, and the cell's
-    state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) * tanh(c')."""
+    """(h', c') of an LSTM step from sums (B, 4 H), the pre-activations of gates i, f, g, o side by
+    side, and cell state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) *
+    tanh(c')."""
 
     infer_first = True
     reads = frozenset({"inputs", 1})
@@ -56,27 +60,27 @@ class LstmGates(Op):
         device = common_device(self.name, sums, cell)
         return (Spec(shape, cell.dtype, device),) * 2
 
-    def reference(self, sums: Any, cell: Any) -> Any:
+    def reference(self, sums: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, ...]:
         i, f, g, o = np.split(sums, 4, axis=1)
         i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
         following = f * cell + i * np.tanh(g)
         return o * np.tanh(following), following
 
-    def compute(self, sums: Any, cell: Any) -> Any:
+    def compute(self, sums: NDArray, cell: NDArray) -> tuple[NDArray, ...]:
         return layers.lstm_gates(sums, cell)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> tuple[Tensor, ...]:
         sums, cell = node.inputs
         return _gates_gradient(out_grad, sums, cell, node[1])
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
         sums, cell = node.saved
         return layers.lstm_gates_grad(sums, cell, node.output[1], *out_grad)
 
-    def emit_te(self, k: Any, sums: Any, cell: Any) -> Any:
+    def emit_te(self, k: TeNamespace, sums: TeTensor, cell: TeTensor) -> tuple[TeTensor, ...]:
         width = cell.shape[1]
 
-        def gate(number: int, op: Any) -> Any:
+        def gate(number: int, op: Op) -> TeTensor:
             part = k.te.compute(cell.shape, lambda b, j: sums[b, number * width + j])
             return op.emit_te(k, part)
 
@@ -87,7 +91,9 @@ class LstmGates(Op):
         return k.topi.multiply(o, Tanh().emit_te(k, following)), following
 
 
-def _gates_gradient(out_grad: Any, sums: Tensor, cell: Tensor, following: Tensor) -> Any:
+def _gates_gradient(
+    out_grad: Iterable[Tensor], sums: Tensor, cell: Tensor, following: Tensor
+) -> tuple[Tensor, Tensor]:
     """The gradients for sums and cell from those of (h', c' = following)."""
     of_hidden, of_following = out_grad
     i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
@@ -103,14 +109,14 @@ def _gates_gradient(out_grad: Any, sums: Tensor, cell: Tensor, following: Tensor
     return reshape(stack(gates, 1), sums.shape), of_cell * f
 
 
-LSTM_STEPS = "needle.lstm_steps"  # annotates the block of LstmSequence, for passes to find
+LSTM_STEPS = "needle.lstm_steps"  # annotates LstmSequence's block, so that passes find it
 
 
 @register
 class LstmSequence(Op):
-    """(hidden, cells, sums) of the T steps of an LSTM: its states h' and c' after each step
-    (T, B, H), and what its gates were made of (T, B, 4 H), from projected (T, B, 4 H), the input's
-    share of that, the first states h and c (B, H), and the weight w (H, 4 H) of h."""
+    """(hidden, cells, sums) of the T steps of an LSTM: the states h' and c' after each step
+    (T, B, H) and the gates' pre-activations (T, B, 4 H). projected (T, B, 4 H) is the input's part
+    of the pre-activations, h and c (B, H) are the initial states, w (H, 4 H) is the weight of h."""
 
     infer_first = True
     reads = frozenset({"inputs", 0, 1, 2})
@@ -155,7 +161,9 @@ class LstmSequence(Op):
     def reduction_length(self, projected: Spec, h: Spec, c: Spec, w: Spec) -> int:
         return projected.shape[0] * (h.shape[1] + 1)
 
-    def reference(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+    def reference(
+        self, projected: np.ndarray, h: np.ndarray, c: np.ndarray, w: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         steps = []
         for share in projected:
             sums = share + h @ w
@@ -163,10 +171,12 @@ class LstmSequence(Op):
             steps.append((h, c, sums))
         return tuple(np.stack(parts) for parts in zip(*steps, strict=True))
 
-    def compute(self, projected: Any, h: Any, c: Any, w: Any) -> Any:
+    def compute(
+        self, projected: NDArray, h: NDArray, c: NDArray, w: NDArray
+    ) -> tuple[NDArray, ...]:
         return layers.lstm_sequence(projected, h, c, w)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> tuple[Tensor, ...]:
         projected, h, c, w = node.inputs
         hidden, cells, sums = (split(part, 0) for part in node)
         of_hidden, of_cells, of_sums = (split(part, 0) for part in out_grad)
@@ -180,31 +190,33 @@ class LstmSequence(Op):
             shares.append(share)
         return stack(shares[::-1], 0), to_h, to_c, to_w
 
-    def backward(self, out_grad: Any, node: Any) -> Any:
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
         if out_grad[2] is not None:
             return NotImplemented
         _, h, c, w = node.saved
         return layers.lstm_sequence_grad(h, c, w, node.output, *out_grad[:2])
 
-    def emit_te(self, k: Any, projected: Any, h: Any, c: Any, w: Any) -> Any:
-        """Loops written out: a tensor expression cannot read its own result of the step before."""
+    def emit_te(
+        self, k: TeNamespace, projected: TeTensor, h: TeTensor, c: TeTensor, w: TeTensor
+    ) -> tuple[TeTensor, ...]:
+        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), (steps, batch, hidden), projected.shape]
         if _te.is_zero(batch) or _te.is_zero(hidden):
             nothing = _te.full_like(k, projected, 0)
             return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
 
-        def sigmoid(x: Any) -> Any:
+        def sigmoid(x: Expr) -> Expr:
             return k.tirx.sigmoid(x)
 
-        def tanh(x: Any) -> Any:
+        def tanh(x: Expr) -> Expr:
             return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
-        def write(s: Any, ins: Any, outs: Any) -> None:
+        def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, c, w = ins
             hiddens, cells, sums = (s.buffer_proxy(buffer) for buffer in outs)
 
-            def before(states: Any, first: Any, t: Any, b: Any, unit: Any) -> Any:
+            def before(states: Any, first: Any, t: Expr, b: Expr, unit: Expr) -> Expr:
                 earlier = states[k.tirx.max(t - 1, 0), b, unit]
                 return k.tirx.if_then_else(t == 0, first[b, unit], earlier)
 
@@ -236,13 +248,13 @@ LSTM_GATES = LstmGates()
 
 
 def lstm_gates(sums: Tensor, cell: Tensor) -> TensorTuple:
-    """(h', c') of an LSTM's step from the sums of its gates (B, 4 H: i, f, g, o) and its cell's
-    state (B, H). ShapeError when they do not match."""
+    """(h', c') of an LSTM step from its gates' pre-activations `sums` (B, 4 H: i, f, g, o) and its
+    cell state (B, H). ShapeError if they do not match."""
     return apply(LSTM_GATES, (sums, cell))
 
 
 def lstm_sequence(projected: Tensor, h: Tensor, c: Tensor, w: Tensor) -> TensorTuple:
-    """(hidden, cells, sums) of an LSTM's steps: projected (T, B, 4 H: i, f, g, o) is the input's
-    share of the sums, h and c (B, H) the first states, w (H, 4 H) the weight of h. ShapeError when
-    they do not match."""
+    """(hidden, cells, sums) of all steps of an LSTM: projected (T, B, 4 H: i, f, g, o) is the
+    input's part of the pre-activations `sums`, h and c (B, H) are the initial states, w (H, 4 H) is
+    the weight of h. ShapeError if they do not match."""
     return apply(LstmSequence(), (projected, h, c, w))

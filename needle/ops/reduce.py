@@ -1,17 +1,20 @@
-"""Ops that reduce axes away."""
+"""Reductions over axes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, prod
 from operator import index as as_int
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register
+from ..op_types import Expr, HasShape, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
 from ..tensor import Tensor
@@ -50,14 +53,14 @@ _ERRORS = (
 
 
 class _Reduce(Reduce):
-    def over(self, x: Any) -> tuple[int, ...]:
-        """The axes that are reduced, counted from the front."""
+    def over(self, x: HasShape) -> tuple[int, ...]:
+        """The reduction axes, counted from the front."""
         return normalize_axes(self.name, self.axes, len(x.shape))
 
 
 @register
 class Summation(_Reduce):
-    """y = sum of x over `axes` (None: all); bools and int32 add up in int64."""
+    """y = sum of x over `axes` (None: all); bools and int32 are summed in int64."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -68,24 +71,24 @@ class Summation(_Reduce):
     def dtype_of(self, dtype: str) -> str:
         return dtype if is_floating(dtype) else "int64"
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.sum(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.sum(self.axes, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         return broadcast_to(self.expand(out_grad, x), x.shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.cast(k, x, self.dtype_of(_te.dtype_of(x)))
         return _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
 
 
 @register
 class Mean(_Reduce):
-    """y = mean of x over `axes` (None: all); of integers in float64, NaN over no elements."""
+    """y = mean of x over `axes` (None: all), NaN over no elements; float64 for integers."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -96,24 +99,24 @@ class Mean(_Reduce):
     def dtype_of(self, dtype: str) -> str:
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.mean(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.mean(self.axes, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         count = prod(x.shape[a] for a in self.over(x))
         return broadcast_to(self.expand(out_grad / count, x), x.shape) if count else out_grad * 0
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         total = _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
         count = prod((x.shape[a] for a in self.over(x)), start=k.tirx.const(1, "int64"))
         return _te.divided(k, total, count)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         extents = list(x.ty.shape.values)
         axes = normalize_axes(self.name, self.axes, len(extents))
         empty = any(_te.is_zero(extents[axis]) for axis in axes)
@@ -124,7 +127,7 @@ class Mean(_Reduce):
 
 @register
 class Var(_Reduce):
-    """y = mean of (x - mean(x)) ** 2 over `axes` (None: all); divided by n - correction."""
+    """y = sum of (x - mean(x)) ** 2 over `axes` (None: all), divided by n - correction."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -146,31 +149,31 @@ class Var(_Reduce):
     def reduction_length(self, x: Spec) -> int:
         return super().reduction_length(x) ** 2
 
-    def count(self, x: Any) -> int:
-        """What the sum of squares is divided by."""
+    def count(self, x: HasShape) -> int:
+        """The divisor of the sum of squares."""
         return prod(x.shape[a] for a in self.over(x)) - self.correction
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = x if is_floating(x.dtype.name) else x.astype("float64")
         centred = x - np.mean(x, axis=self.axes, keepdims=True)
         total = np.sum(centred * centred, axis=self.axes, keepdims=self.keepdims)
         return (total / np.asarray(self.count(x), x.dtype)).astype(x.dtype)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = x.astype(self.dtype_of(x.dtype), copy=False)
         centred = x - x.mean(self.axes, keepdims=True)
         return centred.square().sum(self.axes, self.keepdims) / float(self.count(x))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
-        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to a half would show
+        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to half precision would show
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
         grad = self.expand(out_grad * (2 / count if count else inf), x) * centred
         return cast(grad, x.dtype)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         axes = self.over(x)
         centred, _ = _te.moments(k, x, axes)
@@ -191,14 +194,14 @@ class _Extreme(_Reduce):
             raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axes}")
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         chosen = cast(compare("equal", x, self.expand(node, x)), x.dtype)
         count = summation(chosen, self.axes, keepdims=True)
         return self.expand(out_grad, x) * (chosen / count)
 
-    def te(self, k: Any, x: Any, over: Any) -> Any:
-        """`over` of _te, in a dtype that it can compare."""
+    def te(self, k: TeNamespace, x: TeTensor, over: Callable[..., TeTensor]) -> TeTensor:
+        """Apply `over`, a reduction of _te, in a dtype that it can compare."""
         if _te.dtype_of(x) != "bool":
             return over(k, x, self.over(x), self.keepdims)
         wide = _te.cast(k, x, "int32")
@@ -207,44 +210,44 @@ class _Extreme(_Reduce):
 
 @register
 class Max(_Extreme):
-    """y = largest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    """y = largest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
     elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.max(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.max(self.axes, self.keepdims)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.te(k, x, _te.maximum_over)
 
 
 @register
 class Min(_Extreme):
-    """y = smallest element of x over `axes` (None: all); NaN where there is one. ShapeError over no
+    """y = smallest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
     elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.min(x, axis=self.axes, keepdims=self.keepdims)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.min(self.axes, self.keepdims)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.te(k, x, _te.minimum_over)
 
 
 @register
 class Argmax(Op):
-    """y = int64 index of the first largest element along `axis` (None: of all elements in order);
-    NaN counts as the largest. Nothing flows back."""
+    """y = int64 index of the first largest element along `axis` (None: among all elements in
+    order); NaN counts as the largest. No gradient flows back."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -275,16 +278,16 @@ class Argmax(Op):
             raise ShapeError(f"{self.name}: shape {x.shape} has no elements along {self.axis}")
         return Spec(reduced_shape(x.shape, axes, self.keepdims), "int64", x.device)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims), "int64")
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.argmax(self.axis, self.keepdims)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
         return None
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         axes = normalize_axes(self.name, self.axis, len(x.shape))
         shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
         shape = [n for a, n in enumerate(shape) if self.keepdims or a not in axes]
@@ -297,8 +300,8 @@ class Argmax(Op):
         over = {a: k.te.reduce_axis((0, x.shape[a]), name=f"r{a}") for a in axes}
         nowhere = k.tirx.max_value("int64")
 
-        def body(*o: Any) -> Any:
-            """The least place of what equals the largest; a NaN does where there is one."""
+        def body(*o: Expr) -> Expr:
+            """The least index whose element equals the largest; NaN counts as equal."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")
             for a, n in enumerate(x.shape):
@@ -319,32 +322,33 @@ class Argmax(Op):
 
 
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum over `axes` (None: all). ShapeError for axes out of range or repeated."""
+    """Sum over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
     return apply(Summation(as_axes("summation", axes), keepdims), (a,))
 
 
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Mean over `axes` (None: all). ShapeError for axes out of range or repeated."""
+    """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
     return apply(Mean(as_axes("mean", axes), keepdims), (a,))
 
 
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
+    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
     return apply(Max(as_axes("max", axes), keepdims), (a,))
 
 
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Smallest element over `axes` (None: all), NaN where there is one. ShapeError over none."""
+    """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
     return apply(Min(as_axes("min", axes), keepdims), (a,))
 
 
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Mean squared distance from the mean over `axes` (None: all); correction=1: the unbiased."""
+    """Variance over `axes` (None: all): the sum of squared distances from the mean, divided by
+    n - correction (correction=1: unbiased)."""
     if not isinstance(correction, (int, float)):
         raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
     return apply(Var(as_axes("var", axes), keepdims, correction), (a,))
 
 
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first largest element along `axis` (None: of all); NaN counts as such."""
+    """int64 index of the first largest element along `axis` (None: among all); NaN is largest."""
     return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))

@@ -1,21 +1,23 @@
 """Ops of a tensor and a Python scalar, which is an attribute of the op.
 
-The scalar is weak: it changes the dtype only when it is of a higher kind (int tensor, float
-scalar).
+The scalar is weak: it changes the dtype only if it is of a higher kind (int tensor, float scalar).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..dtypes import scalar_dtype
 from ..op import Elementwise, register
+from ..op_types import Expr, TeNamespace, TeTensor
 from ..samples import Arg, ErrorSample, Sample, error, unary
 from ..tensor import Tensor
 from . import _te
@@ -25,14 +27,14 @@ _STRING = error(TypeError, "scalar is a str", (2,), scalar="2")
 _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,), scalar=2.0)
 
 
-def _samples(*scalars: Any, low: float = -2, high: float = 2) -> tuple[Sample, ...]:
+def _samples(*scalars: float, low: float = -2, high: float = 2) -> tuple[Sample, ...]:
     return tuple(s for c in scalars for s in unary(low, high, _SHAPES, math.isfinite(c), scalar=c))
 
 
 class _WithScalar(Elementwise):
     """x op scalar."""
 
-    scalar: Any
+    scalar: float
 
     error_samples: ClassVar[Sequence[ErrorSample]] = (_STRING, _TWO_INPUTS)
 
@@ -46,14 +48,14 @@ class _WithScalar(Elementwise):
     def dtype_of(self, dtype: str) -> str:
         return scalar_dtype(dtype, self.scalar)
 
-    def both(self, k: Any, x: Any) -> tuple[Any, Any]:
-        """Operand and scalar in their common dtype (int32 for bool), for emit_te."""
+    def both(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, Expr]:
+        """For emit_te: operand and scalar in their common dtype (int32 for bool)."""
         dtype = scalar_dtype(_te.dtype_of(x), self.scalar)
         x = _te.cast(k, x, "int32" if dtype == "bool" else dtype)
         return x, _te.full_like(k, x, self.scalar)
 
-    def finish(self, k: Any, x: Any, out: Any) -> Any:
-        """Back to the dtype that `infer` gives."""
+    def finish(self, k: TeNamespace, x: TeTensor, out: TeTensor) -> TeTensor:
+        """`out` in the dtype that `infer` gives."""
         return _te.cast(k, out, self.dtype_of(_te.dtype_of(x)))
 
 
@@ -61,23 +63,23 @@ class _WithScalar(Elementwise):
 class AddScalar(_WithScalar):
     """y = x + scalar."""
 
-    scalar: Any
+    scalar: float
 
     samples = _samples(1.5, 2, float("nan"), float("inf"))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x + self.scalar
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x + self.scalar
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.finish(k, x, k.topi.add(*self.both(k, x)))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return _te.number_of(x, self.scalar) and r.op.add(x, r.const(self.scalar, x.ty.dtype))
 
 
@@ -85,28 +87,28 @@ class AddScalar(_WithScalar):
 class MulScalar(_WithScalar):
     """y = x * scalar."""
 
-    scalar: Any
+    scalar: float
 
     samples = _samples(1.5, -2, 0, float("nan"), float("inf"))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x * self.scalar
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x * self.scalar
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad * self.scalar
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         a, scalar = self.both(k, x)
         if self.scalar == 0 and is_floating(_te.dtype_of(a)):
-            # TVM folds x * 0 to 0, which it is not for NaN and infinities.
+            # TVM folds x * 0 to 0, which is wrong for NaN and infinities.
             nan = _te.full_like(k, a, float("nan"))
             return _te.elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), scalar, nan), a)
         return self.finish(k, x, k.topi.multiply(a, scalar))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         if self.scalar == 0 or not _te.number_of(x, self.scalar):
             return None
         return r.op.multiply(x, r.const(self.scalar, x.ty.dtype))
@@ -116,7 +118,7 @@ class MulScalar(_WithScalar):
 class DivideScalar(_WithScalar):
     """y = x / scalar; integers are divided in float64."""
 
-    scalar: Any
+    scalar: float
 
     samples = _samples(1.5, -2)
 
@@ -124,25 +126,25 @@ class DivideScalar(_WithScalar):
         dtype = super().dtype_of(dtype)
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x / self.scalar
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x / self.scalar
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad / self.scalar
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         return _te.divided(k, x, self.scalar)
 
 
 @register
 class PowerScalar(_WithScalar):
-    """y = x ** scalar (its square root for 0.5). ValueError for integers to a negative power."""
+    """y = x ** scalar (sqrt(x) for 0.5). ValueError for integers to a negative power."""
 
-    scalar: Any
+    scalar: float
 
     infer_first = True
     reads = frozenset({"inputs"})
@@ -165,21 +167,21 @@ class PowerScalar(_WithScalar):
             raise ValueError(f"{self.name}: {dtype} to the negative power {self.scalar}")
         return out
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         if self.scalar == 0.5:
             return np.sqrt(x if is_floating(x.dtype.name) else x.astype("float64"))
-        # An array as exponent: NumPy takes short cuts for some scalars.
+        # The exponent is an array, because NumPy takes short cuts for some scalars.
         return np.power(x, np.full_like(x, self.scalar, self.dtype_of(x.dtype.name)))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.sqrt() if self.scalar == 0.5 else x**self.scalar
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         if self.scalar == 0:
             return out_grad * 0
         return out_grad * (power_scalar(node.inputs[0], self.scalar - 1) * self.scalar)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x, scalar = self.both(k, x)
         exponent = float(self.scalar)
         if (
@@ -195,8 +197,8 @@ class PowerScalar(_WithScalar):
         return k.topi.power(x, scalar)
 
 
-def _repeated(k: Any, x: Any, exponent: int) -> Any:
-    """x ** exponent by squaring: exact for integers, which TVM's pow is not."""
+def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
+    """x ** exponent by squaring, which is exact for integers; TVM's pow is not."""
     out = None
     while exponent:
         if exponent & 1:

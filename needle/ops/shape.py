@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..errors import ShapeError
 from ..op import Movement, register, unbroadcast
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample
 from ..spec import as_axes, as_shape, normalize_axes
 from ..tensor import Tensor
@@ -17,7 +21,7 @@ from ..tensor import Tensor
 
 @register
 class Permute(Movement):
-    """y has x's axes in the order `axes`."""
+    """y = x with its axes in the order `axes`."""
 
     axes: tuple[int, ...]
 
@@ -44,25 +48,25 @@ class Permute(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(shape[a] for a in self.order(len(shape)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, self.axes)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.permute(self.axes)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return permute(out_grad, np.argsort(self.order(out_grad.ndim)).tolist())
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.transpose(x, self.order(len(x.shape))) if x.shape else k.topi.identity(x)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
 @register
 class Transpose(Movement):
-    """y has two of x's axes exchanged; axes None: the last two."""
+    """y = x with two axes exchanged (None: the last two)."""
 
     axes: tuple[int, ...] | None = None
 
@@ -80,7 +84,7 @@ class Transpose(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """The axes of y as axes of x."""
+        """For each axis of y, the axis of x."""
         pair = normalize_axes(self.name, (-1, -2) if self.axes is None else self.axes, ndim)
         if len(pair) != 2:
             raise ShapeError(f"{self.name}: axes {self.axes} must be two axes (or use permute)")
@@ -91,25 +95,25 @@ class Transpose(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(shape[a] for a in self.order(len(shape)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, self.order(x.ndim))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.permute(self.order(x.ndim))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(self, (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.transpose(x, self.order(len(x.shape)))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.permute_dims(x, list(self.order(len(x.ty.shape))))
 
 
 @register
 class Reshape(Movement):
-    """y has x's elements in the same order under another shape."""
+    """y = x's elements in the same order under another shape."""
 
     shape: tuple[int, ...]
 
@@ -148,23 +152,23 @@ class Reshape(Movement):
             )
         return new
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.reshape(x, self.shape)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.reshape(self.shape)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return reshape(out_grad, node.inputs[0].shape)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.reshape(x, self.target(x.shape))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.reshape(x, list(self.target(x.ty.shape)))
 
-    def target(self, shape: Any) -> Any:
-        """`shape` of the output where that of the input may hold symbolic extents."""
+    def target(self, shape: Iterable[Extent]) -> tuple[Extent, ...]:
+        """The output shape for an input `shape` that may hold symbolic extents."""
         if -1 not in self.shape:
             return self.shape
         rest = prod(n for n in self.shape if n != -1)
@@ -175,7 +179,7 @@ class Reshape(Movement):
 
 @register
 class BroadcastTo(Movement):
-    """y has x's elements repeated along new axes and axes of extent 1."""
+    """y = x's elements repeated along new axes and axes of extent 1."""
 
     shape: tuple[int, ...]
 
@@ -199,45 +203,45 @@ class BroadcastTo(Movement):
             raise ShapeError(f"{self.name}: shape {shape} does not broadcast to {self.shape}")
         return self.shape
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return np.broadcast_to(x, self.shape)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.broadcast_to(self.shape)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return unbroadcast(out_grad, node.inputs[0])
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return k.topi.broadcast_to(x, self.shape)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.broadcast_to(x, list(self.shape))
 
 
-def permute(a: Tensor, axes: Any) -> Tensor:
-    """Axes in the order `axes`, which names every axis once. ShapeError otherwise."""
+def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
+    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once."""
     flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
     order: Any = as_axes("permute", tuple(flat))
     return apply(Permute(order), (a,))
 
 
-def transpose(a: Tensor, axes: Any = None) -> Tensor:
-    """Two axes exchanged, the last two by default. ShapeError when `axes` are not two axes."""
+def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes."""
     pair: Any = as_axes("transpose", axes)
     return apply(Transpose(pair), (a,))
 
 
-def reshape(a: Tensor, shape: Any) -> Tensor:
-    """The same elements under another shape; one extent may be -1. ShapeError if it cannot be."""
+def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """The same elements under another shape, with at most one -1. ShapeError if it does not fit."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
-    new: Any = as_shape("reshape", shape, open_extent=True)
+    new = as_shape("reshape", shape, open_extent=True)
     return apply(Reshape(new), (a,))
 
 
-def broadcast_to(a: Tensor, shape: Any) -> Tensor:
-    """Elements repeated to fill `shape`. ShapeError when NumPy's rule does not allow it."""
+def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it."""
     if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
         return a
     return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import zeros
+from ..backend_ndarray import NDArray, zeros
 from ..errors import ShapeError
 from ..op import Movement, Op, register
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample
-from ..spec import Spec, as_shape
+from ..spec import Shape, Spec, as_shape
 from ..tensor import Tensor
 from . import _te
-from ._keys import Key, Range, as_key, expand, native, sliced_shape, steps
+from ._keys import BasicKey, Key, Range, as_key, expand, native, sliced_shape, steps
 
-_CASES: tuple[tuple[tuple[int, ...], Any], ...] = (
+_CASES: tuple[tuple[Shape, BasicKey], ...] = (
     ((5,), 2),
     ((5,), (-1, None)),
     ((5,), Range(1, 4)),
@@ -49,18 +48,19 @@ class Slice(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return sliced_shape(self.name, self.key, shape)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         return x[native(self.key)]
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x[native(self.key)]
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(Unslice(self.key, node.inputs[0].shape), (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
-        shape: list[Any] = []
-        makers: list[Any] = []  # from an output index, the index along each axis of x
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
+        shape: list[Extent] = []
+        # For each axis of x: the output axis (None: none), start and step of its index.
+        makers: list[tuple[int | None, Extent, int]] = []
         axis = 0
         for entry in expand(self.name, self.key, len(x.shape)):
             if entry is None:
@@ -78,7 +78,7 @@ class Slice(Movement):
             else:
                 makers.append((None, entry if entry >= 0 else n + entry, 0))
 
-        def body(*out: Any) -> Any:
+        def body(*out: Expr) -> Expr:
             return x(*(start if o is None else start + out[o] * step for o, start, step in makers))
 
         return k.te.compute(shape, body)
@@ -86,7 +86,7 @@ class Slice(Movement):
 
 @register
 class Unslice(Op):
-    """Zeros of `shape` with x at [key]: what slicing does to a gradient."""
+    """y = zeros of `shape` with x at [key]: the gradient of slicing."""
 
     key: Key
     shape: tuple[int, ...]
@@ -108,23 +108,23 @@ class Unslice(Op):
             raise ShapeError(f"{self.name}: shape {x.shape} does not fill a slice of shape {taken}")
         return Spec(self.shape, x.dtype, x.device)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         out = np.zeros(self.shape, x.dtype)
         out[native(self.key)] = x
         return out
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         out = zeros(self.shape, x.dtype, x.device)
         out[native(self.key)] = x
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(Slice(self.key), (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         entries = expand(self.name, self.key, len(self.shape))
 
-        def body(*i: Any) -> Any:
+        def body(*i: Expr) -> Expr:
             hits, source, axis = [], [], 0
             for entry in entries:
                 if entry is None:
@@ -139,7 +139,7 @@ class Unslice(Op):
                 if taken == range(n):
                     source.append(at)
                     continue
-                # Distance from the start in the direction of the step
+                # The distance from the start in the direction of the step.
                 ahead = at - taken.start if taken.step > 0 else taken.start - at
                 step = abs(taken.step)
                 place = k.tirx.floordiv(ahead, step)
@@ -153,12 +153,12 @@ class Unslice(Op):
         return k.te.compute(self.shape, body)
 
 
-def unslice(a: Tensor, key: Any, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of `shape` with `a` at [key]. ShapeError when it does not fit."""
+def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of `shape` with `a` at [key]. ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
-def slice(a: Tensor, key: Any) -> Tensor:
-    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError when it does not fit,
+def slice(a: Tensor, key: BasicKey) -> Tensor:
+    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
     TypeError for arrays."""
     return apply(Slice(as_key(key)), (a,))

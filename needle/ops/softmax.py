@@ -1,16 +1,18 @@
-"""Exponentials over an axis that do not overflow: the maximum is subtracted inside the op."""
+"""Softmax and its kin; each op subtracts the maximum, so that no exponential overflows."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register
+from ..op_types import Array, Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
 from ..tensor import Tensor
@@ -23,13 +25,13 @@ def _float_dtype(dtype: str) -> str:
     return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
 
-def _float(x: Any) -> Any:
-    return x.astype(_float_dtype(getattr(x.dtype, "name", x.dtype)), copy=False)
+def _float(x: Array) -> Array:
+    return x.astype(_float_dtype(str(x.dtype)), copy=False)
 
 
 @register
 class LogSumExp(Reduce):
-    """y = log(sum(exp(x))) over `axes` (None: all), exact for large and for infinite x."""
+    """y = log(sum(exp(x))) over `axes` (None: all), without overflow for large or infinite x."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -52,7 +54,7 @@ class LogSumExp(Reduce):
     def dtype_of(self, dtype: str) -> str:
         return _float_dtype(dtype)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = _float(x)
         top = np.max(x, axis=self.axes, keepdims=True)
         top = np.where(np.isfinite(top), top, 0).astype(x.dtype)
@@ -60,26 +62,26 @@ class LogSumExp(Reduce):
         return out.reshape(np.sum(x, axis=self.axes, keepdims=self.keepdims).shape)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = _float(x)
         top = x.max(self.axes, keepdims=True)
-        top = nd_where(top.isfinite(), top, 0.0)  # inf - inf is no number
+        top = nd_where(top.isfinite(), top, 0.0)  # inf - inf is NaN
         out = (x - top).exp().sum(self.axes, keepdims=True).log() + top
         if self.keepdims:
             return out
         gone = normalize_axes(self.name, self.axes, x.ndim)
         return out.reshape(tuple(n for i, n in enumerate(out.shape) if i not in gone))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         dtype, y = x.dtype, node
         if is_half(dtype):
-            # Rounding the output to a half would show in its exponential.
+            # An output rounded to half precision would show in its exponential.
             x, out_grad = cast(x, "float32"), cast(out_grad, "float32")
             y = apply(self, (x,))
         return cast(self.expand(out_grad, x) * exp(x - self.expand(y, x)), dtype)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         axes = normalize_axes(self.name, self.axes, len(x.shape))
         top = _te.maximum_over(k, x, axes, True)
@@ -93,7 +95,7 @@ class LogSumExp(Reduce):
 
 
 class _AlongAxis(Op):
-    axis: Any
+    axis: int
 
     def infer(self, x: Spec) -> Spec:
         normalize_axis(self.name, self.axis, x.ndim)
@@ -102,8 +104,8 @@ class _AlongAxis(Op):
     def reduction_length(self, x: Spec) -> int:
         return x.shape[self.axis]
 
-    def shifted(self, k: Any, x: Any) -> tuple[Any, tuple[int, ...]]:
-        """x - max(x), and the axis, for emit_te."""
+    def shifted(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, tuple[int, ...]]:
+        """For emit_te: x - max(x), and the axis."""
         x = _te.as_float(k, x)
         axes = (normalize_axis(self.name, self.axis, len(x.shape)),)
         return k.topi.subtract(x, _te.maximum_over(k, x, axes, True)), axes
@@ -135,7 +137,7 @@ class Softmax(_AlongAxis):
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = _float(x)
         if not x.size:
             return x
@@ -143,25 +145,26 @@ class Softmax(_AlongAxis):
         return e / np.sum(e, axis=self.axis, keepdims=True)
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = _float(x)
         if not x.size:  # there is no maximum
             return x
         e = (x - x.max(self.axis, keepdims=True)).exp()
         return e / e.sum(self.axis, keepdims=True)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         weighted = out_grad * node
         return weighted - node * summation(weighted, self.axis, keepdims=True)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shifted, axes = self.shifted(k, x)
         e = k.topi.exp(shifted)
-        # Terms of at most 1, in one pass with their exponentials: wide ones halve its vectors.
+        # The terms are at most 1 and summed in one pass with their exponentials; float64 terms
+        # would halve the vector length.
         total = _te.reduce_over(k, k.te.sum, e, axes, True, wide=False)
         return k.topi.divide(e, total)
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.nn.softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
 
 
@@ -177,7 +180,7 @@ class LogSoftmax(_AlongAxis):
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         x = _float(x)
         if not x.size:
             return x
@@ -185,22 +188,22 @@ class LogSoftmax(_AlongAxis):
         return shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = _float(x)
         if not x.size:
             return x
         shifted = x - x.max(self.axis, keepdims=True)
         return shifted - shifted.exp().sum(self.axis, keepdims=True).log()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad - exp(node) * summation(out_grad, self.axis, keepdims=True)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shifted, axes = self.shifted(k, x)
         total = _te.reduce_over(k, k.te.sum, k.topi.exp(shifted), axes, True, wide=False)
         return k.topi.subtract(shifted, k.topi.log(total))
 
-    def emit(self, r: Any, x: Any) -> Any:
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
         return r.op.nn.log_softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
 
 

@@ -1,20 +1,21 @@
-"""Ops that make, take apart, join and return several tensors."""
+"""Ops that join or split tensors, or return several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index as as_int
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import empty
+from ..backend_ndarray import NDArray, empty
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op, register
+from ..op_types import Expr, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
-from ..spec import Spec, common_device, normalize_axis
+from ..spec import Shape, Spec, common_device, normalize_axis
 from ..tensor import Tensor, TensorTuple
 from . import _te
 from .scalar import AddScalar
@@ -25,7 +26,7 @@ _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
 @register
 class MakeTuple(Op):
-    """Tensors as one TensorTuple."""
+    """A TensorTuple of the inputs."""
 
     structural = True
     samples = (sample((2, 3)), sample((2, 3), (4,), ()))
@@ -34,19 +35,19 @@ class MakeTuple(Op):
     def infer(self, *parts: Spec) -> tuple[Spec, ...]:
         return parts
 
-    def reference(self, *parts: Any) -> Any:
+    def reference(self, *parts: np.ndarray) -> tuple[np.ndarray, ...]:
         return parts
 
-    def compute(self, *parts: Any) -> Any:
+    def compute(self, *parts: NDArray) -> tuple[NDArray, ...]:
         return parts
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Gradients:
         return tuple(out_grad)
 
-    def emit_te(self, k: Any, *parts: Any) -> Any:
+    def emit_te(self, k: TeNamespace, *parts: TeTensor) -> tuple[TeTensor, ...]:
         return tuple(k.topi.identity(x) for x in parts)
 
-    def emit(self, r: Any, *parts: Any) -> Any:
+    def emit(self, r: ModuleType, *parts: Expr) -> Expr | None:
         return r.Tuple(list(parts))
 
 
@@ -63,7 +64,7 @@ class TupleGetItem(Op):
         error(TypeError, "not a TensorTuple", (2, 3), index=0),
     )
 
-    def infer(self, parts: Any) -> Spec:
+    def infer(self, parts: Spec | tuple[Spec, ...]) -> Spec:
         if isinstance(parts, Spec):
             raise TypeError(f"{self.name}: the input is a Tensor, not a TensorTuple")
         if not -len(parts) <= self.index < len(parts):
@@ -72,35 +73,35 @@ class TupleGetItem(Op):
             )
         return parts[self.index]
 
-    def reference(self, parts: Any) -> Any:
+    def reference(self, parts: tuple[np.ndarray, ...]) -> np.ndarray:
         return parts[self.index]
 
-    def compute(self, parts: Any) -> Any:
+    def compute(self, parts: tuple[NDArray, ...]) -> NDArray:
         if type(parts) is not tuple:
             raise TypeError("not a tuple")
         return parts[self.index]
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
-        parts: list[Any] = [None] * len(node.inputs[0])  # None is a zero nobody stores
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
+        parts: list[Tensor | None] = [None] * len(node.inputs[0])  # None stands for zeros
         parts[self.index] = out_grad
         return (tuple(parts),)
 
-    def emit_te(self, k: Any, parts: Any) -> Any:
+    def emit_te(self, k: TeNamespace, parts: tuple[TeTensor, ...]) -> TeTensor:
         return k.topi.identity(parts[self.index])
 
-    def emit(self, r: Any, parts: Any) -> Any:
+    def emit(self, r: ModuleType, parts: Expr) -> Expr | None:
         count = len(parts.ty.fields)
         return r.TupleGetItem(parts, self.index % count)
 
 
-def _slice_at(axis: int, i: int) -> tuple[Any, ...]:
-    """The key of slice `i` along `axis`."""
+def _slice_at(axis: int, i: int) -> tuple[int | slice, ...]:
+    """The key of the slice `i` along `axis`."""
     return (*[slice(None)] * axis, i)
 
 
 @register
 class Stack(Op):
-    """Tensors of one shape side by side along a new axis."""
+    """Tensors of one shape, stacked along a new axis."""
 
     axis: int = 0
 
@@ -131,10 +132,10 @@ class Stack(Op):
         new = (*shape[:axis], len(parts), *shape[axis:])
         return Spec(new, dtype, common_device(self.name, *parts))
 
-    def reference(self, *parts: Any) -> Any:
+    def reference(self, *parts: np.ndarray) -> np.ndarray:
         return np.stack(parts, self.axis)
 
-    def compute(self, *parts: Any) -> Any:
+    def compute(self, *parts: NDArray) -> NDArray:
         first = parts[0]
         dtype = first.dtype
         for part in parts:
@@ -146,14 +147,14 @@ class Stack(Op):
             out[_slice_at(axis, i)] = part
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         parts = split(out_grad, self.axis)
         return tuple(
             p if p.dtype == x.dtype else p.astype(x.dtype)
             for p, x in zip(parts, node.inputs, strict=True)
         )
 
-    def emit_te(self, k: Any, *parts: Any) -> Any:
+    def emit_te(self, k: TeNamespace, *parts: TeTensor) -> TeTensor:
         dtype = _te.dtype_of(parts[0])
         for part in parts:
             dtype = result_type(dtype, _te.dtype_of(part))
@@ -163,7 +164,7 @@ class Stack(Op):
 
 @register
 class Split(Op):
-    """A TensorTuple of the slices of x along `axis`, which is dropped."""
+    """A TensorTuple of the slices of x along `axis`, without that axis."""
 
     axis: int
 
@@ -186,21 +187,21 @@ class Split(Op):
         part = Spec((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype, x.device)
         return (part,) * x.shape[axis]
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.moveaxis(x, self.axis, 0))
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         axis = self.axis % x.ndim
         return tuple(x[_slice_at(axis, i)] for i in range(x.shape[axis]))
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
         return stack(out_grad, self.axis)
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, ...]:
         axis = self.axis % len(x.shape)
         shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
 
-        def part(i: int) -> Any:
+        def part(i: int) -> TeTensor:
             return k.te.compute(shape, lambda *o: x(*o[:axis], i, *o[axis:]))
 
         return tuple(part(i) for i in range(int(x.shape[axis])))
@@ -208,7 +209,7 @@ class Split(Op):
 
 @register
 class Concat(Op):
-    """Tensors joined along `axis`; their other extents are equal."""
+    """Tensors concatenated along `axis`; their other extents are equal."""
 
     axis: int = 0
 
@@ -248,25 +249,25 @@ class Concat(Op):
         new = (*shape[:axis], total, *shape[axis + 1 :])
         return Spec(new, dtype, common_device(self.name, *parts))
 
-    def spans(self, shapes: Sequence[Any]) -> list[tuple[slice, ...]]:
-        """The key of each part."""
+    def spans(self, shapes: Sequence[Shape]) -> list[tuple[slice, ...]]:
+        """The key of each part in the result."""
         axis, start, out = self.axis % len(shapes[0]), 0, []
         for shape in shapes:
             out.append((*[slice(None)] * axis, slice(start, start + shape[axis])))
             start += shape[axis]
         return out
 
-    def reference(self, *parts: Any) -> Any:
+    def reference(self, *parts: np.ndarray) -> np.ndarray:
         return np.concatenate(parts, self.axis)
 
-    def compute(self, *parts: Any) -> Any:
+    def compute(self, *parts: NDArray) -> NDArray:
         spec = self.infer(*[Spec(x.shape, x.dtype, x.device) for x in parts])
         out = empty(spec.shape, spec.dtype, device=parts[0].device)
         for key, part in zip(self.spans([x.shape for x in parts]), parts, strict=True):
             out[key] = part
         return out
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         inputs = node.inputs
         grads = []
         for key, x in zip(self.spans([x.shape for x in inputs]), inputs, strict=True):
@@ -274,7 +275,7 @@ class Concat(Op):
             grads.append(part if part.dtype == x.dtype else part.astype(x.dtype))
         return tuple(grads)
 
-    def emit_te(self, k: Any, *parts: Any) -> Any:
+    def emit_te(self, k: TeNamespace, *parts: TeTensor) -> TeTensor:
         dtype = _te.dtype_of(parts[0])
         for part in parts:
             dtype = result_type(dtype, _te.dtype_of(part))
@@ -304,41 +305,41 @@ class FusedAddScalars(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return tuple(AddScalar(c).infer(x) for c in (self.c0, self.c1))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         return x + self.c0, x + self.c1
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         return x + self.c0, x + self.c1
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
         return out_grad[0] + out_grad[1]
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, ...]:
         return tuple(AddScalar(c).emit_te(k, x) for c in (self.c0, self.c1))
 
 
 def make_tuple(*parts: Tensor) -> TensorTuple:
-    """Tensors as one TensorTuple."""
+    """A TensorTuple of `parts`."""
     return apply(MakeTuple(), parts)
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
-    """Part `index` of a TensorTuple. IndexError when there is none."""
+    """Part `index` of a TensorTuple. IndexError if there is none."""
     return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors of one shape side by side along a new axis. ShapeError when shapes differ."""
+    """Tensors of one shape, stacked along a new axis. ShapeError if shapes differ."""
     return apply(Stack(axis), tuple(parts))
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
-    """The slices of `a` along `axis`, which they no longer have."""
+    """The slices of `a` along `axis`, without that axis."""
     return apply(Split(axis), (a,))
 
 
 def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors joined along `axis`. ShapeError when other extents differ."""
+    """Tensors concatenated along `axis`. ShapeError if other extents differ."""
     return apply(Concat(as_int(axis)), tuple(parts))
 
 

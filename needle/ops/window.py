@@ -1,25 +1,29 @@
 """Windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-`Unfold` lays every window out, `Fold` adds windows up where they overlap; each is the other's
-gradient.
+`Unfold` copies every window out, `Fold` sums windows where they overlap; each is the gradient of
+the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
+from ..backend_ndarray import NDArray
 from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
+from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
-from ..spec import Spec
+from ..spec import Shape, Spec
 from ..tensor import Tensor
 from . import _te
 from ._windows import (
+    IntOrPair,
     Pair,
     Window,
     as_window,
@@ -33,7 +37,7 @@ from ._windows import (
     windows_at,
 )
 
-_CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+_CASES: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 4, 5, 3), {"kernel": (2, 3)}),
     ((1, 5, 4, 2), {"kernel": (3, 3), "stride": (2, 1), "padding": (1, 1)}),
     ((1, 6, 5, 2), {"kernel": (2, 2), "stride": (3, 2), "dilation": (2, 3)}),
@@ -43,10 +47,10 @@ _CASES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
 
 
 class _Sliding(Op):
-    kernel: Any
-    stride: Any
-    padding: Any
-    dilation: Any
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
 
     @property
     def window(self) -> Window:
@@ -94,7 +98,7 @@ class Unfold(_Sliding):
         counts = self.window.counts(self.name, (h, w))
         return Spec((n, *counts, *self.window.kernel, c), x.dtype, x.device)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         window = self.window
         counts = window.counts(self.name, x.shape[1:3])
         (p, q) = window.padding
@@ -106,17 +110,17 @@ class Unfold(_Sliding):
         taps = [x[key] for _, _, key in window.keys(counts)]
         return np.stack(taps, 3).reshape(*x.shape[:1], *counts, *window.kernel, x.shape[3])
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         window = self.window
         counts = window.counts(self.name, x.shape[1:3])
         value = value_in(self.name, self.value, x.dtype)
         return windows(pad(x, window, value), window, counts).compact()
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         _, h, w, _ = node.inputs[0].shape
         return apply(Fold((h, w), *self.window[1:]), (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation
@@ -130,7 +134,7 @@ class Unfold(_Sliding):
 
 @register
 class Fold(Op):
-    """y (N, *size, C): windows (N, rows, columns, kh, kw, C) added up where they overlap."""
+    """y (N, *size, C): windows (N, rows, columns, kh, kw, C) summed where they overlap."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -152,7 +156,7 @@ class Fold(Op):
         error(TypeError, "bool", Arg((1, 2, 2, 2, 2, 1), dtype="bool"), size=(3, 3)),
     )
 
-    def window_of(self, shape: Any) -> Window:
+    def window_of(self, shape: Sequence[Extent]) -> Window:
         return as_window(self.name, tuple(shape[3:5]), self.stride, self.padding, self.dilation)
 
     def infer(self, x: Spec) -> Spec:
@@ -169,7 +173,7 @@ class Fold(Op):
     def reduction_length(self, x: Spec) -> int:
         return prod(x.shape[3:5])
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: np.ndarray) -> np.ndarray:
         window = self.window_of(x.shape)
         (p, q) = window.padding
         out = np.zeros((x.shape[0], *window.padded(self.size), x.shape[5]), x.dtype)
@@ -178,20 +182,20 @@ class Fold(Op):
         return out[:, p : p + self.size[0], q : q + self.size[1]]
 
     @in_float32
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return overlap(x, self.window_of(x.shape), self.size)
 
-    def gradient(self, out_grad: Any, node: Any) -> Any:
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return apply(Unfold(*self.window_of(node.inputs[0].shape)), (out_grad,))
 
-    def emit_te(self, k: Any, x: Any) -> Any:
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         window = self.window_of([int(n) if a in (3, 4) else n for a, n in enumerate(x.shape)])
         n, rows, columns, kh, kw, c = x.shape
         i = k.te.reduce_axis((0, kh), name="i")
         j = k.te.reduce_axis((0, kw), name="j")
         zero = _te.full_like(k, x, 0)
 
-        def body(b: Any, y: Any, z: Any, f: Any) -> Any:
+        def body(b: Expr, y: Expr, z: Expr, f: Expr) -> Expr:
             row, column, hits = windows_at(k, window, y, z, i, j)
             hit = k.tirx.all(*hits, row < rows, column < columns)
             return k.te.sum(k.tirx.if_then_else(hit, x[b, row, column, i, j, f], zero), axis=[i, j])
@@ -200,17 +204,28 @@ class Fold(Op):
 
 
 def unfold(
-    a: Tensor, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1, value: float = 0
+    a: Tensor,
+    kernel: IntOrPair,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    value: float = 0,
 ) -> Tensor:
     """Every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
 
-    The others are ints or pairs (rows, columns). ShapeError when no window fits.
+    The other arguments are ints or pairs (rows, columns). ShapeError if no window fits.
     """
     window = as_window("unfold", kernel, stride, padding, dilation)
     return apply(Unfold(*window, value), (a,))
 
 
-def fold(a: Tensor, size: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1) -> Tensor:
-    """Windows (N, rows, columns, kh, kw, C), added up where they overlap: (N, *size, C)."""
+def fold(
+    a: Tensor,
+    size: IntOrPair,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+) -> Tensor:
+    """Windows (N, rows, columns, kh, kw, C), summed where they overlap: (N, *size, C)."""
     window = as_window("fold", 1, stride, padding, dilation)
     return apply(Fold(pair("fold", "size", size, 0), *window[1:]), (a,))

@@ -1,4 +1,4 @@
-"""Optimizers: they change parameters in place, from the gradients that `backward` left there."""
+"""Optimizers, which update parameters in place from the gradients that `backward` computed."""
 
 from .adam import Adam, AdamW
 from .optimizer import Optimizer

@@ -40,7 +40,7 @@ class Adam(Optimizer):
         self.v: dict[int, NDArray] = {}
 
     def step(self) -> None:
-        """Changes every parameter once. Records no graph."""
+        """Update every parameter once. Records no graph."""
         self.t += 1
         super().step()
 
@@ -65,7 +65,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay that is taken from the parameter and not added to the gradient:
+    """Adam with decoupled weight decay, which is not added to the gradient:
     p -= lr * weight_decay * p before each step (Loshchilov and Hutter 2019)."""
 
     _decoupled = True

@@ -1,4 +1,4 @@
-"""What all optimizers share."""
+"""The base of all optimizers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..tensor import Tensor
 
 
 class Optimizer:
-    """Base of all optimizers. `params` are the tensors to change; those without grad are skipped.
+    """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
 
     Raises ValueError for no parameters or a learning rate that is negative or not finite, TypeError
-    for one that is no number, and for a parameter that is no floating-point Tensor.
+    for one that is not a number, and for a parameter that is not a floating-point Tensor.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
@@ -35,7 +35,7 @@ class Optimizer:
                 raise TypeError(f"{name}: parameter {i} is {param.spec}, not floating point")
 
     def step(self) -> None:
-        """Changes every parameter once. Records no graph."""
+        """Update every parameter once. Records no graph."""
         for i, param in enumerate(self.params):
             if state.trace is not None:
                 state.trace.refuse_write(param)
@@ -44,7 +44,7 @@ class Optimizer:
                 continue
             data = param.realize_cached_data()
             if not data.is_compact:
-                data = data.compact()  # writing to repeated elements would be wrong
+                data = data.compact()  # a write to repeated elements would be wrong
                 param._replace(data)
             self._update(i, data, grad.realize_cached_data())
 
@@ -52,36 +52,36 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} defines no update")
 
     def reset_grad(self) -> None:
-        """Forgets the gradients of all parameters."""
+        """Set the gradients of all parameters to None."""
         for param in self.params:
             param.grad = None
 
     zero_grad = reset_grad
 
     def clip_grad_norm(self, max_norm: float = 0.25) -> float:
-        """Scales all gradients together so that their Euclidean norm is at most `max_norm`.
+        """Scale all gradients so that their joint Euclidean norm is at most `max_norm`.
 
-        Returns the norm before.
+        Returns the norm before scaling.
         """
         not_negative("clip_grad_norm", "max_norm", max_norm)
         grads = [(p, p.grad.realize_cached_data()) for p in self.params if p.grad is not None]
         total = math.sqrt(sum(float((g * g).sum()) for _, g in grads))
-        # As torch.nn.utils.clip_grad_norm_: a norm of zero must not divide by zero.
+        # As in torch.nn.utils.clip_grad_norm_, so that a norm of zero is not a divisor.
         scale = max_norm / (total + 1e-6)
         if not scale >= 1:
             for param, grad in grads:
-                # A new array: gradients of several parameters may share one.
+                # A new array, because gradients of several parameters may share one.
                 param.grad = Tensor(grad * scale, requires_grad=False)
         return total
 
-    # State: a subclass keeps its options and counters as numbers, and what it remembers of each
-    # parameter in dicts of NDArrays by the parameter's position.
+    # State: a subclass keeps its options and counters as numbers, and its state per parameter in
+    # dicts of NDArrays by the parameter's position.
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on besides parameters and gradients.
+        """Everything that the next step depends on besides parameters and gradients.
 
-        {"state": {position: {name: Tensor}}, "numbers": {name: number}}; the tensors share memory
-        with the optimizer, so that a later step shows in them.
+        Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. The tensors share
+        memory with the optimizer, so later steps change them.
         """
         kept: dict[int, dict[str, Tensor]] = {}
         for name, arrays in self._arrays().items():
@@ -90,10 +90,10 @@ class Optimizer:
         return {"state": dict(sorted(kept.items())), "numbers": self._numbers()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copies what `state_dict` gave, of an optimizer of this kind for parameters like these.
+        """Copy a `state_dict` of an optimizer of this class for parameters like these.
 
-        ValueError lists everything that is missing, unexpected or does not fit; then nothing has
-        been changed.
+        ValueError lists everything that is missing, unexpected or does not fit; then nothing
+        changes.
         """
         state, numbers = (values.get(k) for k in _PARTS) if isinstance(values, Mapping) else _PARTS
         if not isinstance(state, Mapping) or not isinstance(numbers, Mapping):
@@ -141,7 +141,7 @@ class Optimizer:
 
 
 _NUMBERS = (bool, int, float)
-_PARTS = ("state", "numbers")  # of what state_dict gives
+_PARTS = ("state", "numbers")  # keys of state_dict's result
 
 
 def _copied(value: Tensor, device: Device) -> NDArray:
@@ -150,6 +150,6 @@ def _copied(value: Tensor, device: Device) -> NDArray:
 
 
 def zeros_of(param: NDArray) -> NDArray:
-    """State of the parameter's shape and device, and of its dtype: float32 for halves, in which
-    small squares would vanish."""
+    """Zeros of the parameter's shape, device and dtype; float32 for a half-precision parameter,
+    because small squares would vanish in it."""
     return zeros(param.shape, compute_dtype(param.dtype), param.device)

@@ -1,4 +1,4 @@
-"""Learning rates that change from step to step. Each is a function of the number of steps alone."""
+"""Learning rate schedules. Each is a function of the number of steps alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .optimizer import Optimizer
 class Schedule:
     """Base of all schedules: sets the optimizer's `lr` to `base_lr * factor(steps)`.
 
-    At once for 0 steps, and again after each call of `step`. To go on after a restart, set `steps`.
+    The constructor sets it for 0 steps, and each call of `step` again. To resume, set `steps`.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -25,7 +25,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """How often `step` was called."""
+        """The number of calls of `step`."""
         return self._steps
 
     @steps.setter
@@ -34,11 +34,11 @@ class Schedule:
         self.optimizer.lr = self.base_lr * self.factor(self._steps)
 
     def step(self) -> None:
-        """To be called after each step (or epoch) of the optimizer."""
+        """Advance the schedule; call it after each step (or epoch) of the optimizer."""
         self.steps += 1
 
     def factor(self, steps: int) -> float:
-        """What the first learning rate is multiplied by after `steps` steps."""
+        """The multiplier of the base learning rate after `steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} defines no factor")
 
 
@@ -79,7 +79,7 @@ class ExponentialLR(Schedule):
 
 
 class LinearLR(Schedule):
-    """factor goes in a line from `start` to `end` within `total` steps, and stays there."""
+    """factor changes linearly from `start` to `end` within `total` steps, and stays there."""
 
     def __init__(
         self, optimizer: Optimizer, start: float = 0.0, end: float = 1.0, total: int = 100
@@ -95,8 +95,8 @@ class LinearLR(Schedule):
 
 
 class CosineLR(Schedule):
-    """factor rises in a line within `warmup` steps from 1 / (warmup + 1), then falls by half a
-    cosine until step `total` from 1 to `end`, and stays there."""
+    """factor rises linearly within `warmup` steps from 1 / (warmup + 1) to 1, then falls by half a
+    cosine until step `total` to `end`, and stays there."""
 
     def __init__(self, optimizer: Optimizer, total: int, warmup: int = 0, end: float = 0.0) -> None:
         self.total = count("CosineLR", "total", total)

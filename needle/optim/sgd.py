@@ -13,8 +13,8 @@ from .optimizer import Optimizer, zeros_of
 class SGD(Optimizer):
     """g = grad + weight_decay * p; u = momentum * u + (1 - momentum) * g; p -= lr * u.
 
-    That is a moving average of gradients (the course's form), which starts at 0: torch's with
-    dampening = momentum, but for torch's first step.
+    u is a moving average of gradients (the course's form) that starts at 0. It equals PyTorch's
+    with dampening = momentum, except for PyTorch's first step.
     """
 
     def __init__(

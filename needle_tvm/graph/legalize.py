@@ -215,7 +215,7 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
     """The result of `op.emit_te`; halves are computed in float32 and rounded once."""
     halves = {str(x.dtype) for x in tensors} & {*HALVES}
-    out = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
+    out: te.Tensor = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
     return _te.cast(TE_NAMESPACE, out, *halves) if halves and is_floating(str(out.dtype)) else out
 
 

@@ -1,4 +1,4 @@
-// The device interface of needle/backend_ndarray/numpy_backend.py, as every native module has it.
+// Bindings of every native module: the device interface of needle/backend_ndarray/numpy_backend.py.
 #include "common/bind.h"
 
 #include <unistd.h>
@@ -96,7 +96,7 @@ Operand operand(py::handle h, const char* what) {
     o.integer = PyLong_AsLongLongAndOverflow(p, &overflow);
     o.big = overflow != 0;
     if (o.big) {
-      o.integer = 0;  // where Python put -1, whatever the sign
+      o.integer = 0;  // Python returned -1, whatever the sign
       o.real = PyLong_AsDouble(p);
       if (o.real == -1.0 && PyErr_Occurred()) throw py::error_already_set();
     }
@@ -193,7 +193,7 @@ py::tuple tuple_of(std::pair<View, View>&& found) {
   return py::make_tuple(std::move(found.first), std::move(found.second));
 }
 
-// The call with other Python threads running, if it is worth it.
+// Makes the call and lets other Python threads run meanwhile, if that pays.
 template <class F>
 auto released(int64_t size, F&& call) {
   MaybeReleaseGil gil(large(size));
@@ -232,13 +232,13 @@ void bind(py::module_& m) {
         return py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
       });
   g_view_type = reinterpret_cast<PyTypeObject*>(view.ptr());
-  // Only kernels make views: View.__new__ would hand out an object without one inside.
+  // Only kernels create views: View.__new__ would return an object without one inside.
   g_view_type->tp_new = [](PyTypeObject*, PyObject*, PyObject*) -> PyObject* {
     PyErr_SetString(PyExc_TypeError, "a View comes from a kernel (empty, from_numpy, ...)");
     return nullptr;
   };
 
-  // Two of each: to look for a keyword takes as long as to make a small array.
+  // Two overloads of each: the lookup of a keyword takes as long as making a small array.
   m.def("empty", [](py::handle shape, py::handle dtype) { return needle::empty(shape, dtype, 0); });
   m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device"));
   m.def("as_strided", &needle::as_strided);

@@ -1,4 +1,4 @@
-// What the Python modules of all devices have in common.
+// Code shared by the Python modules of all devices.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,15 +7,15 @@
 
 namespace needle {
 
-// Lets other Python threads run for as long as it lives. Unlike pybind11's it survives an
-// interpreter that is shutting down: Python ends threads that come back then by unwinding them,
-// which must not meet a noexcept destructor, and is better not begun.
+// Lets other Python threads run during its lifetime. Unlike pybind11's it survives interpreter
+// shutdown: Python then ends threads that return by unwinding them, which must not reach a noexcept
+// destructor and is better not begun.
 class MaybeReleaseGil {
  public:
   explicit MaybeReleaseGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
   ~MaybeReleaseGil() noexcept(false) {
     if (state_ == nullptr) return;
-    while (finalizing()) wait_for_the_end();  // a daemon thread: the process is about to end
+    while (finalizing()) wait_for_the_end();  // a daemon thread, and the process is about to end
     PyEval_RestoreThread(state_);
   }
   MaybeReleaseGil(const MaybeReleaseGil&) = delete;
@@ -33,24 +33,25 @@ class MaybeReleaseGil {
   PyThreadState* state_;
 };
 
-// Elements from which on a kernel lets other Python threads run; below, handing the interpreter
-// over costs more than the work.
+// A kernel of at least this many elements lets other Python threads run; for fewer, releasing the
+// interpreter costs more than the work.
 constexpr int64_t kReleaseFrom = 1 << 15;
 
 inline bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= kReleaseFrom; }
 
-// The names of dtypes as Python's interned strings, filled by bind.
+// The dtype names as interned Python strings, filled by bind.
 extern PyObject* g_dtype_names[kDTypes];
 pybind11::tuple tuple_of(const Dims& d);
 
-// A copy on a device of what has Python's buffer interface; TypeError for other element types.
+// A copy, on a device, of an object with Python's buffer interface; TypeError for element types
+// that needle does not store.
 View from_numpy(pybind11::handle source, int on);
 // A new NumPy array.
 pybind11::object to_numpy(const View& v);
 
 // Adds the class View and the functions over views to a module.
 void bind(pybind11::module_& m);
-// The index itself; std::invalid_argument where there is no such device.
+// The index itself; std::invalid_argument if there is no such device.
 int checked_device(int index);
 
 }  // namespace needle

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kOld = "dltensor";
 constexpr const char* kNew = "dltensor_versioned";
 
-// What an exported capsule owns: the memory, and room for shape and strides.
+// The contents of an exported capsule: the memory, and storage for shape and strides.
 template <class Managed>
 struct Export {
   Managed managed{};
@@ -52,7 +52,7 @@ Export<Managed>* make_export(const View& view, int64_t stream) {
   return e;
 }
 
-// Runs when a capsule dies: its tensor is ours to free only while nobody has taken it over.
+// Runs when a capsule dies: we free its tensor unless a consumer has taken it over.
 template <class Managed>
 void capsule_destructor(PyObject* capsule, const char* name) {
   if (!PyCapsule_IsValid(capsule, name)) return;
@@ -76,7 +76,7 @@ DType dtype_of(const dlpack::DataType& t) {
   throw py::error_already_set();
 }
 
-// The view over a foreign tensor, which `release` gives back.
+// A view of a foreign tensor, which `release` returns to its owner.
 View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   std::string why;
   const std::optional<int> on = device::device_of_dlpack(t.device, &why);
@@ -93,7 +93,7 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   } else {
     for (int i = 0; i < t.ndim; ++i) strides.push(t.strides[i]);
   }
-  // The buffer spans exactly what the tensor can reach; negative strides reach before `data`.
+  // The buffer spans exactly the tensor's elements; negative strides reach before `data`.
   int64_t low = 0, high = 0;
   for (int i = 0; i < t.ndim && elements > 0; ++i) {
     int64_t span;

@@ -1,4 +1,4 @@
-// DLPack capsules to and from views.
+// Conversion between views and DLPack capsules.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,11 +7,11 @@
 
 namespace needle {
 
-// Shares the memory and keeps it alive; versioned (1.0) or the older form. The consumer works on
-// `stream`, by DLPack's numbers for the device; the CPU has none.
+// A capsule that shares the memory and keeps it alive, in the versioned (1.0) or the older form.
+// The consumer works on `stream`, numbered as in DLPack; the CPU has none.
 pybind11::capsule to_dlpack(const View& view, bool versioned, int64_t stream);
-// Takes the capsule over. TypeError for other objects and element types, BufferError for memory
-// that is read-only, misaligned for its type, or on no device of the module.
+// A view that takes the capsule over. TypeError for other objects and element types, BufferError
+// for memory that is read-only, misaligned for its type, or not on a device of the module.
 View from_dlpack(pybind11::object capsule);
 
 }  // namespace needle

@@ -1,4 +1,4 @@
-// Arrays of NumPy to and from views, by Python's buffer protocol.
+// Conversion between views and NumPy arrays, by Python's buffer protocol.
 #include <cstring>
 #include <optional>
 
@@ -11,8 +11,8 @@ namespace needle {
 
 namespace {
 
-// NumPy has no bfloat16 of its own (ml_dtypes brings it), and cannot put it into a buffer: there
-// its elements pass as integers of their size.
+// NumPy's bfloat16 comes from ml_dtypes and cannot be exported as a buffer: its elements pass as
+// integers of the same size.
 constexpr const char* kRawHalf = "uint16";
 
 bool is_bfloat16(py::handle array) {
@@ -22,7 +22,7 @@ bool is_bfloat16(py::handle array) {
 
 }  // namespace
 
-// Reads any buffer of native byte order; misaligned elements go through a copy by NumPy.
+// Reads any buffer of native byte order; NumPy first copies misaligned elements.
 View from_numpy(py::handle source, int on) {
   checked_device(on);
   Py_buffer b;
@@ -42,7 +42,7 @@ View from_numpy(py::handle source, int on) {
   } release{&b};
   const char* format = b.format == nullptr ? "B" : b.format;
   std::optional<DType> dtype;
-  // Sizes come from itemsize, so a prefix matters only where it swaps bytes.
+  // Sizes come from itemsize, so a prefix matters only if it swaps bytes.
   const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
   if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
   const char c = std::strlen(format) == 1 ? format[0] : '\0';
@@ -67,7 +67,7 @@ View from_numpy(py::handle source, int on) {
     strides.push(b.strides[i] / b.itemsize);
     (strides[i] < 0 ? low : high) += (b.shape[i] - 1) * strides[i];
   }
-  if (!aligned) {  // a fresh array is aligned, so this ends
+  if (!aligned) {  // a new array is aligned, so this ends
     py::object fresh = py::module_::import("numpy").attr("array")(source);
     return from_numpy(bfloat16 ? fresh.attr("view")(name(DType::bfloat16)) : fresh, on);
   }
@@ -84,7 +84,7 @@ View from_numpy(py::handle source, int on) {
 
 namespace {
 
-// Copies into a NumPy array made below (compact, right dtype): avoids NumPy's C interface.
+// Copies into a NumPy array made below (compact, right dtype), which avoids NumPy's C API.
 void to_buffer(const View& v, py::handle target) {
   Py_buffer b;
   if (PyObject_GetBuffer(target.ptr(), &b, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)

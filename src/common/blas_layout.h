@@ -1,4 +1,4 @@
-// Which strided matrices a BLAS takes.
+// The strided matrices that a BLAS accepts.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ struct BlasLayout {
   int leading;
 };
 
-// The (rows x cols) matrix with these strides as a row-major one, or as the transpose of one: true
-// where its rows or its columns are contiguous and do not overlap.
+// Describes the (rows x cols) matrix with these strides as a row-major one or the transpose of one.
+// Returns false unless its rows or its columns are contiguous and do not overlap.
 inline bool blas_layout(int64_t row, int64_t col, int64_t rows, int64_t cols, BlasLayout* out) {
   if ((col == 1 || cols == 1) && (row >= std::max<int64_t>(1, cols) || rows == 1) &&
       row <= INT_MAX) {

@@ -1,4 +1,4 @@
-// Convolution and its two gradients: what they refuse, and where nothing is to be computed.
+// Convolution and its two gradients: checks of arguments, and cases without computation.
 #include "common/device.h"
 
 namespace needle {

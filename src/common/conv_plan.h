@@ -1,4 +1,4 @@
-// What a convolution over (N, H, W, C) with a weight (kh, kw, C, O) runs over.
+// The iteration space of a convolution over (N, H, W, C) with a weight (kh, kw, C, O).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace needle {
 constexpr int64_t kWindowLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
 constexpr int64_t kLargestElement = 16;
 
-// Along one image axis: taps [first, first + taps) are those that ever meet the image, and reach
-// [low, low + extent) of it; what of that lies outside of [0, size) is padding.
+// One image axis: only taps [first, first + taps) ever meet the image. They reach [low, low +
+// extent) of it, where positions outside of [0, size) are padding.
 struct Axis {
   int64_t size, count, stride, dilation, first = 0, taps = 0, low = 0, extent = 0;
 
@@ -34,7 +34,7 @@ struct Axis {
     count = room / step + 1;
     int64_t last = -1;
     for (int64_t i = 0; i < kernel; ++i) {
-      const int64_t shift = i * spread - padding;  // of the window's first position
+      const int64_t shift = i * spread - padding;  // position of the first window
       const int64_t y = shift < 0 ? ceil_div(-shift, step) : 0;
       if (y >= count || y * step + shift >= image) continue;
       if (last < 0) first = i;
@@ -64,14 +64,14 @@ struct Plan {
         dtype(t) {
     if (t != DType::float32 && t != DType::float64)
       throw TypeError(std::string(what) + " is not defined for " + name(t));
-    // Whatever is made of them can be counted in bytes.
+    // The bytes of anything made from these fit an int64_t.
     checked_size(dims(n, y.extent, x.extent, c), size);
     checked_size(dims(n, y.count, x.count, std::max(o, c)), kLargestElement);
     checked_size(dims(n, pixels(), depth(), 1), size);
     checked_size(dims(kh, kw, c, o), size);
   }
   int64_t pixels() const { return y.count * x.count; }
-  // Terms of each output.
+  // Number of terms in each output's sum.
   int64_t depth() const { return y.taps * x.taps * c; }
   bool nothing() const { return depth() == 0 || n * pixels() == 0; }
   Dims output() const { return dims(n, y.count, x.count, o); }
@@ -81,7 +81,7 @@ struct Plan {
     for (int64_t extent : {a, b, c, d}) shape.push(extent);
     return shape;
   }
-  // The taps that matter of a weight (kh, kw, c, o).
+  // The part of a weight (kh, kw, c, o) whose taps meet the image.
   View part(const View& w) const {
     const Dims& s = w.strides();
     return View(w.buffer(), w.dtype(), dims(y.taps, x.taps, c, o), s,

@@ -1,8 +1,8 @@
-// What a device does: the functions below are declared once and defined by src/cpu and by src/cuda,
-// in files of the same names; a module links one of the two. The functions of functions.h check
-// operands and make room for results before they come here, so nothing is checked again: dtypes,
-// shapes and strides fit, operands are on one device, results share no memory with operands, and
-// nothing that is run over is empty (unless said otherwise).
+// The functions of a device: declared once here, and defined by src/cpu and by src/cuda in files of
+// the same names; a module links one of the two. The functions of functions.h check operands and
+// allocate results before they call these, so nothing is checked again: dtypes, shapes and strides
+// fit, operands are on one device, results share no memory with operands, and loops are not empty
+// (unless stated otherwise).
 #pragma once
 
 #include <optional>
@@ -26,8 +26,7 @@ union Element {
   uint16_t half;
 };
 
-// An operand whose dtype has been settled: a view, or one element, which a loop reads with stride
-// 0.
+// An operand of known dtype: a view, or one element, which a loop reads with stride 0.
 struct Input {
   const View* view = nullptr;
   Element scalar{};
@@ -37,20 +36,20 @@ struct Input {
   }
 };
 
-// The axes of a reduction's operand: those that stay, and those that are reduced.
+// The axes of a reduction's operand: kept axes and reduction axes.
 struct Split {
   Dims kept, kept_strides, reduced, reduced_strides, shape;
 };
 
-// Checked positions along an axis, in the order of an index and none of them negative: on the host,
-// or as an int64 view on the device, where they may still be negative (from the end of `extent`).
+// Checked positions along an axis, in the order of an index: non-negative on the host, or an int64
+// view on the device, where negative ones still count from the end of `extent`.
 struct Positions {
   std::vector<int64_t> host;
   std::optional<View> index;
   int64_t extent = 0;
 };
 
-// An array seen as rows of its last axis; copied where its strides are not a matrix's.
+// An array as rows of its last axis; copied if its strides are not those of a matrix.
 struct Matrix {
   View view;
   int64_t rows, columns, step;
@@ -62,7 +61,7 @@ struct Matrix {
   bool fits();
 };
 
-// A strided matrix product's operands; C is row-major with leading dimension ldc.
+// The operands of a strided matmul; C is row-major with leading dimension ldc.
 struct GemmArgs {
   int64_t m, n, k;
   const char* a;
@@ -75,48 +74,48 @@ struct GemmArgs {
 
 namespace device {
 
-// Devices there are.
+// The number of devices.
 int count();
-// Whether a copy to the host waits for more than the copy: other Python threads may run meanwhile.
+// Whether a copy to the host also waits for other work, so that other Python threads should run.
 bool waits();
-// Host memory, as the device of buffers that wrap it.
+// The host, as the device of buffers that wrap its memory.
 int host_index();
 
-// What upload and download read and write is a view of host memory of the same shape and dtype;
-// when they return, it may be changed and read.
+// upload and download read and write a view of host memory of the same shape and dtype, which may
+// be changed and read when they return.
 void upload(const View& host, const View& to);
 void download(const View& from, const View& host);
 
-// to[...] = from[...] converted; where `ordered`, elements of `to` may share memory and the last
-// one stands.
+// to[...] = from[...] converted; if `ordered`, elements of `to` may share memory and the last one
+// wins.
 void copy(const Loop<2>& loop, const View& from, const View& to, bool ordered);
 void fill(const Loop<1>& loop, const Element& value, const View& to);
-void fill_bytes(const View& to, int byte);  // of a view without gaps, which may be empty
+void fill_bytes(const View& to, int byte);  // the view has no gaps and may be empty
 
-// Operands of dtype t; the results' is out's. Loops may be empty.
+// Operands have dtype t, results that of `out`. Loops may be empty.
 void unary(Unary op, const Loop<2>& loop, const View& x, const View& out);
 void binary(Binary op, DType t, const Loop<3>& loop, const Input& a, const Input& b,
             const View& out);
 void where(const Loop<4>& loop, const View& mask, const Input& a, const Input& b, const View& out);
-// The least of some integers.
+// The least of the integers of a view.
 int64_t least(const View& x);
 
-// Of shape s.shape, made by the device; may have no elements, or be made of none.
+// A result of shape s.shape, allocated by the device; result and operand may be empty.
 View reduce(Reduction op, const View& x, const Split& s, DType out_type);
 void arg_reduce(bool max, const View& x, const Split& s, const View& out);
 
-// Whether matrix products of a dtype need not be brought to another.
+// Whether matmuls of a dtype run without a conversion to another dtype.
 bool multiplies(DType t);
-// out = a * b for each step of the batch; the pointers in `g` are those of the views.
+// out = a * b for each step of the batch; the pointers in `g` belong to the views.
 void gemm(const GemmArgs& g, DType t, const Loop<2>& batch, const View& a, const View& b,
           const View& out);
 
 void conv2d(const Plan& p, const View& x, const View& weight, const View& out);
 void conv2d_input(const Plan& p, const View& grad, const View& weight, const View& out);
-// `out` is the whole weight, zeroed where p's taps are not all of its own.
+// `out` is the whole weight, and already zero if p does not cover all of its taps.
 void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, const View& out);
 
-// Vectors and results are compact.
+// Vectors and results are compact views.
 void batch_norm(const Matrix& x, const View& weight, const View& bias, double eps,
                 const Normalized& out);
 void batch_norm_grad(const Matrix& grad, const Matrix& x, const View& weight, const View& mean,
@@ -125,34 +124,34 @@ void batch_norm_grad(const Matrix& grad, const Matrix& x, const View& weight, co
 void lstm_gates(const View& sums, const View& cell, const View& h, const View& c);
 void lstm_gates_grad(const View& sums, const View& cell, const View& next, const View* grad_h,
                      const View* grad_c, const View& to_sums, const View& to_cell);
-// sums = input + from_state, and the gates of it.
+// sums = input + from_state, and its gates.
 void lstm_step(const View& input, const View& from_state, const View& cell, const View& sums,
                const View& h, const View& c);
-// to_h += grad_h, to_c += grad_c, and from the two the gradients of the step.
+// to_h += grad_h, to_c += grad_c, and from both the gradients of the step.
 void lstm_step_grad(const View& sums, const View& cell, const View& next, const View* grad_h,
                     const View* grad_c, const View& to_h, const View& to_c, const View& to_sums,
                     const View& to_cell);
 
-// std::out_of_range names a position outside of [-extent, extent).
+// Throws std::out_of_range, which names a position outside of [-extent, extent).
 Positions positions(const View& index, int64_t extent, const char* what);
 void gather(const View& x, const Positions& at, const View& index, int64_t axis, const View& out);
-// `from` has the index's axes in the place of `axis`; of repeated positions the last one stands.
+// `from` has the index's axes in place of `axis`; the last of repeated positions wins.
 void scatter(const View& to, const Positions& at, const View& index, const View& from, int64_t axis,
              bool accumulate);
 
-// On compact memory.
+// Their views are compact.
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f);
 void adam_step(const View& param, const View& grad, const View& m, const View& v,
                const AdamFactors& f);
 
-// How DLPack names a buffer's memory.
+// DLPack's name of a buffer's memory.
 dlpack::DeviceRef dlpack_device(const Buffer& buffer);
-// The device whose memory DLPack names so; nullopt, with the reason, where it is none of ours.
+// The device of memory with this DLPack name; nullopt and the reason if it is not one of ours.
 std::optional<int> device_of_dlpack(dlpack::DeviceRef ref, std::string* why);
 // A buffer over a producer's memory, which the current stream may use now.
 void take_over(const Buffer& buffer);
-// A consumer will work on the memory on a stream of its own (by DLPack's numbers), and is done with
-// it. What it does is ordered after what was done before, and before what comes after.
+// A consumer begins, or ends, its work on the memory on its own stream (numbered as in DLPack). Its
+// work is ordered after all earlier and before all later work.
 void hand_over(const Buffer& buffer, int64_t stream);
 void taken_back(const Buffer& buffer, int64_t stream) noexcept;
 

@@ -1,5 +1,5 @@
-// The DLPack structures (version 1.0 and the unversioned form before it), after the published
-// specification: dmlc.github.io/dlpack. Layouts are an ABI shared with other libraries.
+// The DLPack structures (version 1.0 and the older, unversioned form) by the published
+// specification, dmlc.github.io/dlpack. Their layouts are an ABI shared with other libraries.
 #pragma once
 
 #include <cstdint>

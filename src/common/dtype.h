@@ -1,6 +1,6 @@
-// Element types: one row each. A type that is stored narrower than it is computed in (the halves:
-// float16 and bfloat16, computed in float32) has its own storage struct and an Io specialisation in
-// src/common/scalar.h.
+// Element types, one row each. A type whose storage is narrower than its compute type (the halves,
+// float16 and bfloat16, which are computed in float32) has a storage struct and an Io
+// specialisation in src/common/scalar.h.
 #pragma once
 
 #include <cstdint>
@@ -48,16 +48,16 @@ inline int64_t itemsize(DType t) { return info(t).itemsize; }
 inline const char* name(DType t) { return t == DType::boolean ? "bool" : info(t).name; }
 inline bool is_floating(DType t) { return info(t).kind == 2; }
 inline bool is_half(DType t) { return is_floating(t) && itemsize(t) == 2; }
-// What values of a dtype are computed and accumulated in.
+// The dtype in which values of a dtype are computed and accumulated.
 inline DType compute_type(DType t) { return is_half(t) ? DType::float32 : t; }
 
-// Integers and bools are computed in float64 by float-valued functions.
+// Float-valued functions compute integers and bools in float64.
 inline DType floating_of(DType t) { return is_floating(t) ? t : DType::float64; }
 // Sums and products of integers and bools are int64.
 inline DType sum_type(DType t) { return is_floating(t) ? t : DType::int64; }
 
-// NumPy's result_type for two arrays; bfloat16, which NumPy lacks, follows float16's rules, and the
-// two halves, neither of which holds the other, meet in float32.
+// NumPy's result_type of two arrays. bfloat16, which NumPy lacks, follows float16's rules; float16
+// with bfloat16 gives float32, because neither holds the other.
 inline DType promote(DType a, DType b) {
   if (a == b) return a;
   const DTypeInfo &x = info(a), &y = info(b);
@@ -66,12 +66,12 @@ inline DType promote(DType a, DType b) {
     return x.itemsize > y.itemsize ? a : b;
   }
   DType high = x.kind > y.kind ? a : b, low = x.kind > y.kind ? b : a;
-  // float32 and less cannot hold every int32 or int64.
+  // float32 and narrower floats cannot hold every int32 or int64.
   if (info(high).kind == 2 && info(low).kind == 1) return DType::float64;
   return high;
 }
 
-// The dtype of array (of dtype t) with a Python scalar of a kind: scalars are weak.
+// The dtype of an array of dtype t with a Python scalar of a kind: scalars are weak.
 inline DType promote_scalar(DType t, int kind) {
   if (kind <= info(t).kind) return t;
   return kind == 2 ? DType::float64 : DType::int64;

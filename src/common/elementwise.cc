@@ -1,4 +1,4 @@
-// Elementwise functions: dtypes, shapes and layouts of results.
+// Elementwise functions: the dtypes, shapes and layouts of their results.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -18,7 +18,7 @@ bool fits(const Operand& s, DType t) {
   return t != DType::int64 || !s.big;
 }
 
-// Truncates; what is out of range, NaN included, becomes the lowest value, as on x86 and in casts.
+// Truncates; NaN and values out of range become the lowest value, as on x86 and in casts.
 template <class To>
 To to_integer(double x) {
   constexpr double limit = -static_cast<double>(std::numeric_limits<To>::min());
@@ -58,7 +58,7 @@ Element element(const Operand& s, DType t, const char* what) {
   return e;
 }
 
-// The op's operand as a view of dtype t: itself when it is one already.
+// The op's operand as a view of dtype t; itself if it is one already.
 const View& as_type(const View& x, DType t, std::optional<View>* storage) {
   if (x.dtype() == t) return x;
   *storage = cast(x, t);
@@ -103,7 +103,7 @@ Dims common_shape(const Operand& a, const Operand& b, const char* what) {
   return a.view ? a.view->shape() : b.view->shape();
 }
 
-// Scalars of logical ops count by truth, whatever dtype could hold them.
+// Scalars of logical ops count by their truth value, whatever dtype could hold them.
 bool truth_needed(const Operand& x) { return x.view == nullptr && x.kind != 0; }
 Operand truth(const Operand& x) {
   if (!truth_needed(x)) return x;
@@ -123,7 +123,7 @@ void refuse_negative_exponents(const Operand& exponent, DType t) {
     throw std::invalid_argument("power: integers to negative integer powers are not allowed");
 }
 
-// Comparing with an integer the dtype cannot hold: the answer is the same for every element.
+// A comparison with an integer that the dtype cannot hold has one answer for all elements.
 std::optional<View> compare_out_of_range(Binary op, const Operand& a, const Operand& b) {
   const Operand &array = a.view ? a : b, &scalar = a.view ? b : a;
   if (scalar.view || scalar.kind != 1) return std::nullopt;
@@ -139,9 +139,9 @@ std::optional<View> compare_out_of_range(Binary op, const Operand& a, const Oper
   return out;
 }
 
-// A new array for the results of an elementwise op. It has the layout of the first operand of its
-// shape, as PyTorch's and NumPy's have: what is computed of a permuted array (channels last) stays
-// cheap to read along with it.
+// A new array for the results of an elementwise op. As in PyTorch and NumPy, it has the layout of
+// the first operand of its shape, so that results computed from a permuted array (channels last)
+// are cheap to read together with it.
 View result(DType t, const Dims& shape, int on, std::initializer_list<const View*> operands) {
   for (const View* v : operands) {
     if (v == nullptr || v->shape() != shape) continue;
@@ -153,7 +153,7 @@ View result(DType t, const Dims& shape, int on, std::initializer_list<const View
   return View::empty(t, shape, on);
 }
 
-// A loop over operands' strides in the order of `to` in memory, which the last of them belong to.
+// A loop over operands' strides in the memory order of `to`, to which the last strides belong.
 template <int N>
 Loop<N> loop_along(const View& to, std::array<Dims, N> strides) {
   if (to.is_compact()) return Loop<N>(to.shape(), strides);

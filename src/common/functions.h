@@ -1,6 +1,6 @@
-// The functions of a device module over views, the same for every device: checks and room for
-// results here, work in the functions of device.h. Each throws (std::invalid_argument, TypeError,
-// std::out_of_range, std::bad_alloc) before it writes.
+// The functions of a device module over views, common to all devices: they check operands, allocate
+// results, and leave the work to the functions of device.h. Each throws (std::invalid_argument,
+// TypeError, std::out_of_range, std::bad_alloc) before it writes.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Operand {
   int kind = 0;
   int64_t integer = 0;
   double real = 0;
-  bool big = false;  // an integer outside of int64; `real` has its sign
+  bool big = false;  // an integer beyond int64; `real` has its sign
 };
 
 // (rows, columns)
@@ -29,7 +29,7 @@ struct Normalized {
   View y, mean, variance;
 };
 
-// Of each step: h' and c' (T, B, H), and what the gates were made of, (T, B, 4H).
+// For each step: h' and c' (T, B, H), and the gates' pre-activations (T, B, 4H).
 struct LstmSequence {
   View hidden, cells, sums;
 };
@@ -52,21 +52,21 @@ View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims);
 View matmul(const View& a, const View& b);
 View conv2d(const View& x, const View& w, const ConvWindow& at);
 // The gradients of conv2d for an input (N, h, width, C) and for a weight (kh, kw, C, O), from that
-// of its outputs.
+// for its outputs.
 View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const ConvWindow& at);
 View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const ConvWindow& at);
 // x (..., C) normalised over all axes but the last, times weight plus bias; mean and variance (C,).
 Normalized batch_norm(const View& x, const View& weight, const View& bias, double eps);
-// The gradients for x, weight and bias (in this order) from that of batch_norm's y.
+// The gradients for x, weight and bias (in this order) from that for batch_norm's y.
 Normalized batch_norm_grad(const View& grad, const View& x, const View& weight, const View& mean,
                            const View& variance, double eps);
-// sums (B, 4H: i, f, g, o), cell (B, H) -> (h', c'); and the gradients for both from those of h'
+// sums (B, 4H: i, f, g, o), cell (B, H) -> (h', c'); and the gradients for both from those for h'
 // and c', null for none.
 std::pair<View, View> lstm_gates(const View& sums, const View& cell);
 std::pair<View, View> lstm_gates_grad(const View& sums, const View& cell, const View& next,
                                       const View* grad_h, const View* grad_c);
-// The steps of an LSTM over the input's share of its sums (T, B, 4H), from the states h and c (B,
-// H), with the weight w (H, 4H) of h; and the gradients for all four from those of hidden and
+// The steps of an LSTM over the input's part of its sums (T, B, 4H), from the states h and c (B,
+// H), with the weight w (H, 4H) of h; and the gradients for all four from those for hidden and
 // cells, null for none.
 LstmSequence lstm_sequence(const View& projected, const View& h, const View& c, const View& w);
 LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,

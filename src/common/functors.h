@@ -1,5 +1,5 @@
-// The scalar meaning of each row in common/ops.inc, with NumPy's treatment of NaN, infinities and
-// integer overflow. C is the compute type.
+// The scalar definition of each row in common/ops.inc, with NumPy's treatment of NaN, infinities
+// and integer overflow. C is the compute type.
 #pragma once
 
 #include "common/scalar.h"
@@ -45,7 +45,7 @@ NEEDLE_FN(sign) {
 }
 NEEDLE_FN(relu) {
   if constexpr (Kind<C>::boolean) return x;
-  return x < C(0) ? C(0) : x;  // NaN is not below 0
+  return x < C(0) ? C(0) : x;  // NaN is not less than 0
 }
 NEEDLE_FN(square) {
   if constexpr (Kind<C>::floating)
@@ -56,7 +56,7 @@ NEEDLE_FN(square) {
     return wrap_mul(x, x);
 }
 
-// pow(x, 0.5) is sqrt but at -inf (inf) and -0 (0).
+// pow(x, 0.5) equals sqrt(x) except at -inf (inf) and -0 (0).
 NEEDLE_FN(half_power) {
   if constexpr (!Kind<C>::floating)
     return x;
@@ -66,7 +66,7 @@ NEEDLE_FN(half_power) {
     return x == -double(kInfinity) ? double(kInfinity) : NEEDLE_C(sqrt)(x) + 0.0;
 }
 
-// Functions with a float32 version of their own, and those that leave both types to libm.
+// Functions with their own float32 version, and functions that use libm for both types.
 #define NEEDLE_FLOAT_FN(name, f32, f64) \
   NEEDLE_FN(name) {                     \
     if constexpr (!Kind<C>::floating)   \
@@ -153,7 +153,7 @@ NEEDLE_FN2(power) {
   } else if constexpr (Kind<C>::boolean) {
     return a | !b;
   } else {
-    C result = 1;  // the driver has refused negative exponents
+    C result = 1;  // the driver refuses negative exponents
     for (C e = b; e > 0; e >>= 1) {
       if (e & 1) result = wrap_mul(result, a);
       a = wrap_mul(a, a);
@@ -164,7 +164,7 @@ NEEDLE_FN2(power) {
 NEEDLE_FN2(maximum) { return (a > b) | (a != a) ? a : b; }  // NaN on either side wins
 NEEDLE_FN2(minimum) { return (a < b) | (a != a) ? a : b; }
 
-// The gradient a of relu's output b, for its input.
+// The gradient for relu's input, from the gradient a for its output b.
 NEEDLE_FN2(relu_grad) { return b > C(0) ? a : C(0); }
 
 #define NEEDLE_PREDICATE_FN2(name, expression)  \

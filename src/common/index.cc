@@ -1,4 +1,4 @@
-// Gather, scatter and the optimizers' updates: what they refuse, and copies where memory is shared.
+// Gather, scatter and the optimizers' updates: checks, and copies if memory is shared.
 #include "common/device.h"
 
 namespace needle {
@@ -18,7 +18,7 @@ void check_axis(const View& x, int64_t axis, const char* what) {
                                 " is out of range for shape " + x.shape().str());
 }
 
-// The shape with `axis` replaced by the index's shape.
+// The shape with the index's shape in place of `axis`.
 Dims indexed_shape(const View& x, const View& index, int64_t axis, const char* what) {
   if (x.ndim() - 1 + index.ndim() > kMaxDims)
     throw std::invalid_argument(std::string(what) + ": the result has more than " +
@@ -55,7 +55,7 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
     scatter(wide, index, src, axis, accumulate);
     return copy(wide, dst);
   }
-  // Inputs are read before anything is written: sharing memory with dst forces a copy.
+  // Inputs must be read before anything is written, so one that shares memory with dst is copied.
   const View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
   const View from = broadcast_to(own, shape, what);
   if (from.size() > 0) device::scatter(dst, at, index, from, axis, accumulate);
@@ -73,7 +73,7 @@ void check_like(const View& param, const View& other, DType expected, const char
                                    : std::string(", which takes ") + name(expected) + " here"));
 }
 
-// Runs `update` on compact memory; a strided view is worked on as a copy and written back.
+// Runs `update` on compact memory; a strided view is updated as a copy and written back.
 template <class F>
 void in_place(const View& a, const View* b, const View* c, F&& update) {
   View x = compact(a);

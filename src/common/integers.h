@@ -8,7 +8,7 @@ namespace needle {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-// Extents of broadcast operands multiply beyond any memory: the largest integer then.
+// Saturates, because the extents of broadcast operands may multiply beyond any memory.
 inline int64_t product(std::initializer_list<int64_t> factors) {
   int64_t out = 1;
   for (int64_t n : factors)

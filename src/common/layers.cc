@@ -1,4 +1,4 @@
-// Whole layers in one or two passes over memory: what goes with what, and the steps of an LSTM.
+// Whole layers in one or two passes over memory: checks of operands, and the steps of an LSTM.
 #include "common/device.h"
 
 namespace needle {
@@ -155,7 +155,7 @@ Dims shape_of(std::initializer_list<int64_t> extents) {
   return d;
 }
 
-// Whether projected (T, B, 4H), h and c (B, H) and w (H, 4H) go together.
+// Checks that projected (T, B, 4H), h and c (B, H) and w (H, 4H) match.
 void check_sequence(const char* what, const View& projected, const View& h, const View& c,
                     const View& w) {
   if (projected.ndim() != 3 || projected.shape()[0] < 1)
@@ -221,7 +221,7 @@ LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
     to_h = matmul(step_of(to_sums, s), transposed(w));
     to_c = to_before;
   }
-  // The weight met the state before each step: one product for all of them.
+  // The weight multiplied the state before each step, so one matmul serves all steps.
   const View earlier = View::empty(t, states, h.device());
   copy(h, step_of(earlier, 0));
   for (int64_t s = 1; s < steps; ++s) copy(step_of(made.hidden, s - 1), step_of(earlier, s));

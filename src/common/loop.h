@@ -1,5 +1,5 @@
-// Walks N strided operands in step: axes of extent 1 dropped, axes that continue one another
-// merged, any range of the flattened elements cut into runs along the last axis.
+// A joint loop over N strided operands. It drops axes of extent 1, merges axes that continue one
+// another, and cuts any range of the flattened elements into runs along the last axis.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Matrix products: which matrices are multiplied, and where the results go.
+// Matmul: the matrices that are multiplied, and the layout of results.
 #include "common/device.h"
 
 namespace needle {
@@ -40,7 +40,7 @@ View matmul(const View& a, const View& b) {
   g.b_row = b.strides()[db - 2];
   g.b_col = b.strides()[db - 1];
   g.ldc = g.n;
-  // An axis of extent 1 has no stride to speak of; 1 lets it count as contiguous.
+  // The stride of an axis of extent 1 does not matter; 1 makes it count as contiguous.
   if (g.k == 1) g.a_col = g.b_row = 1;
   if (g.n == 1) g.b_col = 1;
   Dims shape = batch;
@@ -52,7 +52,7 @@ View matmul(const View& a, const View& b) {
   g.b = b.data();
   g.c = out.data();
 
-  // One matrix on the right for the whole batch, rows evenly spaced: one product.
+  // One matrix on the right for the whole batch, and evenly spaced rows: one matmul.
   Loop<1> rows(leading_dims(a.shape(), 1), {leading_dims(a.strides(), 1)});
   if (checked_size(batch_b, 1) == 1 && rows.ndim == 1 && batch == batch_a) {
     g.m = rows.total;

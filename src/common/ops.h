@@ -38,7 +38,7 @@ constexpr OpInfo kBinary[] = {
 #undef NEEDLE_BINARY
 };
 
-// An op's kernels are those of its category, for each dtype that its operands are brought to.
+// An op has the kernels of its category, one for each dtype to which operands are converted.
 constexpr bool takes_integers(Category c) {
   return c != Category::FLOAT && c != Category::TRUE_DIVIDE;
 }

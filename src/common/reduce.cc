@@ -1,4 +1,4 @@
-// Reductions: axes, dtypes and shapes of results.
+// Reductions: the axes, dtypes and shapes of their results.
 #include "common/device.h"
 
 namespace needle {

@@ -60,9 +60,9 @@ NEEDLE_HD static inline float float_of(uint32_t u) {
 #endif
 }
 
-// Conversions of the halves are branch-free integer arithmetic, which compilers vectorise; stores
-// round to the nearest, ties to even, and keep NaN. After F. Giesen, "Float->half variants" (public
-// domain), with the bits that x86's F16C gives.
+// Half-precision conversions are branch-free integer arithmetic, which compilers vectorise; stores
+// round to nearest, ties to even, and keep NaN. After F. Giesen, "Float->half variants" (public
+// domain), with the same bits as x86's F16C.
 template <>
 struct Io<Float16> {
   using C = float;
@@ -71,7 +71,7 @@ struct Io<Float16> {
     const uint32_t normal = (magnitude << 13) + (112u << 23);
     const uint32_t special = (magnitude << 13) + (224u << 23);  // infinity and NaN
     const uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
-    // As the fraction of 2^-14, which then is taken off again: a subnormal.
+    // A subnormal: put it into the fraction of 2^-14, then subtract 2^-14.
     const uint32_t small = bits_of(float_of((magnitude << 13) + (113u << 23)) - 6.103515625e-5f);
     uint32_t u = magnitude < 0x0400u ? small : normal;
     u = magnitude >= 0x7c00u ? special | quiet : u;
@@ -80,7 +80,7 @@ struct Io<Float16> {
   NEEDLE_HD static inline Float16 store(float v) {
     const uint32_t u = bits_of(v), magnitude = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    // Adding 0.5 moves the last bit of the fraction to where float16's smallest subnormal stands.
+    // Adding 0.5 aligns the last bit of the fraction with float16's smallest subnormal.
     const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - (126u << 23);
     const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
     uint32_t h = magnitude < (113u << 23) ? small : normal;
@@ -144,7 +144,7 @@ struct UnsignedOf<int64_t> {
   using type = uint64_t;
 };
 
-// Integer arithmetic wraps: done unsigned, where C++ defines it.
+// Integer arithmetic wraps, so it is done unsigned, for which C++ defines it.
 template <class C>
 NEEDLE_HD static inline C wrap_add(C a, C b) {
   using U = typename UnsignedOf<C>::type;
@@ -166,7 +166,7 @@ NEEDLE_HD static inline To convert(From x) {
   if constexpr (Kind<To>::boolean) {
     return x != From(0);
   } else if constexpr (Kind<From>::floating && !Kind<To>::floating) {
-    // Out of range and NaN give the lowest integer, as x86 (and NumPy on it) does.
+    // NaN and values out of range give the lowest integer, as on x86 (and in NumPy there).
     constexpr From limit = sizeof(To) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
     constexpr To lowest = sizeof(To) == 4 ? To(INT32_MIN) : To(INT64_MIN);
     return x >= -limit && x < limit ? static_cast<To>(x) : lowest;
@@ -175,9 +175,10 @@ NEEDLE_HD static inline To convert(From x) {
   }
 }
 
-// A float on the same side of every half and of every midpoint of two as x, so that rounding it to
-// a half rounds x once: x cut off, its last bit set if anything was lost ("round to odd"; Boldo and
-// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+// x truncated to float, with the last bit set if the result is inexact ("round to odd"; Boldo and
+// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008). It lies on the same side as x
+// of every half-precision number and of every midpoint of two, so rounding it to half precision
+// rounds x once.
 NEEDLE_HD static inline float to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;
@@ -189,13 +190,13 @@ NEEDLE_HD static inline float to_odd(double x) {
 NEEDLE_HD static inline float to_odd(int32_t x) { return to_odd(static_cast<double>(x)); }
 NEEDLE_HD static inline float to_odd(int64_t x) {
   const uint64_t u = x < 0 ? 0u - static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
-  // The same with the bits that double has no room for.
+  // The same for the bits that a double cannot hold.
   const uint64_t kept = (u & ~uint64_t{0x7ff}) | ((u & 0x7ffu) != 0 ? 0x800u : 0u);
   const double magnitude = static_cast<double>(u >> 53 != 0 ? kept : u);
   return to_odd(x < 0 ? -magnitude : magnitude);
 }
 
-// x as what Io<To>::store takes, to be rounded once.
+// x in the type that Io<To>::store takes, so that it is rounded once.
 template <class To, class From>
 NEEDLE_HD static inline typename Io<To>::C for_store(From x) {
   if constexpr (IsHalf<To>::value &&

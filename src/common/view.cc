@@ -11,7 +11,7 @@ namespace {
 bool multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
 bool add(int64_t a, int64_t b, int64_t* out) { return !__builtin_add_overflow(a, b, out); }
 
-// Counters that no other memory access is ordered by.
+// Counters; no other memory access is ordered by them.
 std::atomic<int64_t> g_live[kMaxDevices], g_peak[kMaxDevices], g_writes{0};
 
 void count(int64_t bytes, int device) {
@@ -35,7 +35,7 @@ void Buffer::mark_written() {
   written_.store(g_writes.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// A size of zero still gets an address: consumers of DLPack dislike null.
+// A size of zero still gets an address, because some DLPack consumers refuse null.
 Buffer::Buffer(int64_t bytes, int device) : data_(nullptr), bytes_(bytes), device_(device) {
   void* stream;
   data_ = acquire_block(bytes, device, &stream);
@@ -77,7 +77,7 @@ int64_t checked_size(const Dims& shape, int64_t itemsize) {
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape[i] < 0)
       throw std::invalid_argument("shape " + shape.str() + " has a negative extent");
-    // Zero extents do not hide an overflow of the others: strides are computed from them too.
+    // Zero extents must not hide an overflow of the others, which strides are computed from too.
     if (shape[i] == 0) {
       zero = true;
     } else if (!multiply(bytes, shape[i], &bytes)) {
@@ -105,7 +105,7 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
   Dims order;
   for (int i = 0; i < shape.ndim; ++i) {
     int at = order.ndim++;
-    // An axis of extent 1 stays where it is.
+    // An axis of extent 1 keeps its position.
     for (; at > 0 && shape[i] != 1 && strides[static_cast<int>(order[at - 1])] < strides[i]; --at)
       order[at] = order[at - 1];
     order[at] = i;
@@ -142,7 +142,7 @@ View::View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const
   if (size_ == 0) {
     low_ = 0;
     high_ = -1;
-    strides_ = compact_strides(shape);  // kernels multiply strides, and these may be anything
+    strides_ = compact_strides(shape);  // kernels multiply strides; the given ones are arbitrary
   } else {
     inside = inside && low_ >= 0 && high_ < capacity;
   }

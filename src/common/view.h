@@ -1,5 +1,5 @@
-// Memory and strided views of it. A View is valid by construction: every element it can reach lies
-// inside its buffer, so kernels check only how shapes and dtypes relate.
+// Memory and strided views of it. A View is valid by construction: all of its elements lie inside
+// its buffer, so kernels check only shapes and dtypes.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@
 namespace needle {
 
 constexpr int kMaxDims = 16;
-constexpr int64_t kAlignment = 64;  // one cache line, one AVX-512 register; what TVM asks of inputs
+constexpr int64_t kAlignment = 64;  // a cache line, an AVX-512 register, TVM's rule for inputs
 
-// Becomes Python's MemoryError, with these words.
+// Becomes Python's MemoryError with this message.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(std::string what)
@@ -36,9 +36,9 @@ struct IndexRange {
 
 class Buffer {
  public:
-  // Memory of a device. Throws std::bad_alloc when it cannot be had.
+  // New memory of a device. Throws std::bad_alloc on failure.
   Buffer(int64_t bytes, int device);
-  // Foreign memory; `release` runs when the last view is gone and the device's work on it is done.
+  // Foreign memory; `release` runs once the last view is gone and the device's work on it is done.
   Buffer(void* data, int64_t bytes, std::function<void()> release, int device);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -47,21 +47,21 @@ class Buffer {
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   int device() const { return device_; }
-  // The stream of the last work on the memory, on devices that have any; null for foreign memory
-  // before the first.
+  // The stream of the last work on the memory, on devices with streams; null for foreign memory
+  // without work so far.
   std::atomic<void*>& stream() const { return stream_; }
 
-  // Writes in place are counted over all buffers, so that one number tells whether a buffer was
-  // written after a certain moment: `written` is the count at its last write, 0 if there was none.
+  // Writes in place are counted over all buffers, so that one number shows whether a buffer was
+  // written after a given moment: `written` is the count at its last write, 0 if there was none.
   int64_t written() const { return written_.load(std::memory_order_relaxed); }
   void mark_written();
 
-  // What all elements are known to lie between, noted by who fills a buffer that nobody else has
-  // seen: the check of an index then needs no look at the device.
+  // Known bounds of all elements, set by code that fills a buffer nobody else has seen; with them,
+  // checking an index does not access the device.
   void note_range(const IndexRange& range) { range_ = std::make_unique<IndexRange>(range); }
-  // Others write here without our counting it.
+  // Others write to this memory, and we do not count their writes.
   void mark_shared() { shared_.store(true, std::memory_order_relaxed); }
-  // Null where nothing is known, or not any more.
+  // Null if no bounds are known, or no longer.
   const IndexRange* range() const {
     const bool valid = range_ && written() == 0 && !shared_.load(std::memory_order_relaxed);
     return valid ? range_.get() : nullptr;
@@ -78,11 +78,11 @@ class Buffer {
   std::unique_ptr<const IndexRange> range_;
 };
 
-// Writes in place so far, to any buffer.
+// The number of writes in place so far, to any buffer.
 int64_t writes();
 
-// Bytes of all buffers of a device that are alive (foreign memory is not ours and does not count),
-// and the most there have been since the program began or the peak was reset.
+// The bytes of all live buffers of a device (foreign memory is not ours and does not count), and
+// their peak since the program began or the peak was reset.
 int64_t memory_allocated(int device);
 int64_t max_memory_allocated(int device);
 void reset_peak_memory(int device);
@@ -108,12 +108,13 @@ struct Dims {
 
 class View {
  public:
-  // Throws std::invalid_argument when the layout leaves the buffer or is no layout.
+  // Throws std::invalid_argument if the layout is invalid or leaves the buffer.
   View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
        int64_t offset);
-  // New uninitialised row-major memory. std::invalid_argument for a bad shape, OutOfMemory.
+  // A view of new uninitialised row-major memory. Throws std::invalid_argument for a bad shape, and
+  // OutOfMemory.
   static View empty(DType dtype, const Dims& shape, int device);
-  // The same with its axes in memory as `order` names them, the slowest first.
+  // The same with its axes in memory in the given `order`, slowest first.
   static View empty(DType dtype, const Dims& shape, const Dims& order, int device);
 
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
@@ -126,11 +127,11 @@ class View {
   int device() const { return buffer_->device(); }
   bool is_compact() const { return compact_; }
   char* data() const { return buffer_->data() + offset_ * itemsize(dtype_); }
-  // True when some byte may belong to both.
+  // Whether some byte may belong to both.
   bool overlaps(const View& other) const;
 
-  // True when two elements may share memory (a stride of 0, or strides that do not nest): writes
-  // to them must keep their order.
+  // Whether two elements may share memory (a stride of 0, or strides that do not nest): writes to
+  // them must keep their order.
   bool self_overlapping() const;
 
  private:
@@ -144,18 +145,19 @@ class View {
 };
 
 Dims compact_strides(const Dims& shape);
-// The axes by falling strides: as they follow one another in memory.
+// The axes by descending stride, which is their order in memory.
 Dims memory_order(const Dims& shape, const Dims& strides);
 Dims permuted(const Dims& d, const Dims& order);
-// Elements in a shape; std::invalid_argument for negative extents or more bytes than 2^63 - 1.
+// The number of elements of a shape; std::invalid_argument for negative extents or more bytes than
+// 2^63 - 1.
 int64_t checked_size(const Dims& shape, int64_t itemsize);
 // NumPy broadcasting; std::invalid_argument naming `what` and both shapes.
 Dims broadcast_shapes(const Dims& a, const Dims& b, const char* what);
-// Strides of `view` seen under the broadcast `shape` (which must be a broadcast of its shape).
+// The strides of `view` under `shape`, to which its shape must broadcast.
 Dims broadcast_strides(const View& view, const Dims& shape);
 // `view` under a broadcast shape; std::invalid_argument naming `what`.
 View broadcast_to(const View& view, const Dims& shape, const char* what);
-// Refuses (std::invalid_argument) operands that are not all on the first one's device.
+// Throws std::invalid_argument unless all operands are on the device of the first.
 [[noreturn]] void refuse_devices(const char* what, int a, int b);
 inline void same_device(const char* what, const View& first,
                         std::initializer_list<const View*> others) {

@@ -27,7 +27,7 @@ Dgemm g_dgemm = nullptr;
 std::string g_status = "not loaded";
 GemmChoice g_choice = GemmChoice::automatic;
 
-// Sets a variable for as long as the library is being loaded, unless the user has set it.
+// Sets a variable while the library is being loaded, unless the user has set it.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) {
@@ -55,7 +55,7 @@ void load() {
   path = path.substr(0, path.find_last_of('/') + 1) + NEEDLE_BLAS_LIBRARY;
   void* library;
   {
-    // Its own threads stay off, from the beginning: our pool splits the work.
+    // The library's own threads stay off from the beginning: our pool splits the work.
     ScopedVariable threads("OPENBLAS_NUM_THREADS", "1");
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
@@ -91,7 +91,7 @@ void init_blas() {
   } else if (!choice.empty() && choice != "auto") {
     throw std::invalid_argument("NEEDLE_GEMM=" + choice + " is not auto, own or blas");
   }
-  // Measured: our kernels are faster where they use AVX2 or AVX-512; elsewhere BLAS knows more.
+  // By measurement, our kernels are faster with AVX2 or AVX-512, and BLAS without them.
   bool prefer_own = std::string(kernels().isa) != "generic";
   if (g_choice == GemmChoice::blas || (g_choice == GemmChoice::automatic && !prefer_own)) load();
   if (g_choice == GemmChoice::blas && g_sgemm == nullptr)

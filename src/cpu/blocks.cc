@@ -16,16 +16,17 @@ namespace needle {
 
 namespace {
 
-// Below this the C library keeps memory by itself.
+// For smaller sizes the C library caches memory itself.
 constexpr int64_t kLarge = 64 << 10;
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeep = false;  // the sanitizer is to see every use after release
+constexpr bool kKeep = false;  // so that the sanitizer sees every use after release
 #else
 constexpr bool kKeep = true;
 #endif
 
-// Sizes in steps of an eighth of the power of two below, so that nearly equal ones share blocks.
+// Rounds sizes up in steps of an eighth of the power of two below, so that similar sizes share
+// blocks.
 int64_t rounded(int64_t bytes) {
   int64_t step = kAlignment;
   while (step <= bytes / 16) step *= 2;
@@ -40,8 +41,8 @@ int64_t most_kept() {
 }
 
 struct Kept {
-  // Only ever tried: a thread that cannot have it at once goes to the C library. So nobody waits,
-  // and a fork while another thread holds it leaves a child that works.
+  // Only try_lock is used: a thread that fails to get it uses the C library. So no thread waits,
+  // and a fork while another thread holds it leaves a working child.
   std::mutex mutex;
   std::unordered_map<int64_t, std::vector<char*>> blocks;
   std::atomic<int64_t> total{0};
@@ -55,7 +56,7 @@ struct Kept {
   }
 };
 
-// Never destroyed: buffers may be let go while the process exits.
+// Never destroyed: buffers may be freed while the process exits.
 Kept& kept() {
   static Kept* the = new Kept;
   return *the;
@@ -98,14 +99,14 @@ void release_block(char* block, int64_t bytes, int, void*) noexcept {
     Kept& k = kept();
     std::unique_lock<std::mutex> lock(k.mutex, std::try_to_lock);
     if (lock && size <= k.limit / 2) {
-      // What is kept was of use to some work; if it does not fit any more, that was another.
+      // The kept blocks served earlier work; if this one does not fit, the work has changed.
       if (k.total + size > k.limit) k.clear();
       try {
         k.blocks[size].push_back(block);
         k.total += size;
         return;
       } catch (const std::bad_alloc&) {
-        // then it is not kept
+        // the block is then not kept
       }
     }
   }

@@ -1,7 +1,7 @@
-// Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients: matrix
-// products over (pixels, taps and channels, outputs) whose register tiles read the image itself, so
-// that no matrix of windows is made. A copy is made only of the part of the image a thread works
-// on, and only where there is padding or the channels are not contiguous.
+// Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients: matmuls over
+// (pixels, taps and channels, outputs) whose register tiles read the image itself, so that no
+// matrix of windows is made. Only if there is padding, or if channels are not contiguous, a thread
+// copies the part of the image that it works on.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace device {
 
 namespace {
 
-constexpr int64_t kPixels = 96;  // outputs a thread works on at a time: a multiple of every tile
+constexpr int64_t kPixels = 96;  // outputs per unit of work: a multiple of every tile
 constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay
 constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
 
@@ -28,13 +28,12 @@ bool is_parallel(const Plan& p) {
   return pixels * static_cast<double>(p.depth() * p.o) >= kParallelWork;
 }
 
-// Where the elements of images are, in elements; channels are contiguous.
+// The strides of images, in elements; channels are contiguous.
 struct Layout {
   int64_t image, row, column;
 };
 
-// The runs that a window is read in: one for each row of taps where they are neighbours, else one
-// for each tap.
+// The contiguous runs of a window: one per row of taps if these are adjacent, else one per tap.
 struct Runs {
   std::vector<int64_t> at, weight;  // starts in the image, and rows of the weight matrix
   int64_t length;
@@ -51,7 +50,7 @@ struct Runs {
   int64_t count() const { return static_cast<int64_t>(at.size()); }
 };
 
-// A row of pixels [from, from + count) of what the taps reach, zeros where that is padding.
+// A row of pixels [from, from + count) of the area that the taps reach; padding is zeros.
 void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t row, char* to) {
   const int64_t pixel = p.c * p.size, y = p.y.low + row;
   const int64_t begin = std::max<int64_t>(p.x.low, 0);
@@ -77,8 +76,8 @@ void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t
   std::memset(to + count * pixel, 0, static_cast<size_t>((p.x.extent - left - count) * pixel));
 }
 
-// What `columns` columns of B, row-major with leading dimension `ldb`, look like to the tiles: read
-// in place but for a last panel that is not full.
+// `columns` columns of B, row-major with leading dimension `ldb`, in the form that tiles take: read
+// in place, except for a last panel that is not full.
 class Panels {
  public:
   Panels(const GemmKernels& kernel, const char* b, int64_t rows, int64_t columns, int64_t size)
@@ -103,7 +102,7 @@ class Panels {
   Scratch last_;
 };
 
-// Runs fn over [0, n) on threads; a failure to get memory is carried out of them.
+// Runs fn over [0, n) on threads, and rethrows an allocation failure of theirs.
 template <class F>
 void share(int64_t n, bool parallel, F&& fn) {
   std::atomic<bool> failed{false};
@@ -117,7 +116,7 @@ void share(int64_t n, bool parallel, F&& fn) {
   if (failed) throw OutOfMemory(kNoScratch);
 }
 
-// The outputs cut into units of about kPixels: some whole images, or some rows of one.
+// The outputs, cut into units of about kPixels: several whole images, or several rows of one.
 struct Units {
   int64_t images, rows, bands, count;
 
@@ -141,7 +140,7 @@ struct Unit {
   int64_t pixels(const Plan& p) const { return images * rows * p.x.count; }
 };
 
-// fn(start of the window of each output of a unit, in elements), in order.
+// Calls fn(start of the window, in elements) for each output of a unit, in order.
 template <class F>
 void each_window(const Plan& p, const Layout& layout, int64_t images, int64_t rows, F&& fn) {
   for (int64_t b = 0; b < images; ++b)
@@ -150,7 +149,7 @@ void each_window(const Plan& p, const Layout& layout, int64_t images, int64_t ro
         fn(b * layout.image + y * p.y.stride * layout.row + x * p.x.stride * layout.column);
 }
 
-// True where the tiles can read x as it is.
+// Whether the tiles can read x in place.
 bool readable(const Plan& p, const View& x) {
   return p.y.inside() && p.x.inside() && (x.strides()[3] == 1 || p.c == 1);
 }
@@ -170,7 +169,7 @@ void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
   const Runs runs(p, layout);
   const int64_t chunk = std::max<int64_t>(1, kDepth / runs.length);
   const bool parallel = is_parallel(p);
-  // Few units: threads share their columns as well.
+  // With few units, threads also divide their columns.
   const int64_t columns =
       std::clamp<int64_t>(parallel ? 2 * num_threads() / units.count : 1, 1, panels.count());
   share(units.count * columns, parallel, [&](int64_t begin, int64_t end) {
@@ -251,7 +250,7 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
                                columns.get() + (i * depth + j * nr) * p.size, depth, k > 0, rows,
                                static_cast<int>(std::min(nr, depth - j * nr)));
             }
-        // Each output's share goes to where its window was.
+        // Add each output's contribution at the position of its window.
         const char* share_of = columns.get();
         char* to = image.get() + unit.row * p.y.stride * layout.row * p.size;
         each_window(p, layout, unit.images, unit.rows, [&](int64_t offset) {
@@ -307,9 +306,9 @@ void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, c
   int64_t m = 0;
   each_window(p, layout, p.n, p.y.count, [&](int64_t offset) { offsets[m++] = offset; });
   const Runs runs(p, layout);
-  const int64_t tiles = ceil_div(runs.length, mr);  // of each run
+  const int64_t tiles = ceil_div(runs.length, mr);  // per run
   const int64_t o = p.o;
-  // Row k of the weight matrix is tap and channel k of what is left of the kernel.
+  // Row k of the weight matrix is tap and channel k of the remaining kernel.
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
               p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
   View trimmed = whole ? target : View::empty(p.dtype, target.shape(), 0);

@@ -28,7 +28,7 @@ void copy(const Loop<2>& loop, const View& from, const View& to, bool ordered) {
       row(at(from, offset[0]), sx, const_cast<char*>(at(to, offset[1])), sy, n);
     });
   };
-  // Elements that share memory are written in order, by one thread.
+  // One thread writes elements that share memory, in order.
   if (ordered) return piece(0, loop.total);
   parallel_for(loop.total, kGrain, piece);
 }

@@ -17,7 +17,7 @@ Dims without(const Dims& dims, int64_t axis, int count) {
   return out;
 }
 
-// For a view shaped (pre, index..., post): the offset of each index position.
+// For a view of shape (pre, index..., post): the offset of each index position.
 std::vector<int64_t> index_offsets(const View& x, int64_t axis, const View& index) {
   Dims shape, strides;
   for (int i = 0; i < index.ndim(); ++i) {
@@ -79,7 +79,7 @@ void scatter(const View& dst, const Positions& positions, const View& index, con
   int t = static_cast<int>(dst.dtype());
   CastRow assign = kernels().cast[t][t];
   AddToRow add = kernels().add_to[t];
-  // In the order of the index, so that the result does not depend on threads: they share the rest.
+  // In index order, so that the result does not depend on threads, which divide the other axes.
   auto piece = [&](int64_t begin, int64_t end) {
     for (size_t i = 0; i < where.size(); ++i)
       rest.run(begin, end, [&](const int64_t* offset, int64_t length) {

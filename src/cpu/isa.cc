@@ -1,4 +1,4 @@
-// Chooses the kernel table by what the processor can do, or by NEEDLE_CPU_ISA.
+// Chooses the kernel table by the processor's instruction sets, or by NEEDLE_CPU_ISA.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

@@ -1,6 +1,6 @@
-// What the CPU kernels that are compiled once per instruction set hand to the drivers. They work on
-// rows (one strided run of elements); looping, threads and checks are the drivers' part.
-// Strides count elements. Outputs are contiguous unless a stride is given, and never alias inputs.
+// The table of CPU kernels, which are compiled once per instruction set. Kernels work on rows (one
+// strided run of elements); the drivers do loops, threads and checks. Strides count elements.
+// Outputs are contiguous unless a stride is given, and never alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ using CastRow = void (*)(const void* x, int64_t sx, void* y, int64_t sy, int64_t
 // out = c ? a : b, by element size (1, 4 or 8 bytes).
 using WhereRow = void (*)(const uint8_t* c, int64_t sc, const void* a, int64_t sa, const void* b,
                           int64_t sb, void* out, int64_t n);
-// acc = acc op row, acc of the accumulator type.
+// acc = acc op row; acc has the accumulator type.
 using ReduceRow = void (*)(const void* x, int64_t sx, void* acc, int64_t n);
 // acc[j] = acc[j] op x[j * sx] for j < n.
 using ReduceColumns = void (*)(const void* x, int64_t sx, void* acc, int64_t n);
-// First index of the maximum (minimum); NaN wins.
+// The first index of the maximum (minimum); NaN wins.
 using ArgRow = int64_t (*)(const void* x, int64_t sx, int64_t n);
 // y[i] += x[i]
 using AddToRow = void (*)(const void* x, int64_t sx, void* y, int64_t sy, int64_t n);
@@ -30,27 +30,27 @@ using SgdRow = void (*)(void* p, const void* g, void* v, int64_t n, const SgdFac
 
 using AdamRow = void (*)(void* p, const void* g, void* m, void* v, int64_t n, const AdamFactors& f);
 
-// Elements per piece of parallel work in elementwise kernels.
+// Elements per task in parallel elementwise kernels.
 constexpr int64_t kGrain = 16384;
 
 constexpr int kDotTile = 4;
-constexpr int kMaxTileRows = 8;  // the most that any instruction set's tile has
-// Terms summed before moving on: a panel of B (kDepth x nr) fits the first-level cache.
+constexpr int kMaxTileRows = 8;  // the largest tile of any instruction set
+// Depth of the reduction blocks: a panel of B (kDepth x nr) fits the L1 cache.
 constexpr int64_t kDepth = 256;
 
-// Matrix product kernels for one element type. A is packed in panels [k][mr], B in panels [k][nr]
-// (or read in place, row-major with leading dimension ldb).
+// Matmul kernels for one element type. A is packed in panels [k][mr], B in panels [k][nr] (or read
+// in place, row-major with leading dimension ldb).
 struct GemmKernels {
   int mr, nr;
-  // c (mr x nr, ldc) = (accumulate ? c : 0) + a panel * b panel; only rows x cols of it are stored.
+  // c (mr x nr, ldc) = (accumulate ? c : 0) + a panel * b panel; only rows x cols are stored.
   void (*tile)(int64_t k, const void* a, const void* b, int64_t ldb, void* c, int64_t ldc,
                bool accumulate, int rows, int cols);
-  // The same with A's rows wherever they are, read in `taps` runs of `length`: the sum over t and p
+  // The same with A's rows anywhere in memory, in `taps` runs of `length`: the sum over t and p
   // of rows_at[i][a_taps[t] + p] * b[(b_taps[t] + p) * ldb + j].
   void (*tile_rows)(int64_t taps, const int64_t* a_taps, const int64_t* b_taps, int64_t length,
                     const void* const* rows_at, const void* b, int64_t ldb, void* c, int64_t ldc,
                     bool accumulate, int rows, int cols);
-  // The same with A's columns wherever they are: the sum over p of a[offsets[p] + i] * b[p][j].
+  // The same with A's columns anywhere in memory: the sum over p of a[offsets[p] + i] * b[p][j].
   void (*tile_columns)(int64_t k, const void* a, const int64_t* offsets, const void* b, int64_t ldb,
                        void* c, int64_t ldc, bool accumulate, int rows, int cols);
   // c (up to kDotTile x kDotTile) = a (rows, k) * b (cols, k) transposed, both read in place.
@@ -62,7 +62,7 @@ struct GemmKernels {
   // Packs k x cols (<= nr), zero-padding to nr.
   void (*pack_b)(const void* b, int64_t k_stride, int64_t col_stride, int64_t k, int cols,
                  void* packed);
-  // One row: c[0, cols) = a (k, a_step apart) * b (k x cols, ldb).
+  // One row: c[0, cols) = a (k elements, a_step apart) * b (k x cols, ldb).
   void (*row)(int64_t k, const void* a, int64_t a_step, const void* b, int64_t ldb, void* c,
               int64_t cols);
 };
@@ -101,7 +101,7 @@ struct KernelTable {
 // The table for this processor, or the one NEEDLE_CPU_ISA names. Throws std::invalid_argument for a
 // name that is unknown, not built, or not supported by the processor.
 const KernelTable& kernels();
-// Decides (and checks the environment) at import.
+// Chooses the table, and checks the environment, at import.
 void select_isa();
 
 }  // namespace needle

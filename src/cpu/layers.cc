@@ -12,11 +12,11 @@ namespace device {
 
 namespace {
 
-constexpr int64_t kChunk = 32768;  // elements a sum is cut into, whatever the number of threads
+constexpr int64_t kChunk = 32768;  // elements per chunk of a sum, for any number of threads
 constexpr int64_t kMaxChunks = 64;
-constexpr int64_t kGateGrain = 2048;  // cells of an LSTM for which threads pay
+constexpr int64_t kGateGrain = 2048;  // LSTM cells from which threads pay
 
-// Samples of an LSTM with `hidden` cells that are worth a thread.
+// The number of samples of an LSTM with `hidden` cells that are worth a thread.
 int64_t gate_grain(int64_t hidden) { return ceil_div(kGateGrain, std::max<int64_t>(hidden, 1)); }
 
 const LayerKernels& kernels_of(DType t) { return kernels().layers[static_cast<int>(t)]; }
@@ -26,8 +26,7 @@ Scratch doubles(int64_t rows, int64_t columns) {
                  "batch_norm: the memory for its sums cannot be had");
 }
 
-// Runs fn(first row, last row, sums) over chunks of rows, and adds up `n` sums over the chunks, in
-// order.
+// Runs fn(first row, last row, sums) over chunks of rows, and adds the chunks' `n` sums in order.
 template <class F>
 void sum_rows(int64_t rows, int64_t columns, int64_t n, double* sums, F&& fn) {
   const int64_t chunks = std::clamp<int64_t>(rows * columns / kChunk, 1,

@@ -1,4 +1,4 @@
-// Matrix products: packed, blocked and register-tiled; the inner kernels are in isa/gemm.h.
+// Matmul: packed, blocked and register-tiled; the inner kernels are in isa/gemm.h.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -16,23 +16,23 @@ namespace device {
 
 namespace {
 
-constexpr int64_t kRowPanels = 16, kColumnPanels = 4;  // of one unit of parallel work
-// Up to this many row panels B is read in place: it is used too few times to pay for packing.
+constexpr int64_t kRowPanels = 16, kColumnPanels = 4;  // per unit of parallel work
+// With at most this many row panels, B is read in place: its few uses do not pay for packing.
 constexpr int64_t kDirectPanels = 4;
-constexpr int64_t kShort = 32;  // a reduction so short that packing costs more than it saves
+constexpr int64_t kShort = 32;  // up to this depth, packing costs more than it saves
 constexpr int64_t kDotRows = 16, kDotDepth = 128;
-constexpr int64_t kParallelRow = 1 << 16;   // multiply-adds of a row, for which memory is the bound
+constexpr int64_t kParallelRow = 1 << 16;   // multiply-adds of a row, which is memory-bound
 constexpr int64_t kParallelWork = 1 << 19;  // multiply-adds below which threads do not pay
 
 constexpr const char* kNoScratch = "matmul: the memory to pack its operands in cannot be had";
 
-// At least 1: what a unit of work is divided by.
+// At least 1, because it is a divisor.
 int64_t work_of(std::initializer_list<int64_t> factors) {
   return std::max<int64_t>(1, product(factors));
 }
 
-// Few rows or few columns: B is read where it is, and A too if its rows are contiguous, else it is
-// packed once. Needs b_col == 1.
+// Few rows or few columns: B is read in place, and so is A if its rows are contiguous; otherwise A
+// is packed once. Requires b_col == 1.
 void gemm_direct(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
@@ -73,7 +73,7 @@ void gemm_direct(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
 }
 
 // A short reduction over contiguous columns of A and rows of B, as in the gradient of a weight:
-// nothing is packed, the time goes into writing C. Needs a_row == b_col == 1.
+// nothing is packed, since writing C takes most of the time. Requires a_row == b_col == 1.
 void gemm_outer(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
@@ -98,7 +98,7 @@ void gemm_outer(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   });
 }
 
-// Few rows times a transposed matrix: products of contiguous rows, nothing is packed. Needs
+// Few rows times a transposed matrix: dot products of contiguous rows without packing. Requires
 // a_col == b_row == 1.
 void gemm_dots(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t tile = kDotTile, column_tiles = ceil_div(g.n, tile);
@@ -113,7 +113,7 @@ void gemm_dots(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   });
 }
 
-// One row, bound by reading B: threads take columns. Needs b_col == 1.
+// One row, bound by reading B: threads divide the columns. Requires b_col == 1.
 void gemm_row(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t block = 64, blocks = ceil_div(g.n, block);
   const int64_t grain = std::max<int64_t>(1, kParallelRow / work_of({g.k, block}));
@@ -126,7 +126,7 @@ void gemm_row(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
 void gemm_packed(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
-  // Smaller units where the threads would not all find work.
+  // Use smaller units if there would not be work for all threads.
   const int64_t wanted = 4 * num_threads();
   const int64_t unit_columns =
       std::clamp<int64_t>(row_panels * column_panels / wanted / kRowPanels, 1, kColumnPanels);
@@ -167,7 +167,7 @@ void gemm_packed(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   }
 }
 
-// Splits the longer side of C among threads: BLAS itself runs on one.
+// Divides the longer side of C among threads: each BLAS call runs on one.
 bool gemm_by_blas(const GemmArgs& g, bool single, int64_t size) {
   if (product({g.m, g.n, g.k}) < kParallelWork || num_threads() == 1) return blas_gemm(g, single);
   const bool columns = g.n >= g.m;
@@ -247,10 +247,10 @@ bool multiplies(DType t) { return !is_half(t); }
 void gemm(const GemmArgs& g, DType t, const Loop<2>& loop, const View&, const View&, const View&) {
   if (loop.total == 1) return run(g, t);
   const int64_t size = itemsize(t), c_step = g.m * g.n;
-  // Scratch memory is asked for inside: a failure on a worker is carried out of the parallel part.
+  // Workers allocate scratch memory, so a worker's failure is rethrown after the parallel part.
   std::atomic<bool> failed{false};
   int64_t grain = std::max<int64_t>(1, kParallelWork / 2 / work_of({g.m, g.n, g.k}));
-  if (loop.total < num_threads()) grain = loop.total;  // few large ones: threads inside each
+  if (loop.total < num_threads()) grain = loop.total;  // few large matmuls: threads inside each
   parallel_for(loop.total, grain, [&](int64_t begin, int64_t end) {
     int64_t index = begin;
     loop.run(begin, end, [&](const int64_t* offset, int64_t n) {

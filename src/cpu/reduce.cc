@@ -10,11 +10,11 @@ namespace device {
 
 namespace {
 
-// A reduction long enough to share among threads is cut into this many elements at least. The cut
-// does not depend on the number of threads, so neither does the result.
+// Pieces of a reduction that is long enough for threads have at least this many elements. The cuts
+// do not depend on the number of threads, so neither does the result.
 constexpr int64_t kChunk = 32768;
 constexpr int64_t kMaxChunks = 64;
-constexpr int64_t kTile = 512;  // accumulators worked on at a time when columns are reduced
+constexpr int64_t kTile = 512;  // accumulators per pass of a column reduction
 
 void start(Reduction op, DType t, void* acc, int64_t n) {
   bool one = op == Reduction::prod;
@@ -52,7 +52,7 @@ View reduce(Reduction op, const View& x, const Split& s, DType out_type) {
   const int64_t size = itemsize(x.dtype()), acc_size = itemsize(acc_type);
   const char* data = x.data();
 
-  // Outputs [begin, end) over the part [from, to) of what is reduced.
+  // Reduces outputs [begin, end) over the part [from, to) of the reduction axes.
   auto part = [&](int64_t begin, int64_t end, int64_t from, int64_t to, char* out) {
     if (!selects) start(op, acc_type, out + begin * acc_size, end - begin);
     int64_t done = begin;

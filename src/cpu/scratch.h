@@ -1,4 +1,4 @@
-// Aligned memory for the time of one call.
+// Aligned memory for the duration of one call.
 #pragma once
 
 #include <initializer_list>
@@ -17,7 +17,7 @@ struct GiveBack {
 };
 using Scratch = std::unique_ptr<char, GiveBack>;
 
-// As many bytes as the product of `factors`, uninitialised. Throws OutOfMemory with `complaint`.
+// Uninitialised memory of product(`factors`) bytes. Throws OutOfMemory with `complaint`.
 inline Scratch scratch(std::initializer_list<int64_t> factors, const char* complaint) {
   const int64_t bytes = product(factors);
   try {

@@ -20,8 +20,8 @@ namespace needle {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kPiecesPerThread = 4;  // lets a delayed thread hand its share to the others
-// Kernels follow each other within microseconds in a training loop; waking a thread takes tens.
+constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed thread's share
+// In a training loop kernels follow within microseconds; waking a thread takes tens of them.
 constexpr std::chrono::microseconds kSpin(150);
 
 inline void pause() {
@@ -32,13 +32,13 @@ inline void pause() {
 #endif
 }
 
-// A call's pieces are shared out in ranges, one to a thread, which takes those of the others when
-// its own are done: a kernel that is called again and again finds its share of a weight in the
-// cache of the core it ran on before.
+// A call's pieces are divided into ranges, one per thread. A thread that has finished its own range
+// takes pieces of the others. So a kernel that is called repeatedly finds its share of a weight in
+// the cache of the core that it ran on before.
 //
-// A range's ticket is (number of the call << 32) | pieces not yet claimed. Whoever lowers the count
-// owns a piece, and the caller cannot return before it is finished, so the fields of the call are
-// stable for the owner; a late worker's exchange fails because the number has changed.
+// A range's ticket is (number of the call << 32) | pieces not yet claimed. The thread that lowers
+// the count owns a piece, and the caller cannot return before it is finished, so the fields of the
+// call are stable for the owner; a late worker's exchange fails because the number has changed.
 class Pool {
  public:
   bool try_run(int threads, int64_t n, int64_t pieces, RangeFn fn, void* context) {
@@ -68,7 +68,7 @@ class Pool {
     work(0);
     for (int spins = 0; finished_.load(std::memory_order_acquire) != pieces; ++spins) {
       pause();
-      if (spins % 1024 == 1023) std::this_thread::yield();  // its owner may want this core
+      if (spins % 1024 == 1023) std::this_thread::yield();  // its owner may need this core
     }
     busy_.store(false, std::memory_order_release);
     return true;
@@ -89,16 +89,16 @@ class Pool {
       try {
         std::thread(&Pool::loop, this, started_ + 1).detach();
       } catch (const std::system_error&) {
-        return;  // no more threads to be had: those there are will do
+        return;  // no further threads available: use those that exist
       }
       ++started_;
     }
   }
 
-  // The piece after the last of range r.
+  // The end of range r, in pieces.
   int64_t end_of(int64_t r, int64_t shares) const { return pieces_ * (r + 1) / shares; }
 
-  // Takes pieces of the present call until none is left, those of its own range first.
+  // Takes pieces of the current call until none is left, beginning with its own range.
   void work(int index) {
     const int ranges = shares_.load(std::memory_order_relaxed);
     for (int k = 0; k < ranges; ++k) {
@@ -146,19 +146,19 @@ class Pool {
   std::atomic<int> shares_{0};
   Range ranges_[kMaxThreads];
   alignas(64) std::atomic<uint64_t> posted_{0};
-  std::atomic<uint64_t> rest_after_{0};  // the call after which nobody need wait for another
+  std::atomic<uint64_t> rest_after_{0};  // the call after which workers need not spin
   alignas(64) std::atomic<int64_t> finished_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
 };
 
-// Never destroyed: workers may still look at it while the process exits.
+// Never destroyed: workers may still read it while the process exits.
 Pool* g_pool = nullptr;
 std::atomic<int> g_threads{1};
 thread_local bool t_inside = false;
 
-// Threads do not survive a fork, and the parent's pool may have been mid-call.
+// Threads do not survive a fork, and the parent's pool may have been in a call.
 void after_fork_in_child() {
   g_pool = new Pool;
   t_inside = false;

@@ -1,5 +1,5 @@
-// One small thread pool for the kernels. Work that is small, nested, or met while the pool is busy
-// with another thread's call runs on the caller.
+// A small thread pool for the kernels. Work runs on the caller if it is small or nested, or if the
+// pool is busy with another thread's call.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace needle {
 
 using RangeFn = void (*)(void* context, int64_t begin, int64_t end);
 
-// Runs fn over [0, n) in pieces of at least `grain`, in parallel; returns when all are done. fn
-// must not throw. Pieces depend on n, grain and the number of threads only.
+// Runs fn over [0, n) in parallel, in pieces of at least `grain`; returns when all are done. fn
+// must not throw. The pieces depend only on n, grain and the number of threads.
 void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context);
 
 template <class F>
@@ -22,11 +22,11 @@ void parallel_for(int64_t n, int64_t grain, F&& fn) {
       const_cast<void*>(static_cast<const void*>(&fn)));
 }
 
-// Threads one call may use, the caller included; at least 1.
+// The number of threads that a call may use, including the caller; at least 1.
 int num_threads();
 void set_num_threads(int count);
 
-// The workers sleep until the next parallel_for instead of looking out for it: another library's
+// Lets the workers sleep until the next parallel_for instead of spinning, because another library's
 // threads are about to need their cores.
 void rest_threads();
 

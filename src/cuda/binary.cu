@@ -1,11 +1,11 @@
-// Binary ops. A Python number is passed by value, so that nothing is copied to the device for it.
+// Binary ops. A Python number is passed to the kernel by value, without a copy to the device.
 #include "cuda/elementwise.h"
 #include "cuda/kernels.h"
 
 namespace needle {
 namespace cuda {
 
-// A pack of an operand: the elements there, or its one value.
+// A pack of an operand: its elements there, or its single value.
 template <class S, int N>
 NEEDLE_HD Pack<S, N> pack_at(const S* p, S value, int64_t i) {
   if (p != nullptr) return reinterpret_cast<const Pack<S, N>*>(p)[i];
@@ -85,7 +85,7 @@ void binary_of(const char* what, DType t, const Loop<3>& loop, const Input& a, c
     with_floating(t, run);
 }
 
-// A number as the double it is.
+// A number as a double.
 double value_of(const Element& e, DType t) {
   switch (t) {
     case DType::float64:
@@ -109,7 +109,7 @@ Loop<2> without_exponent(const Loop<3>& loop) {
   return Loop<2>(shape, {from, to});
 }
 
-// Powers by one exponent: the common ones need no pow, as on the CPU. False where this is none.
+// Powers with one common exponent, which need no pow, as on the CPU. False for other exponents.
 bool simple_power(DType t, const Loop<3>& loop, const Input& a, const Input& b, const View& out) {
   if (!is_floating(t) || b.view != nullptr || a.view == nullptr) return false;
   const double e = value_of(b.scalar, t);

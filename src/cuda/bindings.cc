@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace needle {
 namespace {
 
-// A stream for as long as the Python object lives.
+// A stream that lives as long as the Python object.
 class OwnedStream {
  public:
   explicit OwnedStream(int device) : stream_(cuda::take_stream(checked_device(device))) {}
@@ -30,7 +30,7 @@ int64_t number_of(const cuda::Stream& s) {
   return static_cast<int64_t>(reinterpret_cast<intptr_t>(s.handle));
 }
 
-// The stream that the calling thread's work goes to from now on.
+// Sets the stream for the calling thread's work.
 void use_stream(const OwnedStream* stream, int device) {
   checked_device(device);
   if (stream != nullptr && stream->get()->device != device)

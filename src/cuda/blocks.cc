@@ -1,6 +1,6 @@
 // Device memory. cudaMalloc and cudaFree wait for the device and take longer than most kernels, so
-// blocks that come back are kept, by device, stream and size: one that follows a stream can serve
-// the next work on that stream at once, for which it needs no event.
+// released blocks are kept by device, stream and size: a block that follows a stream can serve the
+// next work on that stream at once, without an event.
 #include "common/blocks.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr int64_t kGranule = 512;
 
-// Sizes in steps of an eighth of the power of two below, so that nearly equal ones share blocks.
+// Rounds sizes up in steps of an eighth of the power of two below, so that similar sizes share
+// blocks.
 int64_t rounded(int64_t bytes) {
   int64_t step = kGranule;
   while (step <= bytes / 16) step *= 2;
@@ -41,7 +42,7 @@ Pool& pool_of(int device) {
   return all[device];
 }
 
-// Foreign memory whose last view is gone, until the work on it is done.
+// Foreign memory without views that waits for the work on it to be done.
 struct Leaving {
   cuda::Mark mark;
   std::function<void()> release;
@@ -56,7 +57,7 @@ Departures& departures() {
   return *the;
 }
 
-// Frees what is kept; the caller holds the pool's mutex. Memory that is freed must be at rest.
+// Frees the kept blocks; the caller holds the pool's mutex. No work may be pending on freed memory.
 void clear(Pool& p, int device) {
   if (p.cached == 0) return;
   const cuda::OnDevice on(device);
@@ -109,13 +110,13 @@ void release_foreign(std::function<void()> release, int device, void* stream) no
       std::lock_guard<std::mutex> lock(d.mutex);
       d.waiting.push_back({std::move(mark), std::move(release)});
       ++d.count;
-    } catch (const std::exception&) {  // no event to be had: then the host waits
+    } catch (const std::exception&) {  // without an event the host waits
       cudaDeviceSynchronize();
       if (release) release();
     }
     poll_foreign();
   } catch (...) {
-    // A destructor has nobody to tell.
+    // A destructor cannot report errors.
   }
 }
 

@@ -1,5 +1,5 @@
-// Convolution over (N, H, W, C) and its gradients as matrix products with what each window meets, a
-// matrix that is made chunk by chunk: it would be as large as the image times the window.
+// Convolution over (N, H, W, C) and its gradients as matmuls with the matrix of windows, which is
+// made chunk by chunk because it is as large as the image times the window.
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 
@@ -8,7 +8,7 @@ namespace cuda {
 
 constexpr int64_t kChunkBytes = 64 << 20;
 
-// A Plan's axis for kernels.
+// An axis of a Plan, as an argument of kernels.
 struct Window {
   int64_t size, count, stride, dilation, taps, low;
 
@@ -26,7 +26,7 @@ struct Strides {
 };
 
 // columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on; zeros in
-// padding. I counts the elements of `columns` and all pixels: 32 bits divide faster.
+// padding. I is the index type for elements of `columns` and pixels: 32 bits divide faster.
 template <class S, class I>
 __global__ void __launch_bounds__(kThreads)
     windows_kernel(Window y, Window x, int64_t channels, Strides at, const S* image, int64_t first,
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Each element of `images` images sums what windows gave it, in the order of the taps.
+// Each element of `images` images sums the contributions of windows, in the order of the taps.
 template <class S, class I>
 __global__ void __launch_bounds__(kThreads)
     sum_windows_kernel(Window y, Window x, int64_t channels, int64_t images, const S* columns,
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Launches the kernel that counts `total` elements in 32 bits, or the other.
+// Launches the kernel with 32-bit indices if `total` fits, else the other.
 template <class... P, class... A>
 void launch_counting(const Work& work, int64_t total, void (*few)(P...), void (*many)(P...),
                      A... arguments) {
@@ -95,7 +95,7 @@ int64_t chunk_of(const Plan& p, int64_t per) {
   return std::max<int64_t>(1, kChunkBytes / product({p.depth(), p.size, per}));
 }
 
-// Windows of one pixel, side by side: the image is the matrix.
+// Adjacent windows of one pixel: the image is the matrix of windows.
 bool is_matrix(const Plan& p, const View& x) {
   const auto plain = [](const Axis& a) {
     return a.taps == 1 && a.stride == 1 && a.low == 0 && a.count == a.size;
@@ -140,7 +140,7 @@ void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
 
 void conv2d_input(const Plan& p, const View& grad, const View& weight, const View& out) {
   const int64_t depth = p.depth();
-  const int64_t chunk = std::min(chunk_of(p, p.pixels()), p.n);  // of images
+  const int64_t chunk = std::min(chunk_of(p, p.pixels()), p.n);  // images per chunk
   const Scratch columns("conv2d_input", out.device(), {chunk, p.pixels(), depth, p.size});
   const Work work("conv2d_input", {&grad, &weight, &out});
   for (int64_t first = 0; first < p.n; first += chunk) {

@@ -4,7 +4,7 @@
 namespace needle {
 namespace cuda {
 
-// A move of bits, or a conversion that rounds once.
+// A copy of bits, or a conversion that rounds once.
 template <class In, class Out>
 NEEDLE_HD Out converted(In x) {
   if constexpr (std::is_same_v<In, Out> && !std::is_same_v<In, Bool>)
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kThreads) copy_strided(Layout<2> layout, const
 
 constexpr int kTile = 32, kTileRows = 8;
 
-// The last axis is x's slowest and out's fastest or the other way round: tiles go through shared
-// memory, so that both are read and written in neighbours.
+// The last axis is x's slowest and out's fastest, or the other way round: tiles go through shared
+// memory, so that both reads and writes are coalesced.
 template <class S>
 __global__ void __launch_bounds__(kTile* kTileRows)
     copy_transposed(const S* x, S* out, int64_t rows, int64_t columns, int64_t x_column,
                     int64_t out_row, int64_t batch, int64_t x_batch, int64_t out_batch) {
-  __shared__ S tile[kTile][kTile + 1];  // a column more, so that columns use different banks
+  __shared__ S tile[kTile][kTile + 1];  // one more column, so that columns use different banks
   const int tx = threadIdx.x % kTile, ty = threadIdx.x / kTile;
   const int64_t column_tiles = (columns + kTile - 1) / kTile;
   const int64_t row_tiles = (rows + kTile - 1) / kTile, tiles = column_tiles * row_tiles * batch;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
-// Element after element, by one thread: where several are written to one place, the last stands.
+// One thread writes element after element: of several written to one place, the last wins.
 template <class In, class Out>
 __global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = 0; i < layout.total; ++i) {

@@ -17,7 +17,7 @@ namespace cuda {
 
 namespace {
 
-// cuBLAS's binary interface, which is the same from version 11 on (docs.nvidia.com/cuda/cublas).
+// cuBLAS's binary interface, which is unchanged since version 11 (docs.nvidia.com/cuda/cublas).
 using Handle = void*;
 constexpr int kPlain = 0, kTransposed = 1;
 constexpr int kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBfloat16 = 14;  // cudaDataType
@@ -40,7 +40,7 @@ struct Library {
 enum class Choice { automatic, own, blas };
 Choice g_choice = Choice::automatic;
 std::atomic<bool> g_tf32{false};
-std::mutex g_mutex;  // of what follows
+std::mutex g_mutex;  // guards the following variables
 std::vector<std::string> g_folders;
 
 constexpr const char* kNames[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
@@ -65,7 +65,7 @@ Library load() {
   }
   void* library = nullptr;
   for (const std::string& path : paths) {
-    // It needs its neighbour cublasLt, which the loader finds once it is there.
+    // It needs cublasLt from the same folder, which the loader finds once it is loaded.
     const size_t at = path.rfind("libcublas") + 9;
     dlopen((path.substr(0, at) + "Lt" + path.substr(at)).c_str(), RTLD_NOW | RTLD_LOCAL);
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -104,8 +104,8 @@ void check_blas(int status, const char* doing) {
                     library().explain(status));
 }
 
-// One for each stream, whose products share the memory that cuBLAS works in. Used under the mutex
-// that a Work holds; never destroyed, as streams.
+// One handle per stream, because the matmuls of a stream share cuBLAS's workspace. Used under the
+// mutex that a Work holds; never destroyed, like streams.
 Handle handle_of(const Work& work) {
   static auto* handles = new std::map<std::pair<int, cudaStream_t>, Handle>;
   Handle& handle = (*handles)[{work.device(), work.stream()}];
@@ -160,7 +160,7 @@ bool tf32_allowed() { return g_tf32; }
 
 bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch,
                      bool accumulate) {
-  // One call is for a batch that is evenly spaced.
+  // One call takes an evenly spaced batch.
   if (batch.ndim != 1 || std::max({g.m, g.n, g.k, g.ldc, batch.total}) > INT_MAX) return false;
   BlasLayout a, b;
   if (!blas_layout(g.a_row, g.a_col, g.m, g.k, &a) ||
@@ -176,7 +176,7 @@ bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>
   const int type = data_type(t);
   const int compute =
       wide ? kCompute64 : (t == DType::float32 && g_tf32 ? kCompute32Tf32 : kCompute32);
-  // Row-major C = A B is what cuBLAS calls C^T = B^T A^T.
+  // Row-major C = A B is column-major C^T = B^T A^T, as cuBLAS computes it.
   check_blas(
       l.gemm(handle, b.transposed ? kTransposed : kPlain, a.transposed ? kTransposed : kPlain,
              static_cast<int>(g.n), static_cast<int>(g.m), static_cast<int>(g.k), alpha, g.b, type,

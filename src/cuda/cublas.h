@@ -1,5 +1,4 @@
-// cuBLAS, loaded when the first matrix product asks for it: needle is built without it, and runs
-// without it.
+// cuBLAS, loaded by the first matmul: needle is built without it, and runs without it.
 #pragma once
 
 #include <string>
@@ -13,14 +12,14 @@ namespace cuda {
 
 // Reads NEEDLE_GEMM (auto, own, blas); called at import. std::invalid_argument for other values.
 void init_cublas();
-// Folders to look in behind those that the loader knows.
+// Folders to search after those that the loader knows.
 void add_library_folders(std::vector<std::string> folders);
-// The library in use, or why there is none; loads it.
+// The library in use, or the reason why there is none; loads it.
 std::string blas_status();
-// Whether float32 products may round their operands to 10 bits for the tensor cores.
+// Whether float32 matmuls may round their operands to 10 bits for the tensor cores.
 void allow_tf32(bool allow);
 bool tf32_allowed();
-// False where there is no cuBLAS or it does not take the layout; see multiply in gemm.h.
+// False if there is no cuBLAS or it does not take the layout; see multiply in gemm.h.
 bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch,
                      bool accumulate);
 

@@ -1,4 +1,4 @@
-// Unary ops, where, and what else the drivers ask of a device that concerns no single kernel.
+// Unary ops, where, and other device functions that belong to no single kernel.
 #include "cuda/elementwise.h"
 #include "cuda/kernels.h"
 

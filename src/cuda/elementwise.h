@@ -1,4 +1,4 @@
-// Elementwise work that other kernels' files ask for.
+// Elementwise functions for other kernels' files.
 #pragma once
 
 #include "common/loop.h"
@@ -6,7 +6,7 @@
 namespace needle {
 namespace cuda {
 
-// out = x to the power of 0.5, as pow gives it.
+// out = x to the power of 0.5, with pow's results.
 void half_power(const Loop<2>& loop, const View& x, const View& out);
 
 }  // namespace cuda

@@ -1,4 +1,4 @@
-// Matrix products inside the module.
+// Matmul for use inside the module.
 #pragma once
 
 #include "common/device.h"
@@ -7,8 +7,8 @@
 namespace needle {
 namespace cuda {
 
-// c = a * b, or c += a * b where `accumulate`, for each step of the batch, whose strides are those
-// of a and b; c's are whole matrices. By cuBLAS where it is loaded and takes the layout.
+// c = a * b, or c += a * b if `accumulate`, for each step of the batch; a and b have batch strides,
+// c's matrices are adjacent. Uses cuBLAS if it is loaded and takes the layout.
 void multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch, bool accumulate);
 
 }  // namespace cuda

@@ -1,5 +1,5 @@
 // Gather, scatter and the optimizers' updates. Scattered results do not depend on the order in
-// which threads happen to run: positions are sorted, and one thread has all places of one of them.
+// which threads run: positions are sorted, and one thread handles all occurrences of a position.
 #include "cuda/kernels.h"
 #include "cuda/sort.h"
 #include "cuda/transfer.h"
@@ -25,7 +25,7 @@ NEEDLE_HD inline int64_t position(const int64_t* index, int64_t i, int64_t exten
   return at < 0 ? at + extent : at;
 }
 
-// out, row-major, is (before, index, after); `rest` is x without its axis.
+// Row-major out is (before, index, after); `rest` is x without its axis.
 template <class S>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(Layout<1> rest, const S* x, const int64_t* index, S* out, int64_t total,
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// `rest` walks `from` and `to` without the index's axes, `places` the index's axes of `from`. The
-// positions come in rising order, each with its places in the index in theirs.
+// `rest` iterates over `from` and `to` without the index's axes, `places` over the index's axes of
+// `from`. Positions are in ascending order, and so are the places of each position in the index.
 template <class S, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Layout<2> rest, Layout<1> places, const S* from, const int64_t* sorted,
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// By one thread, in order, where elements of `to` share memory.
+// One thread writes in order if elements of `to` share memory.
 template <class S>
 __global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
                                 const int64_t* index, S* to, int64_t extent, int64_t step,
@@ -131,7 +131,7 @@ bool inside(const View& index, int64_t extent) {
   if (const IndexRange* range = index.buffer()->range();
       range != nullptr && range->dtype == index.dtype() && range->low >= -extent &&
       range->high < extent)
-    return true;  // known since the index came from the host
+    return true;  // known, because the index came from the host
   Dims all;
   for (int i = 0; i < index.ndim(); ++i) all.push(i);
   int64_t low, high;

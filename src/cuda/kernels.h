@@ -1,5 +1,5 @@
-// What the kernels share: element types, strided layouts, packs of neighbouring elements, and the
-// choice of a kernel by dtype.
+// Code shared by kernels: element types, strided layouts, packs of adjacent elements, and the choice
+// of a kernel by dtype.
 #pragma once
 
 #define NEEDLE_ISA cuda
@@ -16,19 +16,19 @@ namespace cuda {
 
 constexpr int kThreads = 256;
 
-// In front of loops whose unrolling gains nothing: it would make kernels several times as long, and
-// there are many.
+// Goes before loops that gain nothing from unrolling: it would make the many kernels several times
+// as long.
 #ifdef __CUDA_ARCH__
 #define NEEDLE_ROLLED _Pragma("unroll 1")
 #else
 #define NEEDLE_ROLLED
 #endif
 
-// Where the elements of N operands are.
+// The strided layouts of N operands.
 template <int N>
 struct Layout {
   int ndim;
-  bool few;  // so many that 32 bits count them, which divides faster
+  bool few;  // whether 32 bits can count them, which divides faster
   int64_t total;
   int64_t shape[kMaxDims];
   int64_t strides[N][kMaxDims];
@@ -63,13 +63,13 @@ struct Layout {
   }
 };
 
-// Neighbouring elements that are read and written at once.
+// Adjacent elements that are read and written at once.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
 };
 
-// Elements of a pack for kernels that read one type and write another: up to 16 bytes of the wider.
+// Elements per pack of a kernel that reads In and writes Out: 16 bytes of the wider at most.
 template <class In, class Out>
 constexpr int kPackOf = sizeof(In) >= 8 || sizeof(Out) >= 8   ? 2
                         : sizeof(In) >= 4 || sizeof(Out) >= 4 ? 4
@@ -100,7 +100,7 @@ struct Type {
   using type = S;
 };
 
-// fn(Type<storage type>) for a dtype.
+// Calls fn(Type<storage type>) for a dtype.
 template <class F>
 decltype(auto) with_floating(DType t, F&& fn) {
   switch (t) {
@@ -125,13 +125,13 @@ decltype(auto) with_any(DType t, F&& fn) {
   if (t == DType::boolean) return fn(Type<Bool>());
   return with_number(t, fn);
 }
-// fn(Type<float or double>): what whole layers are computed in.
+// Calls fn(Type<float or double>), the compute type of whole layers.
 template <class F>
 decltype(auto) with_real(DType t, F&& fn) {
   if (t == DType::float64) return fn(Type<double>());
   return fn(Type<float>());
 }
-// fn(Type<unsigned integer of the dtype's size>), for moves.
+// Calls fn(Type<unsigned integer of the dtype's size>), for copies of bits.
 template <class F>
 decltype(auto) with_bits(DType t, F&& fn) {
   switch (itemsize(t)) {
@@ -151,7 +151,7 @@ S* data_of(const View& v) {
   return reinterpret_cast<S*>(v.data());
 }
 
-// An operand that is a view, or, where `p` is null, one value.
+// An operand that is a view or, if `p` is null, a single value.
 template <class S>
 struct Operand1 {
   const S* p;

@@ -4,10 +4,10 @@
 namespace needle {
 namespace cuda {
 
-constexpr int kColumns = 32, kRows = 8;  // of a block that sums columns
+constexpr int kColumns = 32, kRows = 8;  // per block that sums columns
 constexpr int64_t kMaxChunks = 256;
 
-// An array as rows of n neighbours, `step` apart; null for none.
+// An array as rows of n adjacent elements, `step` apart; null for none.
 template <class T>
 struct Rows {
   const T* p;
@@ -16,7 +16,7 @@ struct Rows {
   NEEDLE_HD T at(int64_t row, int64_t column) const { return p[row * step + column]; }
 };
 
-// What is summed over the rows, in double.
+// The terms that are summed over the rows, in double.
 enum class Sum { plain, squares, products };
 
 // sums[chunk][which][column] over the chunk's rows: x; or (x - mean)^2; or g, and g (x - mean).
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With x' = (x - mean) r: the gradients of weight and bias, and the rows of what is
+// With x' = (x - mean) r: the gradients of weight and bias, and the rows a, b, c such that
 // w r (g - mean(g) - x' mean(g x')) = a g + b (x - mean) + c.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// out = a (g - c) + b (x - mean), each of a, b, c and mean a row; b (x - mean) + c where there is
-// no g. Subtracted first: nothing is left of the rounding of what cancels.
+// out = a (g - c) + b (x - mean), where a, b, c and mean are rows; b (x - mean) + c if there is no
+// g. Subtracting first leaves no rounding error of parts that cancel.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     affine(Rows<T> g, const T* a, Rows<T> x, const T* mean, const T* b, const T* c, int64_t rows,
@@ -129,7 +129,7 @@ struct Chunks {
   }
 };
 
-// The LSTM's gates at cell k of a row of sums (i, f, g, o side by side, each n).
+// The LSTM's gates of cell k in a row of sums (i, f, g, o side by side, n each).
 template <class T>
 struct Gates {
   T i, f, g, o;
@@ -141,7 +141,7 @@ struct Gates {
         o(fn::sigmoid::at(sums[3 * n])) {}
 };
 
-// sums = a + b where those are given.
+// sums = a + b, if those are given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     lstm_kernel(const T* a, const T* b, T* sums, const T* cell, int64_t total, int64_t n, T* h,

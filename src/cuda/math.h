@@ -1,6 +1,6 @@
-// The functions that functors.h leaves to a device: those of CUDA's library, which nvcc compiles
-// without fast-math. Its documented errors are within docs/architecture.md's table but for
-// float64's sin, cos and power (2 units in the last place).
+// The functions that functors.h leaves to a device: those of CUDA's math library, which nvcc
+// compiles without fast-math. Their documented errors are within docs/architecture.md's table,
+// except for float64's sin, cos and power (2 units in the last place).
 #pragma once
 
 #include <math.h>
@@ -22,7 +22,7 @@ NEEDLE_HD static inline float sigmoid_f32(float x) {
   const float e = ::expf(-::fabsf(x));
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
-// powf may be off by 4 units; a float's power is exact enough when it comes from double's.
+// powf may be off by 4 ulp; a float's power is accurate enough if computed in double.
 NEEDLE_HD static inline float power_f32(float a, float b) {
   return static_cast<float>(::pow(static_cast<double>(a), static_cast<double>(b)));
 }

@@ -1,5 +1,5 @@
-// Matrix products. A block makes a tile of C: it brings a slice of A and one of B to shared memory,
-// in the type it sums in, and each thread keeps a small square of the tile in registers.
+// Matmul. A block computes a tile of C: it loads a slice of A and one of B into shared memory, in
+// the accumulator type, and each thread keeps a small square of the tile in registers.
 #include "cuda/cublas.h"
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
@@ -11,7 +11,7 @@ struct Sizes {
   int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
 };
 
-// A tile of kM x kN, kK terms at a time, a square of kOwn x kOwn for each thread.
+// A tile of kM x kN, with kK terms per slice and a square of kOwn x kOwn per thread.
 template <class S, class A, int kM, int kN, int kK, int kOwn>
 __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn), 2)
     gemm_kernel(Sizes z, Layout<2> batch, const S* a_all, const S* b_all, S* c_all,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn), 2)
       const int64_t m0 = tile / across * kM, n0 = tile % across * kN;
       A sums[kOwn][kOwn] = {};
       for (int64_t k0 = 0; k0 < z.k; k0 += kK) {
-        // Neighbouring threads read neighbours in memory, whichever axis those are along.
+        // Adjacent threads read adjacent elements, along whichever axis is contiguous.
         for (int e = t; e < kM * kK; e += kBlock) {
           const int i = z.a_col == 1 ? e / kK : e % kM, p = z.a_col == 1 ? e % kK : e / kM;
           const bool there = m0 + i < z.m && k0 + p < z.k;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn), 2)
   }
 }
 
-constexpr int64_t kBigFrom = 1024;  // tiles of 64 x 64 from which larger ones keep a device busy
+constexpr int64_t kBigFrom = 1024;  // with this many 64 x 64 tiles, larger ones keep a device busy
 
 template <class S, class A, int kM, int kK, int kOwn>
 void run_tiles(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool accumulate) {
@@ -88,7 +88,7 @@ void run_gemm(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool ac
 void multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch, bool accumulate) {
   if (is_floating(t) && g.k > 0 && cublas_multiply(work, g, t, batch, accumulate)) return;
   switch (t) {
-    // Integers wrap, as unsigned ones do.
+    // Integers wrap around, as unsigned ones do.
     case DType::int32:
       return run_gemm<uint32_t>(work, g, batch, accumulate);
     case DType::int64:

@@ -1,6 +1,6 @@
-// Reductions. A block's threads share some outputs, each of which several of them reduce; a long
-// reduction with few outputs is cut into chunks whose results are merged by a second kernel. Sizes
-// alone decide about cuts, so results are the same each time.
+// Reductions. A block computes some outputs, each of which several threads reduce; a long reduction
+// with few outputs is cut into chunks whose results a second kernel merges. The cuts depend only on
+// sizes, so results are the same each time.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -9,7 +9,7 @@
 namespace needle {
 namespace cuda {
 
-// The ways to reduce: Acc is what threads hold, Result is what they come to.
+// The kinds of reduction: Acc is the accumulator type, Result the type of the result.
 
 // Sums and products: floats in double, integers in int64.
 template <class Op, class S, class R>
@@ -17,7 +17,7 @@ struct Fold {
   using Acc = std::conditional_t<Kind<typename Io<S>::C>::floating, double, int64_t>;
   using In = S;
   using Result = R;
-  // What changes nothing: 1 for products, 0 for sums.
+  // The identity: 1 for products, 0 for sums.
   NEEDLE_HD static Acc start(const S*) { return Op::at(Acc(1), Acc(1)) == Acc(1) ? 1 : 0; }
   NEEDLE_HD static Acc start_merge(const Acc*) { return start(nullptr); }
   NEEDLE_HD static Acc step(Acc a, S x, int64_t) { return Op::at(a, convert<Acc>(Io<S>::load(x))); }
@@ -25,7 +25,7 @@ struct Fold {
   NEEDLE_HD static R finish(Acc a) { return Io<R>::store(for_store<R>(a)); }
 };
 
-// Maxima and minima start from an element: taking it twice changes nothing.
+// Maxima and minima start from an element, because taking it twice changes nothing.
 template <class Op, class S>
 struct Select {
   using Acc = typename Io<S>::C;
@@ -68,8 +68,8 @@ struct Arg {
   NEEDLE_HD static int64_t finish(Acc a) { return a.at; }
 };
 
-// How a block's threads are shared out: `outputs` times `reducers` of them, neighbours along the
-// outputs (`columns`) or along what is reduced.
+// The assignment of a block's threads: `outputs` times `reducers` of them, adjacent along the
+// outputs (`columns`) or along the reduction axis.
 struct Shares {
   int outputs, reducers;
   bool columns;
@@ -83,7 +83,7 @@ NEEDLE_HD typename How::Acc taken(typename How::Acc acc, In x, int64_t at) {
     return How::step(acc, x, at);
 }
 
-// kPartial leaves Acc in `out`, chunk by chunk; kMerge reads what that left.
+// kPartial writes an Acc per chunk to `out`; kMerge reads these.
 template <class How, bool kMerge, bool kPartial, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(Layout<1> kept, Layout<1> reduced, const In* x, Out* out, Shares shares) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const int tid = static_cast<int>(threadIdx.x);
   const int output = shares.columns ? tid % shares.outputs : tid / shares.reducers;
   const int reducer = shares.columns ? tid / shares.outputs : tid % shares.reducers;
-  const int next = shares.columns ? shares.outputs : 1;  // from one reducer of an output to another
+  const int next = shares.columns ? shares.outputs : 1;  // between reducers of an output
   const int64_t chunk = blockIdx.y, chunks = gridDim.y, length = reduced.total;
   const int64_t from = length * chunk / chunks;
   const int64_t to = length * (chunk + 1) / chunks;
@@ -144,7 +144,7 @@ int power_of_two_up_to(int64_t n, int most) {
   return p;
 }
 
-constexpr int64_t kWantedBlocks = 512;  // by which a device is busy
+constexpr int64_t kWantedBlocks = 512;  // enough to keep a device busy
 
 struct Cut {
   Shares shares;
@@ -157,7 +157,7 @@ Cut cut(const Loop<1>& kept, const Loop<1>& reduced) {
   Cut c{};
   c.shares.columns = outputs > 1 && distance(kept.inner(0)) < distance(reduced.inner(0));
   int most = c.shares.columns ? 8 : kThreads;
-  // Many short rows: a warp for each.
+  // Many short rows: a warp per row.
   if (!c.shares.columns && length < 2048 && outputs >= kWantedBlocks) most = 32;
   c.shares.reducers = power_of_two_up_to(length, most);
   c.shares.outputs = power_of_two_up_to(outputs, kThreads / c.shares.reducers);
@@ -165,7 +165,7 @@ Cut cut(const Loop<1>& kept, const Loop<1>& reduced) {
     c.shares.reducers = power_of_two_up_to(length, kThreads / c.shares.outputs);
   }
   c.blocks = ceil_div(outputs, c.shares.outputs);
-  const int64_t rounds = length / c.shares.reducers;  // of each thread
+  const int64_t rounds = length / c.shares.reducers;  // per thread
   c.chunks = std::clamp<int64_t>(std::min(kWantedBlocks / c.blocks, rounds / 16), 1, 1024);
   return c;
 }

@@ -14,8 +14,8 @@ namespace cuda {
 
 namespace {
 
-// One for all devices, since work may concern two of them. Never destroyed, as all that follows:
-// buffers may be let go while the process exits.
+// One for all devices, since work may concern two of them. Never destroyed, like everything below:
+// buffers may be freed while the process exits.
 std::recursive_mutex& order_mutex() {
   static auto* mutex = new std::recursive_mutex;
   return *mutex;
@@ -39,7 +39,7 @@ Streams& streams_of(int device) {
 
 thread_local Stream* t_current[kMaxDevices];
 
-// Errors after which no call of the process succeeds any more.
+// Errors after which no further call of the process succeeds.
 bool lasts(cudaError_t status) {
   return status == cudaErrorIllegalAddress || status == cudaErrorLaunchFailure;
 }
@@ -156,7 +156,7 @@ void Mark::give_back() noexcept {
   try {
     s.events.push_back(event_);
   } catch (const std::bad_alloc&) {
-    // then the event is lost
+    // the event is then lost
   }
   event_ = nullptr;
 }

@@ -1,8 +1,8 @@
-// Devices, streams and the order of work. Everything that is put on a device goes through a `Work`.
+// Devices, streams and the order of work. All work on a device goes through a `Work`.
 //
-// A buffer knows the stream of the last work on it. Work on another stream makes that stream wait
-// first, whether either of the two reads or writes, so results do not depend on which streams a
-// user chooses. The default is the legacy default stream, on which PyTorch works as well.
+// A buffer knows the stream of the last work on it. Work on another stream first makes that stream
+// wait for it, whether the two read or write, so results do not depend on a user's choice of
+// streams. The default is the legacy default stream, which PyTorch uses as well.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,15 +24,15 @@ struct CudaError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Throws CudaError with what was being done and what the runtime says; an error that the context
-// does not survive says so.
+// Throws CudaError with the failed action and the runtime's message, which says so if the context
+// does not survive the error.
 void check(cudaError_t status, const std::string& doing);
 
-// Devices there are: 0 where there is no driver.
+// The number of devices: 0 without a driver.
 int device_count();
 int multiprocessors(int device);
 
-// Makes a device the calling thread's for as long as it lives.
+// Makes a device the calling thread's current one during its lifetime.
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -44,7 +44,7 @@ class OnDevice {
   int before_;
 };
 
-// Streams are made once and never destroyed: those of a Python object that is gone serve the next.
+// Streams are never destroyed: the stream of a dead Python object serves the next one.
 struct Stream {
   int device;
   cudaStream_t handle;
@@ -52,21 +52,21 @@ struct Stream {
 Stream* default_stream(int device);
 Stream* take_stream(int device);
 void give_stream(Stream* stream);
-// That of the calling thread.
+// The calling thread's stream.
 Stream* current_stream(int device);
-// Null for the default. Returns the one before.
+// Sets it; null means the default. Returns the previous one.
 Stream* set_current_stream(int device, Stream* stream);
 
-// A stream of somebody else, by DLPack's number for it.
+// Another library's stream, by its DLPack number.
 cudaStream_t foreign_stream(int64_t number);
 
-// What is put on `waiting` from now on comes after what is on `other` now. Handles of default
-// streams mean those of the current device, so each comes with its own.
+// Orders future work on `waiting` after the current work on `other`. A default stream's handle
+// means that of the current device, so each comes with its device.
 void wait_for(const Stream& waiting, const Stream& other);
 
 void synchronize(int device);
 
-// An event that has been recorded; events are used again.
+// A recorded event; events are reused.
 class Mark {
  public:
   Mark() = default;
@@ -79,7 +79,7 @@ class Mark {
     return *this;
   }
   bool reached() const;  // true for none
-  void wait() const;     // the host does; at once for none
+  void wait() const;     // makes the host wait; returns at once for none
   cudaEvent_t event() const { return event_; }
 
  private:
@@ -92,11 +92,11 @@ struct Grid {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// One piece of work on the current stream of the device of its views, which it keeps in order with
-// other work on them. Other threads' work waits until it has been submitted.
+// One piece of work on the current stream of its views' device, ordered with other work on these
+// views. Other threads' work waits until it has been submitted.
 class Work {
  public:
-  // `touched` may have nulls and host views, which are passed over.
+  // `touched` may contain nulls and host views, which are ignored.
   Work(const char* what, std::initializer_list<const View*> touched);
 
   cudaStream_t stream() const { return stream_->handle; }
@@ -130,7 +130,7 @@ class Work {
   std::unique_lock<std::recursive_mutex> lock_;
 };
 
-// Device memory for the time of some work on the current stream.
+// Device memory for the duration of work on the current stream.
 class Scratch {
  public:
   // Throws OutOfMemory that names `what`.
@@ -151,7 +151,7 @@ class Scratch {
   void* stream_ = nullptr;
 };
 
-// Blocks of `per` elements that a grid has for n of them; its kernels go on in steps of the grid.
+// The number of blocks of `per` elements in a grid for n elements; kernels use grid-stride loops.
 Grid grid_for(int device, int64_t n, int64_t per);
 
 }  // namespace cuda

@@ -1,5 +1,5 @@
-// A radix sort that keeps the order of equals: four bits at a time, a tile of neighbours to a
-// block, a run of them to a thread.
+// A stable radix sort: four bits at a time, a tile of adjacent items per block, a run of them per
+// thread.
 #include "cuda/sort.h"
 
 #include "cuda/kernels.h"
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Each count becomes the sum of those before it: one block, each thread a part of the row.
+// An exclusive scan of the counts: one block, with a part of the row per thread.
 __global__ void __launch_bounds__(kThreads) sum_before(int64_t* counts, int64_t n) {
   __shared__ int64_t sums[kThreads];
   const int64_t begin = n * threadIdx.x / kThreads, end = n * (threadIdx.x + 1) / kThreads;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) sum_before(int64_t* counts, int64_t 
 __global__ void __launch_bounds__(kSortThreads)
     place_digits(const int64_t* keys, const int64_t* places, int64_t n, int64_t tiles, int shift,
                  const int64_t* counts, int64_t* to_keys, int64_t* to_places) {
-  __shared__ int64_t next[kDigits][kSortThreads];  // where a thread's next item of a digit goes
+  __shared__ int64_t next[kDigits][kSortThreads];  // the place of a thread's next item of a digit
   const int t = static_cast<int>(threadIdx.x);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t begin = tile * kTileItems + t * kItems;

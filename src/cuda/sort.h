@@ -1,4 +1,4 @@
-// Positions of an index in rising order, equal ones in the order of the index.
+// Sorts the positions of an index, and keeps the index's order of equal ones.
 #pragma once
 
 #include "cuda/runtime.h"
@@ -12,9 +12,10 @@ struct Sorted {
 
 class Sorter {
  public:
-  // Memory for n positions below `extent`; OutOfMemory names `what`.
+  // Allocates memory for n positions below `extent`; OutOfMemory names `what`.
   Sorter(const char* what, int device, int64_t n, int64_t extent);
-  // `index` may hold positions from the end. The result lasts as long as the sorter.
+  // `index` may hold negative positions, which count from the end. The result lives as long as the
+  // sorter.
   Sorted run(const Work& work, const int64_t* index) const;
 
  private:

@@ -1,5 +1,5 @@
-// Copies to and from the host go through pinned memory: the device reads and writes it by itself,
-// and the arrays of Python are free as soon as a call returns.
+// Copies to and from the host go through pinned memory, which the device reads and writes on its
+// own, so Python's arrays may be changed as soon as a call returns.
 #include "cuda/transfer.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace cuda {
 
 namespace {
 
-constexpr int64_t kStage = 4 << 20;  // bytes of each half: one is copied while the other is filled
+constexpr int64_t kStage = 4 << 20;  // bytes of each half; one is copied while the other is filled
 
 struct Staging {
   std::mutex mutex;
@@ -43,7 +43,7 @@ void move_row(const char* from, int64_t step, char* to, int64_t to_step, int64_t
   for (int64_t i = 0; i < n; ++i) y[i * to_step] = x[i * step];
 }
 
-// n elements of `size` bytes, `step` elements apart in `from` and `to_step` in `to`.
+// Copies n elements of `size` bytes, `step` elements apart in `from` and `to_step` in `to`.
 void move(const char* from, int64_t step, char* to, int64_t to_step, int64_t n, int64_t size) {
   if (step == 1 && to_step == 1) {
     std::memcpy(to, from, static_cast<size_t>(n * size));
@@ -84,7 +84,7 @@ View transfer(const View& v, int device) {
   work.check(cudaMemcpyPeerAsync(out.data(), device, from.data(), v.device(),
                                  static_cast<size_t>(out.size() * itemsize(v.dtype())),
                                  work.stream()));
-  // The source goes on with a stream of its own device, for which its memory is kept.
+  // The source continues on a stream of its own device, for which its memory is kept.
   Stream* own = current_stream(v.device());
   wait_for(*own, {device, work.stream()});
   from.buffer()->stream().store(own);
@@ -174,7 +174,7 @@ void taken_back(const Buffer& buffer, int64_t stream) noexcept {
   try {
     cuda::wait_for(*last, consumer);
   } catch (const std::exception&) {
-    cudaDeviceSynchronize();  // the consumer's stream is no more: then the host waits
+    cudaDeviceSynchronize();  // the consumer's stream no longer exists, so the host waits
   }
 }
 

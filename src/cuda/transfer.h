@@ -6,7 +6,7 @@
 namespace needle {
 namespace cuda {
 
-// The elements of a compact view, read when all work on it is done.
+// Reads the elements of a compact view once all work on it is done.
 void read(const View& v, void* to);
 // A copy of a view on another device.
 View transfer(const View& v, int device);

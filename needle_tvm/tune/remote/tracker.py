@@ -1,9 +1,9 @@
 """A tracker: servers offer themselves to it, and clients ask it for the next free one.
 
-`python -m needle_tvm tracker` runs one. TVM's own (tvm.exec.rpc_tracker) uses the same protocol, but
-keeps connections that never say anything, drops a peer whose first four bytes arrive in two parts,
-listens on every interface unless told otherwise and takes the next port if its own is taken; it
-needs tornado. This one needs the standard library alone.
+`python -m needle_tvm tracker` runs one. TVM's own (tvm.exec.rpc_tracker) uses the same protocol,
+but keeps connections that never say anything, drops a peer whose first four bytes arrive in two
+parts, listens on every interface unless told otherwise and takes the next port if its own is taken;
+it needs tornado. This one needs the standard library alone.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, v
   }
 }
 
-// Powers by one exponent: the common ones need no pow.
+// Powers with one exponent: common exponents need no pow.
 template <class T>
 static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov, int64_t n) {
   if constexpr (Kind<T>::floating) {
@@ -61,13 +61,13 @@ static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, vo
   binary_row<fn::power, T, T>(av, sa, bv, sb, ov, n);
 }
 
-// How many of n neighbouring elements are converted by instructions made for it: some or none.
+// Converts a prefix of n adjacent elements by dedicated instructions; returns its length, or 0.
 template <class In, class Out>
 static inline int64_t convert_lanes(const In*, Out*, int64_t) {
   return 0;
 }
 #ifdef __F16C__
-// Bit for bit what Io<Float16> does.
+// The same bits as Io<Float16>.
 template <>
 inline int64_t convert_lanes(const Float16* x, float* y, int64_t n) {
   int64_t i = 0;

@@ -1,5 +1,5 @@
-// The matrix product's inner kernels: a register tile of MR rows by NV vectors, written with the
-// compiler's vector types so that one source serves every instruction set.
+// Inner kernels of matmul: a register tile of MR rows by NV vectors, written with the compiler's
+// vector types so that one source serves every instruction set.
 #pragma once
 
 #include <stdint.h>
@@ -79,7 +79,7 @@ struct Tile {
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
       for (int j = 0; j < VECS; ++j) acc[i][j] = V{};
-    // The tile of C is needed last; by then it is in the cache.
+    // Prefetch the tile of C, which is needed last.
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < VECS; ++j) __builtin_prefetch(c + i * ldc + j * W, 1);
   }
@@ -117,8 +117,8 @@ struct Tile {
 
 #define NEEDLE_INLINE __attribute__((always_inline))
 
-// The ways a tile walks the reduction; each has run<ROWS, VECS>(tile). Both operands move on with
-// k.
+// The ways in which a tile iterates over the reduction axis; each has run<ROWS, VECS>(tile).
+// Here both operands advance with k.
 template <class T>
 struct PackedWalk {
   int64_t k;
@@ -136,7 +136,7 @@ struct PackedWalk {
   }
 };
 
-// Rows of A anywhere, each read in runs.
+// Rows of A anywhere in memory, each read in runs.
 template <class T, int MR>
 struct RowsWalk {
   int64_t taps;
@@ -162,7 +162,7 @@ struct RowsWalk {
   }
 };
 
-// Columns of A anywhere.
+// Columns of A anywhere in memory.
 template <class T>
 struct ColumnsWalk {
   int64_t k;
@@ -188,7 +188,7 @@ struct Gemm {
   static constexpr int MR = kTileRows, NV = kTileVectors;
   static constexpr int W = kVectorBytes / sizeof(T), NR = NV * W;
 
-  // Half a tile where the columns need no more.
+  // Use half a tile if the columns fit.
   template <int ROWS, class Walk>
   static inline NEEDLE_INLINE void fixed(const Walk& walk, T* c, int64_t ldc, bool accumulate,
                                          int cols) {
@@ -302,7 +302,7 @@ struct Gemm {
       return;
     }
     if (k_stride == 1 && cols == NR) {
-      // A transposed operand: square blocks are turned in registers.
+      // A transposed operand: square blocks are transposed in registers.
       int64_t p = 0;
       for (; p + W <= k; p += W)
         for (int v = 0; v < NV; ++v) {
@@ -323,8 +323,8 @@ struct Gemm {
         out[p * NR + j] = j < cols ? b[p * k_stride + j * col_stride] : T(0);
   }
 
-  // One row: c[0, cols) = sum over p of a[p] * b[p]. B is read once, so what counts is that each of
-  // its rows is read far enough in one go; wide blocks also hide the latency behind accumulators.
+  // One row: c[0, cols) = sum over p of a[p] * b[p]. B is read once, so each of its rows should be
+  // read in long runs; wide blocks also hide latency behind many accumulators.
   template <int VECTORS>
   static inline __attribute__((always_inline)) int64_t row_blocks(int64_t from, int64_t cols,
                                                                   int64_t k, const T* a,

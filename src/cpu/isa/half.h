@@ -1,6 +1,6 @@
-// Row kernels of float16 and bfloat16: a block is widened to float32, float32's own kernel does the
-// work, and the result is rounded once. That is the same arithmetic for every op and no second copy
-// of any kernel.
+// Row kernels of float16 and bfloat16: a block is widened to float32, float32's kernel does the
+// work, and the result is rounded once. So every op has the same arithmetic as float32, and no
+// kernel has a second copy.
 #pragma once
 
 #include "cpu/isa/elementwise.h"
@@ -10,7 +10,7 @@ namespace NEEDLE_ISA {
 
 constexpr int64_t kHalfBlock = 256;
 
-// Float32 elements of one operand. An operand of stride 0 is widened once and keeps its stride.
+// The float32 elements of an operand. An operand of stride 0 is widened once and keeps its stride.
 template <class S>
 struct Widened {
   alignas(64) float block[kHalfBlock];
@@ -33,7 +33,7 @@ static inline void each_block(int64_t n, F&& fn) {
   for (int64_t i = 0; i < n; i += kHalfBlock) fn(i, n - i < kHalfBlock ? n - i : kHalfBlock);
 }
 
-// `kBool` results are written as they are, others narrowed to S.
+// `kBool` results are stored as they are, others narrowed to S.
 template <class S, bool kBool>
 struct HalfRows {
   static __attribute__((noinline)) void unary(UnaryRow row, const void* xv, int64_t sx, void* ov,
@@ -64,7 +64,7 @@ struct HalfRows {
   }
 };
 
-// Sums and products have float32's wide accumulator; maxima and minima are kept as halves.
+// Sums and products have float32's wide accumulator; maxima and minima stay in half precision.
 template <class S, bool kSelects>
 static void half_reduce_row(ReduceRow row, const void* xv, int64_t sx, void* accv, int64_t n) {
   Widened<S> x(xv, sx);
@@ -94,7 +94,7 @@ static void half_reduce_columns(ReduceColumns row, const void* xv, int64_t sx, v
   });
 }
 
-// Parameters and gradients are halves, what is kept from step to step is float32.
+// Parameters and gradients are half precision; the state between steps is float32.
 template <class S>
 static void half_sgd_row(SgdRow row, void* pv, const void* gv, void* vv, int64_t n,
                          const SgdFactors& f) {

@@ -1,4 +1,4 @@
-// Kernels of layers that are done in one pass instead of an op at a time.
+// Kernels that compute a layer in one pass instead of one pass per op.
 #pragma once
 
 #include "common/functors.h"
@@ -7,7 +7,7 @@
 namespace needle {
 namespace NEEDLE_ISA {
 
-// Sums over the rows of x (rows x n, `step` apart) are in double, as those of reduce.h.
+// Sums over the rows of x (rows x n, `step` apart) are in double, like those of reduce.h.
 template <class T>
 struct Layers {
   static void column_sums(const void* xv, int64_t step, int64_t rows, double* __restrict sum,
@@ -40,8 +40,8 @@ struct Layers {
       }
   }
 
-  // out = a * (g - c) + b * (x - m), each of a, b, c and m a row; b * (x - m) + c where a is null.
-  // Subtracted first: nothing is left of the rounding of what cancels.
+  // out = a * (g - c) + b * (x - m), where a, b, c and m are rows; b * (x - m) + c if a is null.
+  // Subtracting first leaves no rounding error of parts that cancel.
   static void column_affine(const void* gv, int64_t g_step, const void* av, const void* xv,
                             int64_t x_step, const void* mv, const void* bv, const void* cv,
                             int64_t rows, void* ov, int64_t n) {
@@ -59,9 +59,9 @@ struct Layers {
     }
   }
 
-  static constexpr int kBlock = 64;  // cells whose gates are held at a time
+  static constexpr int kBlock = 64;  // cells per block of gates
 
-  // A loop with one function in it is what compilers make vectors of.
+  // Compilers vectorise a loop over one function.
   template <class Op>
   static void map(const T* __restrict x, T* __restrict out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = Op::at(x[i]);
@@ -78,7 +78,7 @@ struct Layers {
     }
   };
 
-  // sums (i, f, g, o side by side, each n) and c -> h', c'.
+  // sums (i, f, g, o side by side, n each) and c -> h', c'.
   static void lstm(const void* sv, const void* cv, void* hv, void* ov, int64_t n) {
     const T *s = static_cast<const T*>(sv), *c = static_cast<const T*>(cv);
     T* __restrict h = static_cast<T*>(hv), * __restrict out = static_cast<T*>(ov);

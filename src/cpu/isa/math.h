@@ -1,5 +1,5 @@
 // float32 functions that compilers vectorise: branch-free, within 4 ulp (tests/ndarray/test_math.py
-// measures them). float64 goes to libm. Without FMA the same formulas lose up to one more ulp.
+// measures them). float64 uses libm. Without FMA the same formulas lose up to one more ulp.
 #pragma once
 
 #include <math.h>
@@ -26,7 +26,7 @@ static inline float fma_(float a, float b, float c) {
 
 static inline float power_f32(float a, float b) { return __builtin_powf(a, b); }
 
-// e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors so that subnormal results are right.
+// e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors, so that subnormal results are correct.
 static inline float exp_f32(float x) {
   constexpr float kShift = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
   float clamped = x > 89.0f ? 89.0f : x;  // NaN passes both
@@ -41,7 +41,7 @@ static inline float exp_f32(float x) {
   p = fma_(p, r, 1.66666667e-1f);
   p = fma_(p, r, 0.5f);
   p = fma_(p, r * r, r) + 1.0f;
-  // Signed shift by way of a bias, so that garbage from NaN stays defined.
+  // A signed shift with a bias, so that a garbage exponent from NaN stays defined.
   uint32_t e = bits_of(shifted) - bits_of(kShift) + 1024u;
   uint32_t half = e >> 1, rest = e - half;
   float scale1 = float_of((half - 512u + 127u) << 23);

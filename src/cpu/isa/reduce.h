@@ -1,5 +1,5 @@
-// Row kernels of reductions. Sums and products run in an accumulator wider than float32: lanes of
-// float32 are flushed to double after a few terms, so the error does not grow with the length.
+// Row kernels of reductions. Sums and products use an accumulator wider than float32: float32 lanes
+// are flushed to double after a few terms, so the error does not grow with the length.
 #pragma once
 
 #include "common/functors.h"
@@ -36,7 +36,7 @@ static void sum_row(const void* xv, int64_t sx, void* accv, int64_t n) {
   int64_t i = 0;
   if (sx == 1) {
     if constexpr (sizeof(S) == 4 && Kind<S>::floating) {
-      // Eight terms a lane in float32 (error of 3 roundings, as pairwise), then into double.
+      // Eight terms per lane in float32 (an error of 3 roundings, as pairwise), then into double.
       for (; i + 8 * kLanes <= n; i += 8 * kLanes) {
         float part[kLanes];
         for (int l = 0; l < kLanes; ++l) {

@@ -1,4 +1,4 @@
-// Compiled once per instruction set, with NEEDLE_ISA naming the namespace: fills the kernel table.
+// Fills the kernel table. Compiled once per instruction set; NEEDLE_ISA names the namespace.
 #include "cpu/isa/elementwise.h"
 #include "cpu/isa/gemm.h"
 #include "cpu/isa/half.h"
@@ -13,10 +13,10 @@ constexpr int kI32 = static_cast<int>(DType::int32), kI64 = static_cast<int>(DTy
 constexpr int kBool = static_cast<int>(DType::boolean);
 constexpr int kF16 = static_cast<int>(DType::float16), kBf16 = static_cast<int>(DType::bfloat16);
 
-// The table being filled, which the rows of the halves call float32's through.
+// The table being filled; half-precision rows call float32's through it.
 static const KernelTable* g_own = nullptr;
 
-// F::fill<S>(table, dtype index) for each dtype with its storage type.
+// Calls F::fill<S>(table, dtype index) for each dtype with its storage type.
 template <class F>
 static void each_floating(KernelTable* t) {
   F::template fill<float>(t, kF32);
@@ -33,7 +33,7 @@ static void each(KernelTable* t) {
   each_number<F>(t);
   F::template fill<Bool>(t, kBool);
 }
-// F::fill_half<S>(table, dtype index) for the two halves.
+// Calls F::fill_half<S>(table, dtype index) for float16 and bfloat16.
 template <class F>
 static void each_half(KernelTable* t) {
   F::template fill_half<Float16>(t, kF16);
@@ -151,7 +151,7 @@ struct FillRest {
       half_adam_row<S>(g_own->adam[kF32], p, g, m, v, n, f);
     };
     fill_any<S>(t, d);
-    t->cast[d][d] = cast_row<uint16_t, uint16_t>;  // moves bits
+    t->cast[d][d] = cast_row<uint16_t, uint16_t>;  // copies bits
   }
 
  private:

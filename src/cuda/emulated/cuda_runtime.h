@@ -1,12 +1,12 @@
 // The part of the CUDA runtime that src/cuda uses, for hosts without a GPU: the same sources,
-// compiled as C++, run with this header in the place of NVIDIA's. It is for tests and is slow.
+// compiled as C++ with this header in place of NVIDIA's. It is for tests, and slow.
 //
-// Work is done where it is submitted, so streams and events only keep books: who touches memory on
-// one stream without waiting for the last work on another gets an error, as who passes memory of
-// another device, freed memory or the host's does. Device memory cannot be read or written but by
-// kernels and copies: other accesses end the process. Two devices are there.
+// Work is done when it is submitted, so streams and events only keep records. It is an error to
+// access memory on one stream without waiting for the last work on another stream, or to pass freed
+// memory, host memory or another device's. Only kernels and copies can read or write device memory;
+// other accesses end the process. There are two devices.
 //
-// A block's threads are fibers (see threads.cc), so barriers and shuffles do what they say.
+// A block's threads are fibers (see threads.cc), so barriers and shuffles behave as on a GPU.
 #pragma once
 
 #include <math.h>
@@ -57,7 +57,7 @@ struct dim3 {
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-// Of the thread that runs.
+// Indices of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 const char* cudaGetErrorString(cudaError_t error);
@@ -90,7 +90,7 @@ void __syncwarp(unsigned mask = 0xffffffffu);
 
 namespace emulated {
 
-// The value of another lane of the warp, for 32 or 64 bits; the own lane's number.
+// The value of another lane of the warp, for 32 or 64 bits; the running lane's number.
 uint64_t shuffle(uint64_t bits, int lane);
 int lane();
 
@@ -98,8 +98,8 @@ int lane();
 cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cudaStream_t stream,
                 const void* const* pointers, int count);
 
-// Makes the `after`th call of the runtime from now fail (1: the next); 0 for none. Only what may
-// fail on a GPU counts: memory, launches, copies.
+// Makes the `after`th call of the runtime from now fail (1: the next); 0 for none. Only calls that
+// may fail on a GPU count: memory, launches, copies.
 void fail(int64_t after, cudaError_t with);
 
 template <class T>
@@ -134,7 +134,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   return emulated::launch(kernel, grid, block, arguments, stream, std::index_sequence_for<P...>());
 }
 
-// Blocks run one after another, and a block's threads one at a time.
+// Blocks run one after another, and one thread of a block at a time.
 template <class T, class U>
 T atomicAdd(T* at, U value) {
   const T before = *at;

@@ -1,4 +1,4 @@
-// How the emulated devices keep memory and order.
+// Memory and order of work of the emulated devices.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kDevices = 2, kMultiprocessors = 4;
 constexpr size_t kGranule = 512;
-constexpr size_t kPage = 2 << 20;  // large ones: their protection changes at each launch
+constexpr size_t kPage = 2 << 20;  // large pages, because their protection changes at each launch
 
-// One thing is done at a time, whatever thread asks for it.
+// One operation runs at a time, from whatever thread.
 std::recursive_mutex g_mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
@@ -34,7 +34,7 @@ cudaError_t complain(cudaError_t error, std::string message) {
 bool fails_now() { return g_fail_after > 0 && --g_fail_after == 0; }
 cudaError_t injected() { return complain(g_fail_with, "a failure that a test asked for"); }
 
-// What of each stream's work is known to be done before what comes next.
+// For each stream, the work known to be done before the next work.
 using Clock = std::map<const void*, int64_t>;
 
 }  // namespace
@@ -53,7 +53,7 @@ namespace {
 
 struct Allocation {
   size_t bytes;
-  const CUstream_st* stream = nullptr;  // of the last work on it, and which piece of its work
+  const CUstream_st* stream = nullptr;  // the stream of the last work on it, and that work's number
   int64_t tick = 0;
 };
 
@@ -78,7 +78,7 @@ Device* devices() {
       if (at == MAP_FAILED) std::abort();
       const auto address = (reinterpret_cast<uintptr_t>(at) + kPage - 1) / kPage * kPage;
       d.base = reinterpret_cast<char*>(address);
-      madvise(d.base, d.size, MADV_HUGEPAGE);  // where that is not to be had it is slower
+      madvise(d.base, d.size, MADV_HUGEPAGE);  // only slower if not available
       d.legacy.device = d.per_thread.device = i;
     }
     return made;
@@ -91,7 +91,7 @@ CUstream_st* stream_of(cudaStream_t stream) {
   return stream == cudaStreamPerThread ? &devices()[t_device].per_thread : stream;
 }
 
-// While it lives, the memory of a device is there.
+// Makes the memory of a device accessible during its lifetime.
 class Open {
  public:
   explicit Open(Device& d) : device_(d) { protect(PROT_READ | PROT_WRITE); }
@@ -104,7 +104,7 @@ class Open {
   Device& device_;
 };
 
-// The allocation that a pointer lies in.
+// The allocation that contains a pointer.
 Allocation* find(Device& d, const void* pointer) {
   auto* p = static_cast<char*>(const_cast<void*>(pointer));
   auto after = d.live.upper_bound(p);
@@ -113,7 +113,7 @@ Allocation* find(Device& d, const void* pointer) {
   return p < at->first + at->second.bytes ? &at->second : nullptr;
 }
 
-// Work of a stream on memory: it must be the device's, and its last work must be known to be done.
+// Checks work of a stream on memory: it must be the device's, and its last work known to be done.
 cudaError_t touch(const void* pointer, CUstream_st* s, int device) {
   Allocation* a = find(devices()[device], pointer);
   if (a == nullptr)
@@ -208,7 +208,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  // Everything is done: whatever comes next may touch anything.
+  // Everything is done: later work may access anything.
   Lock lock(g_mutex);
   for (auto& [at, allocation] : devices()[t_device].live) allocation.stream = nullptr;
   return cudaSuccess;
@@ -232,7 +232,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   d.live[at] = Allocation{bytes};
   d.in_use += size;
   Open memory(d);
-  std::memset(at, 0xd5, size);  // what nobody should take for a result
+  std::memset(at, 0xd5, size);  // a pattern that nobody takes for a result
   *pointer = at;
   return cudaSuccess;
 }
@@ -319,7 +319,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  // The host has seen it done: what any stream is given from now on comes after.
+  // The host has seen it done: later work on any stream comes after it.
   Lock lock(g_mutex);
   const CUstream_st* s = stream_of(stream);
   for (int i = 0; i < kDevices; ++i)

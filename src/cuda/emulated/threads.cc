@@ -1,5 +1,5 @@
 // The threads of emulated blocks.
-#undef _FORTIFY_SOURCE  // its longjmp refuses to go to another stack
+#undef _FORTIFY_SOURCE  // its longjmp refuses to jump to another stack
 #include "threads.h"
 
 #include <setjmp.h>
@@ -15,17 +15,17 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
 
-constexpr size_t kStackBytes = 1 << 20;  // TVM's kernels are unrolled into large frames
+constexpr size_t kStackBytes = 1 << 20;  // TVM's unrolled kernels have large frames
 
-// The threads of a block. Threads run one after another on one fiber for as long as they do not
-// wait; one that does keeps its fiber, and another goes on with those that have not begun. They run
-// in the order of their numbers, or with NEEDLE_EMULATED_ORDER=descending the other way round: who
-// reads what an earlier thread wrote, with no barrier between, is found by one of the two.
+// The threads of a block. Threads run one after another on one fiber as long as they do not wait;
+// one that waits keeps its fiber, and another fiber runs those that have not begun. They run in the
+// order of their numbers, or with NEEDLE_EMULATED_ORDER=descending in reverse: one of the two finds
+// a thread that reads another's write without a barrier.
 enum class State { waiting_for_block, waiting_for_warp, running, done };
 
 struct Fiber {
   ucontext_t start;
-  jmp_buf here;  // where it waits; a jump needs no system call, as swapcontext does
+  jmp_buf here;  // where it waits; unlike swapcontext, a jump needs no system call
   bool started = false;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
 };
@@ -41,7 +41,7 @@ struct Block {
   void (*thread)(void*) = nullptr;
   void* context = nullptr;
 
-  // The thread whose turn is the i-th of those in [first, last).
+  // The i-th thread to run among those in [first, last).
   static int at(int i, int first, int last) {
     static const char* const order = std::getenv("NEEDLE_EMULATED_ORDER");
     static const bool descending = order != nullptr && std::strcmp(order, "descending") == 0;
@@ -68,7 +68,7 @@ struct Block {
     fiber_of[current] = running;
     leave(running);
   }
-  // Runs every thread that `from` holds back in [first, last).
+  // Runs every thread in [first, last) whose state is `from`.
   void release(State from, int first, int last) {
     for (int t = first; t < last; ++t)
       if (state[t] == from) state[t] = State::running;
@@ -93,7 +93,7 @@ void fiber_main() {
       b.state[t] = State::running;
       b.thread(b.context);
       b.state[b.current] = State::done;
-      // A thread that waited came back here on its own fiber: the scheduler goes on.
+      // A thread that waited has returned here on its own fiber: the scheduler continues.
       if (b.current != t) std::abort();
       if (b.fiber_of[t] != nullptr) break;
     }
@@ -112,7 +112,7 @@ Fiber* new_fiber() {
   return f;
 }
 
-// False when threads wait for others that never come.
+// Returns false if threads wait for others that never come.
 bool run_threads() {
   Block& b = g_block;
   b.begun = 0;

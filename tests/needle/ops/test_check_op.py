@@ -5,8 +5,8 @@ import pytest
 
 import needle as ndl
 from needle.errors import ShapeError
-from needle.op import REGISTRY, Elementwise, Op, register
-from needle.samples import Arg, error, sample, unary
+from needle.op import REGISTRY, Binary, Elementwise, Op, register
+from needle.samples import Arg, binary, error, sample, unary
 from needle.spec import Spec
 from needle.testing import OpCheckError, assert_close, check_op, tolerance
 
@@ -105,6 +105,85 @@ def test_a_lost_nan_is_found(planted):
 
     with pytest.raises(OpCheckError, match="NaN"):
         check_op(planted(compute=compute))
+
+
+def test_an_integer_magnitude_taken_in_floats_is_found(planted):
+    rules = {
+        "reads": frozenset({"inputs"}),
+        "reference": lambda self, x: np.absolute(x),
+        "gradient": lambda self, out_grad, node: out_grad * ndl.ops.sign(node.inputs[0]),
+    }
+    check_op(planted(**rules, compute=lambda self, x: x.abs()))
+
+    def compute(self, x):
+        return x.astype("float64").abs().astype(x.dtype)
+
+    with pytest.raises(OpCheckError, match="extreme integers: forward"):
+        check_op(planted(**rules, compute=compute), dtypes=["int64"])
+
+
+class FloorDivide(Binary):
+    """y = floor(a / b) of integers."""
+
+    infer_first = True
+    samples = (sample((3, 4), Arg((3, 4), -1, 0, special=False)),)  # the only divisor is -1
+    error_samples = (error(TypeError, "no integer dtype", (2,), (2,)),)
+
+    def dtype_of(self, a, b):
+        if a not in ("int32", "int64"):
+            raise TypeError(f"{self.name}: {a} is no integer dtype")
+        return a
+
+    def reference(self, a, b):
+        return np.floor_divide(a, b)
+
+    def compute(self, a, b):
+        return -a  # at the least value it wraps around, as NumPy's
+
+    def gradient(self, out_grad, node):
+        return None, None
+
+    def emit_te(self, k, a, b):
+        return k.topi.floor_divide(a, b)
+
+
+class Less(Binary):
+    """y = whether a < b."""
+
+    samples = binary()
+    error_samples = (error(ShapeError, "broadcast", (2, 3), (4,)),)
+
+    def dtype_of(self, a, b):
+        return "bool"
+
+    def reference(self, a, b):
+        return np.less(a, b)
+
+    def compute(self, a, b):
+        return a < b
+
+    def gradient(self, out_grad, node):
+        return None, None
+
+    def emit_te(self, k, a, b):
+        return k.topi.less(a, b)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (FloorDivide, lambda self, a, b: (a / b).floor().astype(a.dtype)),  # in float64
+        (Less, lambda self, a, b: a - b < 0 if a.dtype != "bool" else a < b),
+    ],
+)
+def test_an_integer_result_wrong_at_the_extremes_is_found(planted, right, wrong):
+    def make(**rules):
+        REGISTRY.pop("planted", None)
+        return register(type("Planted", (right,), {"__doc__": right.__doc__, **rules}))
+
+    check_op(make())
+    with pytest.raises(OpCheckError, match="extreme integers: forward"):
+        check_op(make(compute=wrong), dtypes=["int32", "int64"])
 
 
 @pytest.mark.parametrize(
