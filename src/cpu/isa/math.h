@@ -1,4 +1,4 @@
-// float32 functions that compilers vectorise: branch-free, within 4 ulp (tests/ndarray/test_math.py
+// float32 functions that compilers vectorise: branch-free, within 4 ulp (test_nd_math.py
 // measures them). float64 uses libm. Without FMA the same formulas lose up to one more ulp.
 #pragma once
 
