@@ -83,6 +83,7 @@ def compiled(request):
     return arch, told
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(("ladder", "rung"), RUNGS, ids=IDS)
 def test_every_rung_compiles_at_the_documents_sizes(ladder, rung, compiled):

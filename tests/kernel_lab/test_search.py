@@ -28,6 +28,7 @@ def silent(done, total, text):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ladder", WITH_SPACE, ids=lambda ladder: ladder.workload.name)
 def test_the_own_search_finds_a_right_candidate(ladder, target):
     workload = ladder.workload
