@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(cache_dir, *arguments, name="cpu"):
     return subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)],
+        [sys.executable, "-m", f"bench.{name}", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "NEEDLE_CACHE_DIR": str(cache_dir)},
         capture_output=True,

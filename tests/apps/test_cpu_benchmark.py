@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import ablation, cases, charts, costs, cpu, kernels, scaling, sections
+from bench import ablation, cases, charts, costs, cpu, kernels, scaling, sections
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm.process.child import ChildError
@@ -159,7 +159,7 @@ def test_rows_of_the_roofline_and_of_costs():
 
 def test_a_contestant_that_fails_at_its_start_is_named():
     with pytest.raises(ChildError, match="the broken one"):
-        costs.cold_start(Contestant("the broken one", "benchmarks.costs:no_such"), 1)
+        costs.cold_start(Contestant("the broken one", "bench.costs:no_such"), 1)
 
 
 def test_points_become_a_row_per_contestant():

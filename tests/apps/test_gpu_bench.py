@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 
 import kernel_lab.run
-from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import bench, host, ladders, report, sections, steps
-from benchmarks.gpu.settings import Settings
+from bench.gpu import __main__ as gpu
+from bench.gpu import bench, host, ladders, report, sections, steps
+from bench.gpu.settings import Settings
 from kernel_lab import build, field, registry
 from kernel_lab.errors import WrongResult
 from kernel_lab.ladders import vector_add_cpu
@@ -47,7 +47,7 @@ def test_without_a_gpu_each_is_one_line(command, driver, tmp_path):
     if driver:
         program(tmp_path, "nvidia-smi", driver)
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", command],
+        [sys.executable, "-m", "bench.gpu", command],
         cwd=host.ROOT,
         env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
@@ -122,16 +122,16 @@ def test_a_missing_compiler_or_module_is_said(tools, monkeypatch):
 def test_the_bundle_is_set_up_once_and_the_command_goes_on(tmp_path):
     """The real script sources a bundle that brings a module and is then itself again."""
     root = tmp_path / "root"
-    (root / "benchmarks" / "gpu").mkdir(parents=True)
+    (root / "bench" / "gpu").mkdir(parents=True)
     (root / ".gpu").mkdir()
-    for package in ("benchmarks", "benchmarks/gpu"):
+    for package in ("bench", "bench/gpu"):
         (root / package / "__init__.py").touch()
-    (root / "benchmarks" / "gpu" / "__main__.py").write_text(
+    (root / "bench" / "gpu" / "__main__.py").write_text(
         "import os, sys\nprint('again', sys.argv[1:], os.environ['NEEDLE_GPU_STARTED'])\n"
     )
     (root / ".gpu" / "setup.sh").write_text("export BUNDLE=here\necho set up\n")
     text = (
-        "import importlib.util\nfrom benchmarks.gpu import host\nfrom pathlib import Path\n"
+        "import importlib.util\nfrom bench.gpu import host\nfrom pathlib import Path\n"
         f"host.ROOT = Path({str(root)!r})\nhost.SETUP = host.ROOT / '.gpu' / 'setup.sh'\n"
         "importlib.util.find_spec = lambda name: None\n"
         "host.set_up(['bench', '--only', 'a b'], 7.5)\n"
@@ -153,7 +153,7 @@ def test_a_bundle_is_unpacked_once(tmp_path):
     (tmp_path / ".gpu").mkdir()
     subprocess.run(["tar", "-cJf", ".gpu/tvm.tar.xz", "tvm"], cwd=tmp_path, check=True)
     shutil.rmtree(stub.parent)
-    shutil.copy(host.ROOT / "benchmarks" / "gpu" / "setup.sh", tmp_path / ".gpu")
+    shutil.copy(host.ROOT / "bench" / "gpu" / "setup.sh", tmp_path / ".gpu")
     libraries = tmp_path / "packages" / "nvidia" / "cu13" / "lib"
     libraries.mkdir(parents=True)
     (libraries / "libcudart.so.13").touch()

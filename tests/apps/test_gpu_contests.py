@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 
-from benchmarks import cases, products
-from benchmarks.gpu import compiling, contest, gemm, models, search, training
-from benchmarks.gpu.settings import Settings
+from bench import cases, products
+from bench.gpu import compiling, contest, gemm, models, search, training
+from bench.gpu.settings import Settings
 from needle_tvm.process.timing import Contestant, TimingError
 
 
@@ -26,7 +26,7 @@ def caches(monkeypatch, tmp_path):
 
 
 def entry(name, size=4, precision="float32", function="numpy_product", **options):
-    one = Contestant(name, f"benchmarks.products:{function}", {"size": size})
+    one = Contestant(name, f"bench.products:{function}", {"size": size})
     return contest.Entry(one, precision, **options)
 
 

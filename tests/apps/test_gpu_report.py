@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.gpu import bars, bench, host, report, report_lab, settings
+from bench.gpu import bars, bench, host, report, report_lab, settings
 
 
 def timed(name, seconds, ours=False, precision="float32", **others):

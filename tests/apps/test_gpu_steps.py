@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from benchmarks.gpu import host, steps, turns
+from bench.gpu import host, steps, turns
 
 
 def test_reports_of_pytest_are_counted():

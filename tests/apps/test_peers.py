@@ -7,7 +7,7 @@ import pytest
 
 import apps.contestants
 import apps.peers
-from benchmarks import cases, contests
+from bench import cases, contests
 from needle_tvm.process import timing
 
 OURS = "needle eager"
@@ -116,7 +116,7 @@ def test_the_fastest_peer_is_none_of_ours():
 
 def test_a_peer_that_fails_is_left_out_and_ours_is_not():
     def entry(name, function):
-        return timing.Contestant(name, f"benchmarks.products:{function}", {"size": 4})
+        return timing.Contestant(name, f"bench.products:{function}", {"size": 4})
 
     options = argparse.Namespace(rounds=1, block_seconds=0.01)
     entries = [entry(OURS, "numpy_product"), entry("good", "numpy_product"), entry("bad", "no")]

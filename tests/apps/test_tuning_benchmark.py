@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks import searches, tuning
+from bench import searches, tuning
 from needle_tvm.process import timing
 
 OPTIONS = ["-m", "mlp", "--trials", "2", "--stock-batch", "2", "--threads", "2"]

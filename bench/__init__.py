@@ -1,0 +1,1 @@
+"""Side-by-side runs against peers; `python -m bench.cpu --help`."""
