@@ -1,9 +1,10 @@
-"""How many planted faults the campaign of random programs finds: `python -m bench.mutations`.
+"""Count the planted faults that the campaign of random programs finds.
 
-Mutations of passes, schedule rules and ops are drawn by seed from all that cosmic-ray makes (`pip
-install cosmic-ray`). Each is applied alone to a copy of the tree, where the campaign then runs to
-its first failure, a third of its programs with gradients and a third PyTorch's. A mutation that it
-does not find survives: either nothing depends on it, or the generator lacks what does.
+`python -m tests.power.mutations` draws mutations of passes, schedule rules and ops by seed from all
+that cosmic-ray makes (`pip install cosmic-ray`). It applies each alone to a copy of the tree and
+runs the campaign there to its first failure; a third of the programs have gradients and a third are
+PyTorch's. A mutation that the campaign does not find survives: either nothing depends on it, or the
+generator does not draw the programs that do.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any
 
 from needle_tvm.process.scratch import scratch_folder
 
-ROOT = Path(__file__).parents[1]
-# Equal shares: passes would have most of them, and ops the least. A CPU's programs reach no rule of
-# a GPU's.
+ROOT = Path(__file__).parents[2]
+# Each group gets an equal share; by size, passes would get most and ops least. Programs on a CPU
+# reach no GPU rule.
 GROUPS = ("needle_tvm/graph", "needle_tvm/kernels", "needle/ops")
 _FOR_GPUS = ("gpu", "cuda", "library_products", "mma", "wmma")
 SAID = ("verdict", "after", "reached_by", "what")
@@ -34,12 +35,12 @@ _SECONDS = 1800.0  # for the programs of one mutation
 
 
 def sources(group: str) -> list[Path]:
-    """The files of a group that code for a processor goes through."""
+    """The files of a group that compiling for a CPU reaches."""
     return [f for f in sorted((ROOT / group).rglob("*.py")) if not f.name.startswith(_FOR_GPUS)]
 
 
 def places(files: Sequence[Path]) -> list[tuple[Path, str, Any, int]]:
-    """File, source, operator and occurrence of all mutations that cosmic-ray makes of files."""
+    """List all mutations of the files: (file, source, operator, occurrence)."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -56,7 +57,7 @@ def places(files: Sequence[Path]) -> list[tuple[Path, str, Any, int]]:
 
 
 def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
-    """File, operator, source and mutated source of so many mutations."""
+    """Draw `count` mutations: (file, operator, source, mutated source)."""
     from cosmic_ray.mutating import mutate_code
 
     candidates = [places(sources(group)) for group in GROUPS]
@@ -67,8 +68,8 @@ def drawn(count: int, seed: int) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def functions(name: str, code: str, mutated: str) -> list[str]:
-    """NAME:LINE, as code objects have it, of the functions and lambdas around what was mutated in
-    the file of that name; of a change outside of them none."""
+    """The functions and lambdas around a mutation, as NAME:LINE of their code objects. The list is
+    empty if the mutated line is outside of any function."""
     lines = [code.splitlines(), mutated.splitlines()]
     matched = difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes()
     changed = {i + 1 for tag, low, high, *_ in matched if tag != "equal" for i in range(low, high)}
@@ -87,8 +88,9 @@ def functions(name: str, code: str, mutated: str) -> list[str]:
 
 
 def judged(file: Path, code: str, mutated: str, tree: Path, programs: int) -> dict[str, object]:
-    """What the campaign says of the copy in `tree` with one file mutated: by how many programs it
-    is reached, which, counted from 1, was the first that failed, and how; None where none did."""
+    """Run the campaign in the copy `tree` with one file mutated. The answer has the number of
+    programs that reach the mutation and the first that failed, counted from 1 (None if none
+    did)."""
     name = str(file.relative_to(ROOT))
     target = tree / name
     before = target.read_text()
@@ -108,8 +110,8 @@ def judged(file: Path, code: str, mutated: str, tree: Path, programs: int) -> di
 
 
 def ran(tree: Path, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """`bench.mutated` with the sources in `tree`."""
-    command = [str(tree / "venv/bin/python"), "-m", "bench.mutated", *arguments]
+    """Run `tests.power.mutated` with the sources in `tree`."""
+    command = [str(tree / "venv/bin/python"), "-m", "tests.power.mutated", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds
@@ -117,8 +119,9 @@ def ran(tree: Path, *arguments: str, seconds: float = _SECONDS) -> subprocess.Co
 
 
 def copy_tree(folder: Path) -> None:
-    """A copy of what runs, in an environment of its own: an editable install would win over it."""
-    for name in ("needle", "needle_tvm", "apps", "kernel_lab", "bench"):
+    """Copy what runs into `folder`, with an environment of its own: an editable install would be
+    imported instead of the copy."""
+    for name in ("needle", "needle_tvm", "apps", "kernel_lab", "tests/power"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     packages = Path(sysconfig.get_path("purelib"))
     for built in packages.glob("needle/**/*.so"):
@@ -127,8 +130,8 @@ def copy_tree(folder: Path) -> None:
 
 
 def own_environment(folder: Path, *paths: Path) -> Path:
-    """`folder`/venv, which has what is installed here and finds modules in `paths` before it, but
-    for what is installed editably. Returns its folder of packages."""
+    """Make `folder`/venv and return its site-packages. It finds modules in `paths` first, then what
+    is installed here, except editable installs."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     own = next((folder / "venv/lib").glob("python*/site-packages"))
     lines = [*paths, sysconfig.get_path("purelib")]
@@ -138,9 +141,9 @@ def own_environment(folder: Path, *paths: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.mutations", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.power.mutations", description=__doc__)
     parser.add_argument("--count", type=int, default=40, help="mutations (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="that they are drawn by (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="begin with this one (%(default)s)")
     parser.add_argument("--programs", type=int, default=500, help="at most, for each (%(default)s)")
     parser.add_argument("--list", action="store_true", help="show them, and run nothing")

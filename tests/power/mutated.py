@@ -1,7 +1,8 @@
-"""Programs of the campaign on sources that may have been mutated: see `bench.mutations`.
+"""Run programs of the campaign on sources that may be mutated; `tests.power.mutations` starts it.
 
-A program that calls no function with a mutation finds none. Where eager results are right and the
-code that is scheduled is what the sources gave before, its results are too, without a compiler.
+A program that does not call a mutated function cannot find the mutation. If the eager results are
+right and the scheduled code equals the code recorded before the mutation, the compiled results are
+right too, so nothing is compiled.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ RECORD = Path("recorded.jsonl")  # in the working directory
 
 
 class Called:
-    """The functions of needle that are called within: (file in the tree, line), as JSON has them.
+    """A context that notes the functions of needle called within it, as (file, line).
 
-    What was called before, as modules were imported, is called by every program.
+    Functions called earlier, while modules were imported, are called by every program.
     """
 
     def __init__(self) -> None:
@@ -60,12 +61,13 @@ class Called:
             self.found.add((code.co_filename, code.co_firstlineno))
 
     def listed(self) -> list[str]:
-        """FILE:LINE of each, the file's path within the tree."""
+        """The functions as FILE:LINE, the file relative to the tree."""
         return sorted(f"{Path(file).relative_to(Path.cwd())}:{line}" for file, line in self.found)
 
 
 def record(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Service: a program, and what stands for its code at every stage."""
+    """Service: draw a program and record its verdict, its calls and hashes of its scheduled
+    code."""
     seed, kind = int(request["seed"]), request["kind"]
     program = torch_recipes.draw(seed) if kind == TORCH else draw(seed, kind == GRADIENT)
     with Called() as called:
@@ -78,7 +80,7 @@ def record(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Service: the verdict on a program that was recorded."""
+    """Service: judge a program that was recorded."""
     known = recorded()[request["kind"], request["seed"]]
     read = TorchProgram if request["kind"] == TORCH else Program
     program = read.from_json(known["program"])
@@ -104,8 +106,8 @@ def _judged(program: Program | TorchProgram) -> tuple[str, str, str]:
 
 
 def _code(program: Program | TorchProgram) -> list[list[str]] | None:
-    """Of each stage and number of threads: hashes of the scheduled module, with its constants, and
-    what the manifest says of inputs and outputs. None where that cannot be made."""
+    """For each stage and number of threads, the hash of the scheduled module with its constants,
+    and the manifest's inputs and outputs. Returns None if the program cannot be scheduled."""
     found = []
     try:
         for stage, threads in VARIANTS:
@@ -127,8 +129,8 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
 
 
 def reaching(functions: Sequence[str]) -> list[dict[str, Any]]:
-    """The requests for the recorded programs that call one of these functions; what fails without
-    a mutation finds none."""
+    """The requests for the recorded programs that call one of these functions. Programs that fail
+    without a mutation are left out."""
     return [
         {"kind": kind, "seed": seed, "number": entry["number"]}
         for (kind, seed), entry in recorded().items()
@@ -150,7 +152,7 @@ def recorded() -> dict[tuple[str, int], dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line: prints the verdict on the programs, as JSON, or records them."""
-    parser = argparse.ArgumentParser(prog="bench.mutated", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.power.mutated", description=__doc__)
     parser.add_argument("--programs", type=int, required=True)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--record", action="store_true")
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if not options.record:
         requests = reaching(options.function)
-    service = f"bench.mutated:{(record if options.record else check).__name__}"
+    service = f"tests.power.mutated:{(record if options.record else check).__name__}"
     found: dict[str, Any] = {"verdict": "survived", "after": None, "what": ""}
     found["reached_by"] = len(requests)
     with Workers(

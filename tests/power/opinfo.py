@@ -1,8 +1,9 @@
-"""PyTorch's operators on the sample inputs of PyTorch's own tests: `python -m bench.opinfo`.
+"""Compile PyTorch's operators on the sample inputs of PyTorch's tests: `python -m
+tests.power.opinfo`.
 
-A generator of programs that is not ours: OpInfo, of `torch.testing` (`pip install expecttest`,
-which it imports). Of each operator a sample is drawn in float32 and in one other dtype; its tensors
-are inputs, it is compiled at a stage drawn, checked as `compile_torch` checks, and called.
+The samples come from OpInfo in `torch.testing` (which needs `pip install expecttest`). The tool
+draws a sample of each operator in float32 and in one other dtype; its tensors are the inputs. It
+compiles the sample at a stage that is drawn too, with the checks of `compile_torch`, and calls it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.torch.arrays import array, tensor
 from needle_tvm.tune.measure.workers import Workers
 
-UNKNOWN = "unknown"  # PyTorch itself does not give values that could be compared
+UNKNOWN = "unknown"  # PyTorch itself gives no values to compare with
 _DTYPES = ("float32", "float64", "float16", "int64", "bool")
-_UNSET = ("empty", "new_empty")  # whose elements may be anything
+_UNSET = ("empty", "new_empty")  # their elements may be anything
 
 
 class Sample(torch.nn.Module):
-    """An operator with the arguments of a sample; its tensors are `inputs`, and given again."""
+    """An operator with the arguments of a sample; the sample's tensors are its `inputs`."""
 
     def __init__(self, operator: Any, sample: Any) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Sample(torch.nn.Module):
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Service: the verdict on a sample of an operator, drawn by the request."""
+    """Service: judge a sample of an operator; the request seeds the draw."""
     entry, rng = op_db[request["number"]], random.Random(json.dumps(dict(request)))
     torch.manual_seed(request["draw"])
     dtype, stage = getattr(torch, request["dtype"]), rng.choice(["fused", "tuned"])
@@ -74,7 +75,7 @@ def _judged(entry: Any, sample: Any, stage: str) -> tuple[str, str, str]:
     try:
         with torch.no_grad():
             wanted = leaves(model(*(each.clone() for each in model.inputs)))
-    except Exception as error:  # of the sample, not of ours
+    except Exception as error:  # the sample's own error
         return "eager", UNKNOWN, str(error).partition("\n")[0]
     try:
         found = leaves(needle_tvm.compile_torch(model, *model.inputs, stage=stage)(*model.inputs))
@@ -90,8 +91,8 @@ def _judged(entry: Any, sample: Any, stage: str) -> tuple[str, str, str]:
 
 
 def _differs(have: Any, want: Any) -> str | None:
-    """How a result differs from PyTorch's, in words. The check has seen to the bounds, but for
-    random numbers, which it cannot know; and which of equals is named is left open."""
+    """How a result differs from PyTorch's, in words; None if it does not. The compiler's check has
+    compared within tight bounds, except random numbers and the choice among equal values."""
     have = tensor(array(have))
     narrow = want.dtype in (torch.int8, torch.uint8, torch.int16)  # needle's Tensors hold int32
     if have.shape != want.shape or (have.dtype != want.dtype and not narrow):
@@ -106,7 +107,7 @@ def _differs(have: Any, want: Any) -> str | None:
 
 
 def requests(draws: int) -> list[dict[str, Any]]:
-    """So many draws of each operator in float32 and, of the others it takes, one dtype in turn."""
+    """`draws` requests for each operator in float32 and as many in its other dtypes, in turn."""
     found = []
     for number, entry in enumerate(op_db):
         taken = [name for name in _DTYPES if getattr(torch, name) in entry.supported_dtypes("cpu")]
@@ -118,8 +119,8 @@ def requests(draws: int) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; 1 where a sample fails."""
-    parser = argparse.ArgumentParser(prog="bench.opinfo", description=__doc__)
+    """Runs the command line; returns 1 if a sample fails."""
+    parser = argparse.ArgumentParser(prog="tests.power.opinfo", description=__doc__)
     parser.add_argument("--draws", type=int, default=1, help="of each operator (%(default)s)")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("out/opinfo.jsonl"))
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with (
         Workers(
             "opinfo",
-            "bench.opinfo:serve",
+            "tests.power.opinfo:serve",
             processes=options.processes,
             limits=campaign.LIMITS,
         ) as workers,

@@ -1,16 +1,18 @@
-"""Which planted faults the tests find: `python -m bench.suite_mutations`.
+"""Count the planted faults that the tests find: `python -m tests.power.suite_mutations`.
 
-tests/mutations.json lists them, one line of code each. Each is applied alone to a copy of the tree,
-with an environment of its own, where pytest runs what `make test` runs, to the first failure.
+tests/mutations.json lists the faults, one line of code each. The tool applies each alone to a copy
+of the tree, with an environment of its own, and runs there what `make test` runs, to the first
+failure.
 
-First it is recorded, for one file of tests after the other, which functions each test calls, in
-processes that it starts as well. The files that reach the mutated function then run (for a line
-outside of functions, those that import it), cheap ones first, and in them the tests that call it
-first: the others share fixtures and compiled models with them. A fault in C++ is compiled, and all
-files run, those of arrays first. A failure counts where the test passes without the mutation.
+It first records, one test file after the other, which functions each test calls, in its own process
+and in those it starts. For each fault it then runs the files that reach the mutated function (for a
+line outside of functions, the files that import it), cheap ones first, and in each file the tests
+that call the function first: the other tests share fixtures and compiled models with them. A fault
+in C++ is compiled, and all files run, those of arrays first. A failure counts if the test passes
+without the mutation.
 
-`--out` keeps what was recorded and the verdicts: the same command goes on where it ended. Another
-tree needs another folder.
+`--out` keeps the records and the verdicts: the same command goes on where it ended. Another tree
+needs another folder.
 """
 
 from __future__ import annotations
@@ -31,20 +33,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.mutations import ROOT, functions, own_environment
 from needle_tvm.process.scratch import scratch_folder
+from tests.power.mutations import ROOT, functions, own_environment
 
 _LEFT_OUT = (".git", ".venv", ".gpu", ".hypothesis", "build", "out")
-_SECONDS = 900.0  # that a run may take beyond three times what was recorded
-_MEMORY = (12 << 30,) * 2  # bytes of data for a process: a mutated loop may have no end
+_SECONDS = 900.0  # a run may take so much more than three times the recorded time
+_MEMORY = (12 << 30,) * 2  # bytes of data of a process: a mutated loop may never end
 
 
 def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
     """The file of a mutation in a tree, and its mutated text.
 
-    It is looked for in its own file first, then anywhere in its package; by all its lines, then by
-    fewer around it. Where its own line was rewritten since, `now` in the entry has `file`, `lead`,
-    `before`, `after` and `trail` as they are today. Raises LookupError where it is not there once.
+    The search goes through the mutation's own file first, then its whole package; it looks for all
+    its lines, then for fewer around it. If the line itself was rewritten since, `now` in the entry
+    has `file`, `lead`, `before`, `after` and `trail` as they are today. Raises LookupError unless
+    the place is found exactly once.
     """
     own = tree / entry["file"]
     package = sorted((tree / Path(entry["file"]).parts[0]).rglob("*"))
@@ -73,7 +76,7 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
 
 
 class Suite:
-    """A copy of a tree in `folder`, and its tests; `out` keeps what is recorded of them."""
+    """A copy of a tree in `folder` and its tests; `out` keeps the records of the tests."""
 
     def __init__(self, tree: Path, folder: Path, out: Path, arguments: Sequence[str]) -> None:
         self.folder, self.tree, self.out = folder, folder / "tree", out
@@ -88,7 +91,7 @@ class Suite:
         (packages / "suite.pth").write_text(hook)
         (markers,) = re.findall(r'(?ms)^test:.*?-m "([^"]+)"', (tree / "Makefile").read_text())
         self.arguments = ["-m", markers, *arguments]
-        self.unsound: list[str] = []  # tests that fail without a mutation as well
+        self.unsound: list[str] = []  # tests that also fail without a mutation
         tools = Path(sys.executable).parent
         configure = [tools / "cmake", "-S", self.tree, "-B", folder / "cmake", "-G", "Ninja"]
         configure += [f"-DCMAKE_MAKE_PROGRAM={tools}/ninja", f"-DCMAKE_INSTALL_PREFIX={self.tree}"]
@@ -98,7 +101,7 @@ class Suite:
             subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
 
     def put(self, file: Path, text: str) -> None:
-        """Have another text in a file of the copy."""
+        """Write a file of the copy, and build it if it is C++."""
         file.write_text(text)
         if file.suffix != ".py":
             subprocess.run(self.build, check=True, stdout=subprocess.DEVNULL)
@@ -106,7 +109,8 @@ class Suite:
     def run(
         self, files: Sequence[str], seconds: float | None, **plan: Any
     ) -> tuple[str, list[Any]]:
-        """How pytest ended, and its reports: test, outcome and seconds. See the plugin for plan."""
+        """Run pytest; returns how it ended and its reports (test, outcome, seconds). The plugin
+        reads `plan`."""
         reports, planned = self.folder / "reports.jsonl", self.folder / "plan.json"
         planned.write_text(json.dumps({**plan, "unsound": self.unsound}))
         reports.write_text("")
@@ -137,8 +141,8 @@ class Suite:
         return ended, [json.loads(line) for line in reports.read_text().splitlines()]
 
     def recorded(self, file: str) -> dict[str, Any]:
-        """Of a file of tests: the seconds of each, and which of them, by number, reach a function.
-        The first is what happens while the file is imported, and what cannot be told apart."""
+        """The seconds of each test of a file, and the numbers of the tests that reach each
+        function. Number 0 stands for the import of the file and for calls of no known test."""
         kept = self.out / "recorded" / f"{file.replace('/', '.')}.json"
         if not kept.exists():
             print(f"recording {file}", flush=True)
@@ -159,8 +163,8 @@ class Suite:
         return entry
 
     def reaching(self, file: Path, text: str, tests: Sequence[str]) -> dict[str, dict[str, float]]:
-        """The files of tests to run, in order, each with the tests that call what is mutated, or
-        with all where that is nothing that is called, and their seconds."""
+        """The test files to run, in order, each with the seconds of the tests that call the mutated
+        function, or of all its tests if the mutated line is in no function."""
         name, python, found = str(file.relative_to(self.tree)), file.suffix == ".py", {}
         wanted = set(functions(name, file.read_text(), text)) if python else set()
         for test in tests:
@@ -174,8 +178,8 @@ class Suite:
         return dict(sorted(found.items(), key=lambda x: (after not in x[0], sum(x[1].values()))))
 
     def judged(self, entry: dict[str, Any], tests: Sequence[str]) -> dict[str, Any]:
-        """The verdict on a mutation: killed, timeout (of or with which test), survived, unreached
-        by any test, or lost, where its place is not found."""
+        """Judge a mutation: killed or timeout (with the test), survived, unreached (by any test),
+        or lost (its place is not found)."""
         try:
             file, text = located(entry, self.tree)
         except LookupError as error:
@@ -209,7 +213,7 @@ class Suite:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.suite_mutations", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.power.suite_mutations", description=__doc__)
     parser.add_argument("--first", type=int, default=1, help="begin with this entry (%(default)s)")
     parser.add_argument("--only", metavar="N,..", help="these entries; 0 to record alone")
     parser.add_argument("--tree", type=Path, default=ROOT, help="whose tests (%(default)s)")

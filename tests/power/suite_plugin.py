@@ -1,10 +1,10 @@
-"""What `bench.suite_mutations` has in the processes of a test suite. PYTEST_DONT_REWRITE.
+"""Plugin of pytest that `tests.power.suite_mutations` runs a suite with. PYTEST_DONT_REWRITE.
 
-A copy of this file lies in the environment that the suite runs in. As a plugin of pytest it orders
-the tests and writes down how each went. With SUITE_REACHED set, every Python process there imports
-it first, and appends to that file which functions were called: a line of JSON for each test and
-function, written at once, so that nothing is lost with a process that is killed. The test is the
-one that pytest names in PYTEST_CURRENT_TEST, which the processes that a test starts inherit.
+A copy of this file lies in the environment that the suite runs in. The plugin orders the tests and
+writes down how each went. With SUITE_REACHED set, every Python process there imports this file
+first and appends to SUITE_REACHED which functions were called: a line of JSON for each test and
+function, written at once, so that a process that is killed loses nothing. The test is the one in
+PYTEST_CURRENT_TEST, which the processes that a test starts inherit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 _REACHED = os.environ.get("SUITE_REACHED")
 _ROOT = os.environ.get("SUITE_ROOT", "") + "/"
-_seen: dict[int, Any] = {}  # code objects by their identity, which is theirs while they are kept
+_seen: dict[int, Any] = {}  # code objects by id; keeping them keeps the ids unique
 
 
 def _note(frame: Any, event: str, _: Any) -> None:
@@ -31,7 +31,7 @@ def _note(frame: Any, event: str, _: Any) -> None:
         place = f"{code.co_filename[len(_ROOT) :]}:{code.co_firstlineno}"
         try:
             _append(str(_REACHED), [test, place])
-        except OSError:  # a test that lets its process open or write nothing
+        except OSError:  # the test forbids its process to open or write files
             pass
 
 
@@ -45,7 +45,7 @@ def _append(path: str, entry: object) -> None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Tests in the order of SUITE_PLAN: `first` before others, and of `only` no others."""
+    """Order the tests as SUITE_PLAN says: `first` before the others, or `only` and no others."""
     plan = json.loads(Path(os.environ["SUITE_PLAN"]).read_text())
     first, only, unsound = (set(plan.get(key, ())) for key in ("first", "only", "unsound"))
     kept = [i for i in items if i.nodeid not in unsound and (not only or i.nodeid in only)]
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_runtest_logstart() -> None:
-    _seen.clear()  # so that each test has all functions that it calls
+    _seen.clear()  # so that each test is recorded with all functions it calls
 
 
 def pytest_runtest_logreport(report: Any) -> None:
