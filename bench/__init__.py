@@ -1,1 +1,1 @@
-"""Side-by-side runs against peers; `python -m bench.cpu --help`."""
+"""Benchmarks: needle and what it compiles beside other frameworks, on a CPU and on a GPU."""

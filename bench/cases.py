@@ -1,5 +1,5 @@
-"""The models that inference is timed with, each at several batches, and what a contest needs of
-one: the compiled artifact, the files that every contestant reads, and the peers."""
+"""The models that are timed, each at several batches, and what a contest needs of one: the files
+that every contestant reads, needle eager and compiled, and the peers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import needle_tvm
 from bench import tables
 from needle.trace import trace
 from needle_tvm.frontend import divergence
-from needle_tvm.process.timing import Contestant
+from needle_tvm.process.timing import Contestant, save_arrays
 
 EAGER, TUNED = tables.EAGER, "needle tuned"
 
 
 @dataclass(frozen=True)
 class Model:
-    """`factory` is in apps/models, `options` are what it takes besides the batch; `batches` are
-    those of a whole run, the model's own first. `peer` is its name in apps/peers.py."""
+    """A model: its name in apps/peers.py, its factory in apps/models, the batches of a whole run
+    (its own first), and what the factory takes besides the batch."""
 
     peer: str
     factory: str
@@ -35,11 +35,17 @@ class Model:
 
 
 def mlp(*sizes: int, batches: tuple[int, ...] = (8, 1, 64), head: bool = False) -> Model:
-    """An MLP of Linear and ReLU between each two sizes; with `head` no ReLU after the last."""
+    """An MLP: Linear and ReLU between each two sizes; with `head` no ReLU after the last."""
     options: dict[str, Any] = {"sizes": list(sizes)}
     if head:
         options = {"sizes": list(sizes[:-1]), "classes": sizes[-1]}
     return Model("mlp", "mlp:build", batches, options)
+
+
+def language(size: int, length: int) -> Model:
+    """A language model: an embedding, an LSTM and a Linear, over so many words of 1,000."""
+    options = {"words": 1000, "size": size, "length": length}
+    return Model("language", "language:lstm", (16,), options)
 
 
 MODELS = {
@@ -55,20 +61,24 @@ MODELS = {
     "mlp-256": mlp(*(256,) * 13, batches=(8,)),
     "mlp-300": mlp(*(300,) * 4, batches=(7,)),
     "mlp-1000": mlp(*(1000,) * 3, batches=(1, 64)),
+    "lstm-128": language(128, 20),
+    "lstm-256": language(256, 35),
 }
 DEFAULT = ("mlp", "conv", "transformer")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model at one batch."""
+    """One model at one batch, its matmuls and convolutions rounded to a precision."""
 
     model: str
     batch: int
+    precision: str = "float32"
 
     @property
     def name(self) -> str:
-        return f"{self.model}, batch {self.batch}"
+        name = f"{self.model}, batch {self.batch}"
+        return name if self.precision == "float32" else f"{name}, {self.precision}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -77,13 +87,13 @@ class Case:
 
     @property
     def factory(self) -> str:
-        """As needle_tvm.process.child names functions."""
+        """The factory as needle_tvm.process.child names functions."""
         return f"apps.models.{MODELS[self.model].factory}"
 
 
 def chosen(models: Collection[str], batches: Collection[int] | None, whole: bool) -> list[Case]:
-    """The models at `batches`; without those at their own, or at all of theirs for a `whole` run,
-    which is of all models."""
+    """The models at `batches`, or each at its own. A `whole` run has all models, by default at all
+    of their batches."""
     names = tuple(MODELS) if whole else models
     return [
         Case(name, batch)
@@ -94,7 +104,7 @@ def chosen(models: Collection[str], batches: Collection[int] | None, whole: bool
 
 @dataclass
 class Subject:
-    """A case made ready: the model in eval mode, its inputs, and both saved in `folder`."""
+    """A case that is ready: the model in eval mode and its inputs, both saved in `folder`."""
 
     case: Case
     folder: Path
@@ -103,26 +113,25 @@ class Subject:
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> Subject:
-        """Builds the model and writes its weights and inputs."""
+        """Build the model and write its weights and inputs."""
         model, inputs = apps.contestants.build_model(case.factory, **case.options)
         model.eval()
         subject = cls(case, folder, model, inputs)
         state = {name: value.numpy() for name, value in model.state_dict().items()}
-        apps.contestants.save_arrays(subject.files.weights, state)
-        apps.contestants.save_arrays(
-            subject.files.inputs, {f"x{i}": x for i, x in enumerate(inputs)}
-        )
+        save_arrays(subject.files.weights, state)
+        save_arrays(subject.files.inputs, {f"x{i}": x for i, x in enumerate(inputs)})
         return subject
 
     @property
     def files(self) -> Any:
-        """Where weights and inputs are, as apps/peers.py takes it."""
+        """The saved weights and inputs, as apps/peers.py takes them."""
         weights, inputs = (str(self.folder / f"{name}.npz") for name in ("weights", "inputs"))
         return apps.peers.Files(weights, inputs, self.folder)
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What `contestants.load_needle` makes the same model of in another process."""
+        """Keywords of `apps.contestants.load_needle`, which makes the same model in another
+        process."""
         return {
             "factory": self.case.factory,
             "options": self.case.options,
@@ -135,8 +144,13 @@ class Subject:
         return [ndl.Tensor(x, requires_grad=False) for x in self.inputs]
 
     def compile(self, threads: int, **search: Any) -> Any:
-        """needle_tvm.compile of the model; from its cache where nothing changed."""
+        """Compile the model, or load it from needle_tvm's cache if nothing changed."""
         return needle_tvm.compile(self.model, *self.tensors, threads=threads, **search)
+
+    def to_compile(self, name: str, **options: Any) -> dict[str, Any]:
+        """A setup of `compiling.serve` that compiles the model with these options."""
+        path = str(self.folder / name.replace(" ", "-"))
+        return {"recipe": self.recipe, "options": options, "path": path}
 
     def exact(self) -> list[np.ndarray]:
         """The model's outputs in float64, op by op on the NumPy device."""
@@ -145,12 +159,12 @@ class Subject:
         return [values[node].numpy() for node in graph.outputs]
 
     def eager(self, threads: int, device: str = "cpu") -> Contestant:
-        """needle's own devices, nothing compiled."""
+        """The model on one of needle's own devices, nothing compiled."""
         kwargs = {**self.recipe, "device": device}
         return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
     def compiled(self, name: str, executable: Any, threads: int) -> Contestant:
-        """An executable as a contestant, through an artifact of its own."""
+        """An executable as a contestant, exported to an artifact of its own."""
         path = self.folder / f"artifact-{len(list(self.folder.iterdir()))}"
         return self.exported(name, executable.export(path), threads)
 
@@ -160,8 +174,8 @@ class Subject:
         return Contestant(name, "apps.contestants:artifact", kwargs, threads=threads)
 
     def peers(self, names: Collection[str], threads: int, **where: str) -> list[Contestant]:
-        """Those of `names` (keys of apps/peers.py) that are installed and can run this model;
-        `where` is the device and precision of `apps/peers.py`."""
+        """The peers among `names` (keys of apps/peers.py) that are installed and can run this
+        model; `where` may have their `device`."""
         return apps.peers.contestants(
             MODELS[self.case.model].peer,
             self.files,
@@ -169,11 +183,13 @@ class Subject:
             options=self.case.options,
             images=any(x.ndim == 4 for x in self.inputs),
             names=names,
+            precision=self.case.precision,
             **where,
         )
 
     def contestants(self, options: argparse.Namespace) -> list[Contestant]:
-        """needle eager, compiled without a search and, where asked for, with one, and the peers."""
+        """On a CPU: needle eager, compiled without a search and, if `options` ask, with one;
+        peers."""
         threads = options.threads
         found = [self.eager(threads)]
         found.append(self.compiled(TUNED, self.compile(threads), threads))

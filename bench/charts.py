@@ -1,4 +1,4 @@
-"""The inference benchmark's pictures."""
+"""Pictures of the benchmarks' results."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from apps import report
-from needle_tvm.words import counted
+from bench import contests
+from needle_tvm.words import counted, digits
 
 _OURS = "#1f6fb4"
 _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#b0a030", "#606060")
 
 
-def draw_ratios(result: Mapping[str, Any], path: Path, base: str) -> None:
-    """A row per case: each peer's time over that of `base`, a dot with its quartiles, log scale."""
+def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
+    """Draw a row for each case: the time of each contestant over that of the last of ours, a dot
+    with its quartiles on a log scale. Nothing is drawn if no case has one of ours."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    cases = [case for case in result["cases"] if base in case["ratios"]]
-    names = dict.fromkeys(name for case in cases for name in case["ratios"][base])
+    cases = [case for case in result["cases"] if contests.base(case)]
+    if not cases:
+        return
+    found = [case["ratios"][contests.base(case)] for case in cases]
+    names = dict.fromkeys(name for ratios in found for name in ratios)
     colours = dict(zip(names, _COLOURS * (1 + len(names) // len(_COLOURS)), strict=False))
     figure = Figure(figsize=(9, 1.8 + 0.42 * len(cases)), layout="constrained")
     axes = figure.add_subplot()
     for name, colour in colours.items():
-        found = [(row, case["ratios"][base].get(name)) for row, case in enumerate(cases)]
-        rows = [row for row, ratio in found if ratio]
-        ratios = [ratio for _, ratio in found if ratio]
+        rows = [row for row, ratios in enumerate(found) if name in ratios]
+        ratios = [each[name] for each in found if name in each]
         medians = [ratio["median"] for ratio in ratios]
         below = [ratio["median"] - ratio["lower"] for ratio in ratios]
         above = [ratio["upper"] - ratio["median"] for ratio in ratios]
@@ -34,10 +38,10 @@ def draw_ratios(result: Mapping[str, Any], path: Path, base: str) -> None:
             medians, rows, xerr=[below, above], fmt="o", color=colour, markersize=6, label=name
         )
     for row, case in enumerate(cases):
-        ratio = case["ratios"][base].get(case.get("fastest"))
+        ratio = found[row].get(case.get("fastest"))
         if ratio:
             axes.annotate(
-                report.factor(ratio["median"]),
+                digits(ratio["median"]),
                 (ratio["median"], row),
                 xytext=(0, 7),
                 textcoords="offset points",
@@ -49,20 +53,21 @@ def draw_ratios(result: Mapping[str, Any], path: Path, base: str) -> None:
     axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
     axes.set_ylim(len(cases) - 0.4, -0.7)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, position: report.factor(value))
+    axes.xaxis.set_major_formatter(lambda value, position: digits(value))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="both", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_xlabel(f"time / time of {base}, log scale; right of the line: {base} is faster")
+    ours = " or ".join(dict.fromkeys(str(contests.base(case)) for case in cases))
+    axes.set_xlabel(f"time / time of {ours}, log scale; right of the line: ours is faster")
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
     axes.set_title(_where(result), loc="left", fontsize=10)
     report.save_figure(figure, path)
 
 
 def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
-    """A panel per model: inferences of one sample a second over the batch, a line per contestant;
-    dashed with one thread."""
+    """Draw a panel for each model: samples per second over the batch, a line for each contestant,
+    dashed for the fewer threads."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 

@@ -1,35 +1,35 @@
-"""What a model costs besides the time of a call: compiling it, its first result in a fresh process,
-and that process's memory. Each is measured in a process that does nothing else."""
+"""The costs of a model besides the time of a call: compiling it, its first result in a fresh
+process, and the memory of that process. Each is measured in a process that does nothing else."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import apps.contestants
+from bench import compiling
 from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
+from needle_tvm.words import duration
 
 _SECONDS = 600.0  # for a child to answer
 
 
-def measure(subject: Any, entries: list[Contestant], threads: int) -> dict[str, Any]:
-    """As JSON values: `compile` without a search, and `check`, its last part, in seconds; and for
-    each of `entries`, `first`, the seconds from the start of its process to its first result, and
-    its most bytes of memory."""
-    setup = {**subject.recipe, "threads": threads}
+def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[str, Any]:
+    """The costs as JSON values: seconds to `compile` without a search and of the `check` at its
+    end; for each of `entries`, `first`, the seconds from the start of its process to its first
+    result, and `bytes`, its peak memory."""
+    setup = subject.to_compile("fresh", threads=threads, recompile=True)
     fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
     environment = {**thread_environment(threads), **fresh}
-    with Child(
-        "compiling", f"{__name__}:compiling", setup, timeout=_SECONDS, environment=environment
-    ) as child:
-        found = {**child.receive("compile"), "processes": {}}
-    for entry in entries:
-        found["processes"][entry.name] = cold_start(entry, threads)
-    return found
+    found = compiling.compile_one("compiling", setup, _SECONDS, environment)
+    return {
+        "compile": found["compile"],
+        "check": found["check"],
+        "processes": {entry.name: cold_start(entry, threads) for entry in entries},
+    }
 
 
 def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
@@ -39,7 +39,7 @@ def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
     start = time.perf_counter()
     with Child(
         entry.name,
-        "bench.first_result:serve",
+        "bench.memory:first_result",
         setup,
         timeout=_SECONDS,
         environment=environment,
@@ -49,26 +49,15 @@ def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
         return {"first": seconds, "bytes": child.receive("memory")["bytes"]}
 
 
-# The child's side of compiling; bench/first_result.py is that of a first result.
-
-
-def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: seconds of needle_tvm.compile, the import of TVM's compiler included, and those of
-    them after the code was there: comparing it with the model, and loading it."""
-    import needle_tvm
-
-    model, _, tensors = apps.contestants.load_needle(
-        setup["factory"], setup["options"], setup["weights"], setup["inputs"]
-    )
-    model.eval()
-    reports: list[float] = []  # when each came; the last is that of the comparison
-    start = time.perf_counter()
-    needle_tvm.compile(
-        model,
-        *tensors,
-        threads=setup["threads"],
-        recompile=True,
-        progress=lambda _: reports.append(time.perf_counter()),
-    )
-    end = time.perf_counter()
-    yield {"compile": end - start, "check": end - reports[-1]}
+def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Headings and a row for each case: times to compile and check, to the first result, memory."""
+    names = list(dict.fromkeys(name for case in cases for name in case["costs"]["processes"]))
+    rows = [["case", "compile", "of which the check"]]
+    rows[0] += [f"first result, {name}" for name in names] + [f"memory, {name}" for name in names]
+    for case in cases:
+        found = case["costs"]["processes"]
+        firsts = [duration(found[n]["first"]) if n in found else "" for n in names]
+        sizes = [f"{found[n]['bytes'] / 1e6:.0f} MB" if n in found else "" for n in names]
+        ours = [duration(case["costs"][part]) for part in ("compile", "check")]
+        rows.append([case["case"], *ours, *firsts, *sizes])
+    return rows

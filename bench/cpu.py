@@ -1,8 +1,8 @@
 """Inference on the CPU: needle eager and compiled beside other frameworks, model by model.
 
-Besides times: each model's kernels against what this machine can do, and what compiling, a first
-result and memory cost. With --ablation, what each pass and schedule rule is worth; with --scaling,
-speed over batch and threads.
+Besides times it measures each model's kernels against what this machine can do, and what compiling,
+a first result and memory cost; with --ablation, what each pass and schedule rule is worth; with
+--scaling, speed over batch and threads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from bench import (
     costs,
     kernels,
     scaling,
-    sections,
     tables,
 )
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 
-COSTS = ("onnxruntime",)  # whose first result and memory stand beside ours
+COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -72,9 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the contests one after the other, printing each as it ends; writes JSON and a chart."""
-    cli.check_writable(options.out / "cpu.json")
-    report = _new_report(options)
+    """Run the contests one after the other, print each as it ends, write all of them."""
+    report = _new_report(options, "cpu")
     limits = None if options.times else kernels.measure_limits(options.threads)
     for case in cases.chosen(options.models, options.batches, options.all):
         found = run_case(case, options, limits)
@@ -82,37 +80,26 @@ def run(options: argparse.Namespace) -> int:
         tables.print_case(found)
         apps.report.write_json(report, options.out / "cpu.json")  # should a later one fail
     found = report["cases"]
-    parts = [("beside the fastest peer of each case", tables.summary(report))]
+    parts = [("beside the fastest peer of each case", tables.summary(found))]
     if limits is not None:
         report["limits"] = limits.to_json()
-        line = sections.limits_line(report["limits"])
-        parts += [
-            (f"the slowest kernels; {line}", sections.roofline(found, report["limits"])),
-            (
-                "in a fresh process: compile without a search, first result, memory at its most",
-                sections.costs(found),
-            ),
-        ]
-    for title, rows in parts:
-        tables.print_rows(title, rows)
-    tables.print_conditions(report)
-    base = list(found[0]["ratios"])[-1]
-    pages = [f"## {title}\n\n{tables.markdown_rows(rows)}" for title, rows in parts]
-    _write(report, options, "cpu", "\n".join([*pages, "## all times\n", tables.markdown(report)]))
-    charts.draw_ratios(report, options.out / "cpu.png", base)
+        line = kernels.limits_line(report["limits"])
+        fresh = "in a fresh process: compile without a search, first result, memory at its most"
+        parts += [(f"the slowest kernels; {line}", kernels.table(found))]
+        parts += [(fresh, costs.table(found))]
+    tables.publish(report, options.out, "cpu", parts, charts.draw_ratios)
     return cli.OK
 
 
 def run_case(
     case: cases.Case, options: argparse.Namespace, limits: Any | None = None
 ) -> dict[str, Any]:
-    """One contest, as JSON values; results are compared before anything is timed. With `limits`,
-    also the model's kernels and costs."""
+    """One contest, as JSON values; with `limits` also the kernels and costs of the model."""
     with scratch_folder("needle-bench-") as folder:
         subject = cases.Subject.of(case, folder)
         entries = subject.contestants(options)
         found = contests.run(case.name, entries, options, exact=subject.exact())
-        found |= {"model": case.model, "batch": case.batch, **contests.fastest_peer(found)}
+        found |= {"model": case.model, "batch": case.batch}
         if limits is not None:
             executable = subject.compile(options.threads)
             found["profile"] = kernels.measure(subject, executable, options.threads, limits)
@@ -123,44 +110,31 @@ def run_case(
 
 
 def run_ablation(options: argparse.Namespace) -> int:
-    """A table of time without each pass and rule over time with all of them; writes JSON."""
-    cli.check_writable(options.out / "ablation.json")
-    report = _new_report(options)
+    """Time each model without each pass and rule, over the time with all of them."""
+    report = _new_report(options, "ablation")
     for case in cases.chosen(options.models, options.batches, options.all):
         report["cases"].append(ablation.run_case(case, options))
         apps.report.write_json(report, options.out / "ablation.json")  # should a later one fail
-    rows = ablation.table(report["cases"])
-    tables.print_rows("time without / time with everything on; = compiles to the same", rows)
-    tables.print_conditions(report)
-    _write(report, options, "ablation", tables.markdown_rows(rows))
+    title = "time without / time with everything on; = compiles to the same"
+    tables.publish(report, options.out, "ablation", [(title, ablation.table(report["cases"]))])
     return cli.OK
 
 
 def run_scaling(options: argparse.Namespace) -> int:
-    """Speed over the batch and threads of each model; writes JSON and a chart."""
-    cli.check_writable(options.out / "scaling.json")
-    report = _new_report(options)
-    names = tuple(cases.MODELS) if options.all else options.models
+    """Time each model over the batch and the number of threads."""
+    report = _new_report(options, "scaling")
     report["models"] = []
-    for name in names:
+    for name in cases.MODELS if options.all else options.models:
         report["models"].append(scaling.run_model(name, options))
         apps.report.write_json(report, options.out / "scaling.json")  # should a later one fail
-    tables.print_rows("seconds of a call", scaling.table(report["models"]))
-    tables.print_conditions(report)
-    _write(report, options, "scaling", tables.markdown_rows(scaling.table(report["models"])))
-    charts.draw_scaling(report, options.out / "scaling.png")
+    parts = [("seconds of a call", scaling.table(report["models"]))]
+    tables.publish(report, options.out, "scaling", parts, charts.draw_scaling)
     return cli.OK
 
 
-def _new_report(options: argparse.Namespace) -> dict[str, Any]:
+def _new_report(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    cli.check_writable(options.out / f"{name}.json")
     return contests.new_report(options, cases.MODELS["mlp"].peer, options.peers)
-
-
-def _write(report: dict[str, Any], options: argparse.Namespace, name: str, page: str) -> None:
-    """NAME.json and NAME.md."""
-    apps.report.write_json(report, options.out / f"{name}.json")
-    (options.out / f"{name}.md").write_text(f"{tables.conditions(report)}\n\n{page}")
-    tables.console().print(f"wrote {options.out / name}.json, .md")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""How close the kernels of a compiled model come to what this machine can do: a roofline table.
+"""The roofline of a compiled model: how close its kernels come to what this machine can do.
 
-Times are those of `python -m needle_tvm profile`, in a process of their own; the instrument's share
-of them is taken off evenly, so that they add up to the call without it. Bytes are compulsory: each
-argument once. Operations are TVM's estimate, for convolutions and products no more than what the
-model itself asks for: multiplications with padding, of pixels or of tiles, count as nothing.
+Times are those of `python -m needle_tvm profile`, in a process of its own; the profiler's share of
+them is taken off evenly, so that they add up to the time of a call without it. Bytes are the
+compulsory ones: each argument once. Operations are TVM's estimate, for convolutions and matmuls no
+more than what the model itself asks for: multiplications with padding, of pixels or of tiles, do
+not count.
 """
 
 from __future__ import annotations
@@ -15,25 +16,28 @@ from typing import Any
 
 import numpy as np
 
-import apps.contestants
 from needle.trace import Graph, trace
 from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import roofline
+from needle_tvm.words import duration
+
+TOP = 5  # kernels of a model in the table
 
 _SECONDS = 120.0  # for a child to answer
 _RUNS = 200
 _BUILTIN = "vm.builtin."
-_ALIKE = 2.0  # a kernel whose operations differ more than this from an op's is not that op's
+_ALIKE = 2.0  # a kernel whose operations differ from an op's by a larger factor is not that op's
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a convolution or product does: elements of the result, operations with and without those
-    on padding's zeros."""
+    """The work of a convolution or matmul: elements of the result, operations without and with
+    those on the zeros of padding."""
 
     elements: int
     useful: int
@@ -41,7 +45,7 @@ class Work:
 
 
 def useful_work(graph: Graph) -> list[Work]:
-    """Every op of the graph that sums several products, in order."""
+    """The work of every convolution and matmul of the graph, in order."""
     found = []
     for node in graph.nodes:
         if node.op is None or node.op.name not in ("conv", "matmul"):
@@ -71,8 +75,8 @@ def _inside(op: Any, x: Sequence[int], w: Sequence[int]) -> float:
 
 
 def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
-    """Operations of a kernel that TVM estimates at `estimate` and that gives so many elements: of
-    the op among `known` that is most like it, or the estimate where none is."""
+    """Operations of a kernel that writes so many elements: those of the most similar op among
+    `known`, or TVM's `estimate` if none is similar."""
 
     def distance(work: Work) -> float:
         sizes = (size for size in (work.useful, work.padded) if size)
@@ -86,8 +90,8 @@ def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
 
 
 def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
-    """The kernels of a case, slowest first, as JSON values: seconds of all calls of one run,
-    operations and bytes of all of them, and the share of the roofline that they reach."""
+    """The kernels of a case, slowest first, as JSON values: seconds, operations and bytes of all
+    calls of one run, and the share of the roofline that they reach."""
     from needle_tvm.tir.functions import prim_funcs
 
     graph = trace(subject.model, *subject.tensors)
@@ -117,8 +121,8 @@ def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits
 
 
 def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A profile's kernels with the time of looking taken off: the same for each call, kernels and
-    the machine's own, and so much that all of them together take as long as the plain call."""
+    """A profile's kernels without the profiler's own time, which is taken to be the same for each
+    call: so much that all calls together take as long as a plain run."""
     rows = found["rows"]
     extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
     each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
@@ -133,7 +137,7 @@ def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure_limits(threads: int) -> roofline.Limits:
-    """What this machine can do with so many threads, measured in about a second."""
+    """The limits of this machine with so many threads, measured in about a second."""
     return roofline.Limits.from_json(_ask("probe", {"threads": threads}, threads))
 
 
@@ -146,6 +150,39 @@ def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]
         environment=thread_environment(threads),
     ) as child:
         return child.receive(service)
+
+
+def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Headings and rows: the slowest kernels of each case with their share of the time, their
+    rates, and the share of this machine's limits that they reach."""
+    rows = [["case", "kernel", "calls", "time", "share", "GFLOP/s", "GB/s", "roofline", "bound"]]
+    for case in cases:
+        for number, row in enumerate(case["profile"]["kernels"][:TOP]):
+            seconds, count, share = row["seconds"], row["operations"], row["roofline"]
+            rows.append(
+                [
+                    "" if number else case["case"],
+                    row["name"],
+                    str(row["calls"]),
+                    duration(seconds),
+                    f"{row['share']:.0%}",
+                    f"{count / seconds / 1e9:.1f}" if count is not None and seconds else "",
+                    f"{row['bytes'] / seconds / 1e9:.1f}" if seconds else "",
+                    "" if share is None else f"{share:.0%}",
+                    row.get("bound", ""),
+                ]
+            )
+    return rows
+
+
+def limits_line(limits: Mapping[str, Any]) -> str:
+    """The limits that the roofline is made of, in words."""
+    rates = ", ".join(f"{rate:.0f} in {_size(size)}" for size, rate in limits["gigabytes"])
+    return f"this machine: {limits['gigaflops']:.0f} GFLOP/s float32; GB/s: {rates}"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:g} MB" if count >= 2**20 else f"{count / 2**10:g} kB"
 
 
 # The child's side.
@@ -162,5 +199,5 @@ def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator
     from needle_tvm.runtime import profile
 
     program = runtime.load(setup["path"])
-    inputs = apps.contestants.load_arrays(setup["inputs"])
+    inputs = load_arrays(setup["inputs"])
     yield profile.profile(program, inputs, _RUNS).to_dict()

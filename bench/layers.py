@@ -1,5 +1,5 @@
-"""Layers of PyTorch of many shapes, compiled without a search, beside other frameworks: what rules
-are worth on shapes they were not made for."""
+"""Layers of PyTorch in many shapes, compiled without a search, beside other frameworks: what the
+schedule rules are worth on shapes they were not made for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-import apps.contestants
 import apps.peers
 import apps.report
 import needle_tvm
@@ -21,7 +19,7 @@ from bench import contests, tables
 from needle_tvm.errors import InstallError, UsageError
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant
+from needle_tvm.process.timing import Contestant, save_arrays
 
 OURS = "needle tuned"
 DEFAULT_PEERS = ("onnxruntime", "openvino")
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the contests one after the other, printing each as it ends; writes JSON and a page."""
+    """Run the contests one after the other, print each as it ends, write all of them."""
     if importlib.util.find_spec("torch") is None:
         raise InstallError("the layers are PyTorch's: pip install torch")
     from bench.torch_layers import LAYERS
@@ -63,30 +61,20 @@ def run(options: argparse.Namespace) -> int:
     cli.check_writable(target)
     report = contests.new_report(options, "mlp", options.peers)
     for name in chosen:
-        report["cases"].append(run_layer(name, options))
+        with scratch_folder("needle-layers-") as folder:
+            entries, exact = entries_of(name, options, folder)
+            report["cases"].append(contests.run(name, entries, options, exact=exact))
         tables.print_case(report["cases"][-1])
         apps.report.write_json(report, target)  # should a later one fail
-    rows = tables.summary(report)
-    tables.print_rows("beside the fastest peer of each layer", rows)
-    tables.print_conditions(report)
-    page = f"{tables.conditions(report)}\n\n{tables.markdown_rows(rows)}\n{tables.markdown(report)}"
-    (options.out / "layers.md").write_text(page)
-    tables.console().print(f"wrote {target}, .md")
+    parts = [("beside the fastest peer of each layer", tables.summary(report["cases"]))]
+    tables.publish(report, options.out, "layers", parts)
     return cli.OK
-
-
-def run_layer(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One contest, as JSON values; results are compared before anything is timed."""
-    with scratch_folder("needle-layers-") as folder:
-        entries, exact = entries_of(name, options, folder)
-        found = contests.run(name, entries, options, exact=exact)
-        return found | contests.fastest_peer(found)
 
 
 def entries_of(
     name: str, options: argparse.Namespace, folder: Path
 ) -> tuple[list[Contestant], list[np.ndarray]]:
-    """The contestants, with what they read in the folder, and PyTorch's result in float64."""
+    """The contestants, whose files are in the folder, and PyTorch's result in float64."""
     import torch
 
     from bench.torch_layers import LAYERS
@@ -96,14 +84,14 @@ def entries_of(
     module.eval()
     threads, read = options.threads, {"inputs": str(folder / "inputs.npz")}
     arrays = {f"x{i}": tensor.numpy() for i, tensor in enumerate(tensors)}
-    apps.contestants.save_arrays(read["inputs"], arrays)
+    save_arrays(read["inputs"], arrays)
     executable = needle_tvm.compile_torch(module, *tensors, threads=threads)
     path = str(executable.export(folder / "artifact"))
     factory = "apps.contestants:artifact"
     entries = [Contestant(OURS, factory, {"path": path, **read}, threads=threads)]
     onnx = str(folder / "model.onnx")
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of shapes it takes for constants, as they are
+        warnings.simplefilter("ignore")  # about shapes that it takes for constants, which they are
         torch.onnx.export(module, tensors, onnx, dynamo=False, opset_version=17)
         exact = module.double()(*(tensor.double() for tensor in tensors)).numpy()
     for key in options.peers:

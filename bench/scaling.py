@@ -1,13 +1,13 @@
-"""Speed over the batch and over threads: contests of one model at many sizes, as curves."""
+"""Speed over the batch and the number of threads: contests of one model at many sizes."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-import apps.report
 from bench import cases, contests
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.words import duration
 
 BATCHES = tuple(1 << power for power in range(9))
 THREADS = (1, 2)
@@ -35,7 +35,8 @@ def run_model(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(models: list[dict[str, Any]]) -> list[list[str]]:
-    """Headings and rows: a row per model, number of threads and contestant, a column per batch."""
+    """Headings and a row for each model, number of threads and contestant, a column for each
+    batch."""
     points = [(model["model"], point) for model in models for point in model["points"]]
     batches = sorted({point["batch"] for _, point in points})
     rows = [["model", "threads", "", *(f"batch {batch}" for batch in batches)]]
@@ -44,6 +45,6 @@ def table(models: list[dict[str, Any]]) -> list[list[str]]:
         key = (model, point["threads"], point["name"])
         lines.setdefault(key, {})[point["batch"]] = point["median"]
     for (model, threads, name), times in lines.items():
-        cells = [apps.report.duration(times[n]) if n in times else "" for n in batches]
+        cells = [duration(times[n]) if n in times else "" for n in batches]
         rows.append([model, str(threads), name, *cells])
     return rows

@@ -1,8 +1,8 @@
-"""Two searches over one model, each a service of a process of its own: TVM's stock one and ours.
+"""Two searches over one model, TVM's stock one and ours, each a service in a process of its own.
 
-Both start from the same traced graph, target and threads, and both keep the weights parameters
-that are packed once. TVM's is what its documentation calls the pipeline for static shapes, with
-weight packing, cut open so that its records can be counted.
+Both start from the same traced graph, target and threads, and both keep the weights as parameters
+that are packed once. TVM's search is the pipeline for static shapes with weight packing of its
+documentation, cut open so that its records can be counted.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import apps.contestants
+from needle_tvm.process.timing import Calls, load_arrays, save_arrays
 
-Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
-
-_FAILED = 1e9  # seconds that TVM writes down for a candidate that did not run
+_FAILED = 1e9  # seconds in TVM's record of a candidate that did not run
 
 _STEPS = {"build": "build", "runn": "run"}
 _ERROR = re.compile(r"Error in (build|runn)ing:\n(.*)")
@@ -30,10 +29,10 @@ LIBRARY, PARAMS = "stock.so", "params.npz"
 
 
 def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """TVM's tune_relax, and what it found compiled; one answer with counts and seconds.
+    """Run TVM's tune_relax and compile what it found; one answer with counts and seconds.
 
-    setup: `factory`, `weights`, `inputs` (files), `threads`, `trials`, `seed`, `folder` for what
-    comes out, `batch` as TVM's num_trials_per_iter. TVM checks no candidate's results.
+    The setup has the `recipe` of the model, `threads`, `trials`, `seed`, the `folder` for the
+    results, and `batch`, TVM's num_trials_per_iter. TVM checks no candidate's results.
     """
     from needle.trace import trace
     from needle_tvm._tvm.names import ms, relax, sequential, transform
@@ -79,7 +78,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
         rejected = _failures(Path(logs), len(records) - len(ran))
         tasks = len(prim_funcs(module))
     arrays = [leaf.value.numpy() for leaf in graph.params]
-    apps.contestants.save_arrays(folder / PARAMS, {f"param_{i}": x for i, x in enumerate(arrays)})
+    save_arrays(folder / PARAMS, {f"param_{i}": x for i, x in enumerate(arrays)})
     yield {
         "seconds": seconds,
         "search_seconds": searched - start,
@@ -92,7 +91,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
 
 
 def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """needle_tvm.compile with a budget of trials and nothing in the cache; as `stock`."""
+    """Like `stock`, by needle_tvm.compile with a budget of trials and an empty cache."""
     import needle_tvm
 
     model, _, tensors = _model(setup)
@@ -119,14 +118,14 @@ def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, A
     }
 
 
-def stock_library(folder: str, inputs: str) -> Contestant:
-    """What `stock` compiled, its weights packed once, in TVM's virtual machine."""
+def stock_library(folder: str, inputs: str) -> Calls:
+    """A factory: the library that `stock` compiled in TVM's virtual machine, its weights packed."""
     from needle_tvm._tvm.names import relax, tvm
 
     device = tvm.cpu()
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(Path(folder) / LIBRARY)), device)
     given, params = (
-        [tvm.runtime.tensor(array, device) for array in apps.contestants.load_arrays(path)]
+        [tvm.runtime.tensor(array, device) for array in load_arrays(path)]
         for path in (inputs, str(Path(folder) / PARAMS))
     )
     arguments = [*given, *machine["main_transform_params"](params)]
@@ -140,15 +139,13 @@ def stock_library(folder: str, inputs: str) -> Contestant:
 
 
 def _model(setup: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
-    found: tuple[Any, Any, Sequence[Any]] = apps.contestants.load_needle(
-        setup["factory"], {}, setup["weights"], setup["inputs"]
-    )
+    found: tuple[Any, Any, Sequence[Any]] = apps.contestants.load_needle(**setup["recipe"])
     found[0].eval()
     return found
 
 
 def _gated(threads: int) -> list[Any]:
-    """What the record store of this process's cache folder holds of right candidates."""
+    """The records of right candidates in the store of this process's cache folder."""
     from needle_tvm.target.spec import resolve
     from needle_tvm.tune.records.database import RecordDatabase
     from needle_tvm.tune.records.keys import Key
@@ -166,9 +163,10 @@ def _ran(record: Any) -> bool:
 
 
 def _failures(logs: Path, count: int) -> dict[str, int]:
-    """How many of `count` candidates that did not run failed by what, as TVM's logs tell it.
+    """The number of candidates by the step and kind of their failure, as TVM's logs tell it.
 
-    On a busy machine most run into its time limits, for which no schedule is to blame.
+    `count` candidates did not run. On a busy machine most run into TVM's time limits, for which no
+    schedule is to blame.
     """
     found: Counter[str] = Counter()
     for path in logs.rglob("*.log"):
@@ -180,7 +178,7 @@ def _failures(logs: Path, count: int) -> dict[str, int]:
 
 
 def _distinct(records: Iterable[Any]) -> int:
-    """How many different scheduled modules there are among the records, workload by workload."""
+    """The number of different scheduled modules among the records, workload by workload."""
     from needle_tvm._tvm.names import Schedule, structural_hash
 
     found = set()

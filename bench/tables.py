@@ -1,8 +1,8 @@
-"""Benchmark results as tables, JSON and a chart."""
+"""Results of benchmarks as tables, pages and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +11,60 @@ from rich.table import Table
 
 from apps import report
 from needle_tvm.process.command_line import console
-from needle_tvm.words import counted
+from needle_tvm.words import counted, duration, interval
 
 EAGER = "needle eager"
 
+Rows = Sequence[Sequence[str]]  # the headings, then the rows
+
+
+def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each contestant of each case: its times, and those over the times of ours."""
+    ours = list(dict.fromkeys(name for case in cases for name in case["ratios"]))
+    with_errors = any("error" in entry for case in cases for entry in case["contestants"])
+    rows = [["case", "contestant", "median", "quartiles", *(f"its time / {n}" for n in ours)]]
+    rows[0] += ["error"] * with_errors
+    for case in cases:
+        for entry in case["contestants"]:
+            row = [case["case"], entry["name"], duration(entry["median"])]
+            row.append(interval(entry["lower_quartile"], entry["upper_quartile"]))
+            ratios = [case["ratios"].get(name, {}).get(entry["name"]) for name in ours]
+            row += [report.ratio(ratio) if ratio else "" for ratio in ratios]
+            rows.append(row + [_error(entry)] * with_errors)
+    return rows
+
+
+def _error(entry: Mapping[str, Any]) -> str:
+    if "error" not in entry:
+        return ""
+    return "unbounded" if entry["error"] is None else f"{entry['error']:.1e}"
+
+
+def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the fastest peer, and its time over those of ours that are compiled."""
+    ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
+    rows = [["case", "fastest peer", "its time", *(f"its time / {name}" for name in ours)]]
+    for case in cases:
+        name = case.get("fastest")
+        medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
+        ratios = [case["ratios"].get(mine, {}).get(name) for mine in ours]
+        cells = [case["case"], name or "none", duration(medians[name]) if name else ""]
+        rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
+    return rows
+
 
 def print_case(case: Mapping[str, Any]) -> None:
-    """Times of one case, and how many times as fast each of ours is as each contestant."""
-    ours = list(case["ratios"])
-    table = Table(title=case["case"], title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    table.add_column("")
-    with_errors = any("error" in entry for entry in case["contestants"])
-    headings = ["median", "quartiles", *(f"its time / {name}" for name in ours)]
-    for heading in [*headings, "error"] if with_errors else headings:
-        table.add_column(heading, justify="right")
-    for entry in case["contestants"]:
-        cells = [
-            entry["name"],
-            report.duration(entry["median"]),
-            report.interval(entry["lower_quartile"], entry["upper_quartile"]),
-        ]
-        for name in ours:
-            ratio = case["ratios"][name].get(entry["name"])
-            cells.append(report.ratio(ratio) if ratio else "")
-        if with_errors:
-            cells.append(_error(entry.get("error")))
-        table.add_row(*cells)
+    """Print the times of one case, and what was left out of it."""
+    print_rows(case["case"], [row[1:] for row in times([case])])
     out = console()
-    out.print(table)
-    for line in case.get("failed", {}).values():
-        out.print(f"left out: {line}")
+    for name, reason in case["failed"].items():
+        out.print(f"left out: {name}: {reason}")
     if "fastest" in case:
-        out.print(f"fastest peer: {case['fastest']}")
-    out.print()
+        out.print(f"fastest peer: {case['fastest']}\n")
 
 
-def _error(error: float | None) -> str:
-    return "unbounded" if error is None else f"{error:.1e}"
-
-
-def print_rows(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Headings and rows, numbers to the right."""
+def print_rows(title: str, rows: Rows) -> None:
+    """Print a table, numbers to the right."""
     headings, *others = rows
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     for number, heading in enumerate(headings):
@@ -63,58 +76,15 @@ def print_rows(title: str, rows: Sequence[Sequence[str]]) -> None:
     out.print()
 
 
-def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
-    """Headings and rows as a Markdown table."""
+def markdown_rows(rows: Rows) -> str:
+    """A table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---" * len(rows[0]) + "|")
     return "\n".join(lines) + "\n"
 
 
-def summary(result: Mapping[str, Any]) -> list[list[str]]:
-    """Headings and rows, a row per case: the fastest peer, and its time over those of ours that are
-    compiled."""
-    ours = [name for name in result["cases"][0]["ratios"] if name != EAGER]
-    rows = [["case", "fastest peer", "its time", *(f"its time / {name}" for name in ours)]]
-    for case in result["cases"]:
-        name = case.get("fastest")
-        times = {entry["name"]: entry["median"] for entry in case["contestants"]}
-        ratios = [case["ratios"].get(mine, {}).get(name) for mine in ours]
-        cells = [case["case"], name or "none", report.duration(times[name]) if name else ""]
-        rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
-    return rows
-
-
-def print_conditions(result: Mapping[str, Any]) -> None:
-    """How the figures were taken, and which peers were not there."""
-    out = console()
-    out.print(conditions(result))
-    for name, modules in result["peers_missing"].items():
-        out.print(f"{name} left out: not installed: {', '.join(modules)}")
-
-
-def print_memory(result: Mapping[str, Any]) -> None:
-    """Peaks of memory of each case, and ours over each peer's."""
-    table = Table(title="most tensor bytes of a step above those before it", box=SIMPLE_HEAD)
-    for heading in ("", "", "MB", "ours / its"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for case in result["cases"]:
-        for number, (name, size) in enumerate(case["bytes"].items()):
-            over = case["ours_over"].get(name)
-            title = "" if number else case["case"]
-            table.add_row(title, name, f"{size / 1e6:.2f}", f"{over:.2f}" if over else "")
-    console().print(table)
-
-
-def write(result: Mapping[str, Any], folder: Path, name: str) -> None:
-    """NAME.json, NAME.md and NAME.png in `folder`."""
-    report.write_json(result, folder / f"{name}.json")
-    (folder / f"{name}.md").write_text(markdown(result))
-    draw_chart(result, folder / f"{name}.png")
-    console().print(f"wrote {folder / name}.json, {folder / name}.md, {folder / name}.png")
-
-
 def conditions(result: Mapping[str, Any]) -> str:
-    """Where and how the figures were taken, in one sentence."""
+    """Where and how the times of a report were taken, in one sentence."""
     machine = result["machine"]
     return (
         f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}; "
@@ -123,71 +93,36 @@ def conditions(result: Mapping[str, Any]) -> str:
     )
 
 
-def markdown(result: Mapping[str, Any]) -> str:
-    """All cases as one Markdown table, a row per contestant."""
-    ours = list(result["cases"][0]["ratios"])
-    rows = [["case", "contestant", "median", *(f"its time / {name}" for name in ours)]]
-    for case in result["cases"]:
-        for entry in case["contestants"]:
-            ratios = [case["ratios"][name].get(entry["name"]) for name in ours]
-            cells = [case["case"], entry["name"], report.duration(entry["median"])]
-            rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
-    return f"{conditions(result)}\n\n{markdown_rows(rows)}"
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """The conditions, the notes of the report itself, and which peers are missing, a line each."""
+    missing = result["peers_missing"].items()
+    left_out = [f"{name} left out: not installed: {', '.join(lacks)}" for name, lacks in missing]
+    return [conditions(result), *result.get("notes", ()), *left_out]
 
 
-def draw_chart(result: Mapping[str, Any], path: Path) -> None:
-    """For each case and contestant its time over that of the last of ours, on a log scale."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
+def page(result: Mapping[str, Any], parts: Sequence[tuple[str, Rows]]) -> str:
+    """A page in Markdown: the notes, the parts with their titles, and all times of the cases."""
+    parts = [*parts, ("all times", times(result["cases"]))] if result["cases"] else parts
+    tables = [f"## {title}\n\n{markdown_rows(rows)}" for title, rows in parts]
+    return "\n\n".join(["\n\n".join(notes(result)), *tables])
 
-    cases = result["cases"]
-    base = list(cases[0]["ratios"])[-1]
-    # In order of appearance; not every case has every contestant.
-    others = list(dict.fromkeys(name for case in cases for name in case["ratios"][base]))
-    figure = Figure(figsize=(9, 1.6 + 0.32 * len(others) * len(cases)), layout="constrained")
-    axes = figure.add_subplot()
-    height = 0.8 / len(others)
-    for index, name in enumerate(others):
-        found = [(row, case["ratios"][base].get(name)) for row, case in enumerate(cases)]
-        ratios = [ratio for _, ratio in found if ratio]
-        shift = (index - (len(others) - 1) / 2) * height
-        rows = [row + shift for row, ratio in found if ratio]
-        medians = [ratio["median"] for ratio in ratios]
-        below = [ratio["median"] - ratio["lower"] for ratio in ratios]
-        above = [ratio["upper"] - ratio["median"] for ratio in ratios]
-        axes.barh(
-            rows,
-            [median - 1 for median in medians],
-            left=1,
-            height=height * 0.9,
-            xerr=[below, above],
-            error_kw={"ecolor": "#303030", "capsize": 2, "elinewidth": 0.8},
-            label=name,
-        )
-        for row, ratio in zip(rows, ratios, strict=True):
-            axes.annotate(
-                report.factor(ratio["median"]),
-                (max(ratio["upper"], 1), row),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
-    axes.set_xscale("log")
-    axes.axvline(1, color="#303030", linewidth=1)
-    axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, position: report.factor(value))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"time / time of {base}, log scale; right of 1: {base} is faster")
-    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(others))
-    machine = result["machine"]
-    axes.set_title(
-        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date'][:10]}",
-        loc="left",
-        fontsize=10,
-    )
-    report.save_figure(figure, path)
+
+def publish(
+    result: Mapping[str, Any],
+    folder: Path,
+    name: str,
+    parts: Sequence[tuple[str, Rows]],
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+) -> None:
+    """Print the parts (title and rows) and the notes of a report; write NAME.json, NAME.md and,
+    with `draw`, NAME.png."""
+    out = console()
+    for title, rows in parts:
+        print_rows(title, rows)
+    for line in notes(result):
+        out.print(line)
+    report.write_json(result, folder / f"{name}.json")
+    report.write_atomically(folder / f"{name}.md", page(result, parts).encode())
+    if draw is not None:
+        draw(result, folder / f"{name}.png")
+    out.print(f"wrote {folder / name}.json, .md{', .png' if draw else ''}")

@@ -1,6 +1,6 @@
 """Single layers and blocks of PyTorch in many shapes, for `bench.layers`.
 
-`LAYERS` holds, by name, what makes a module in eval mode and its inputs.
+`LAYERS` maps the name of a layer to a function that makes it, in eval mode, and its inputs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Inverted(nn.Module):
 
 
 class Excited(nn.Module):
-    """A convolution whose channels are weighed (Hu et al., "Squeeze-and-excitation", 2018)."""
+    """A convolution whose channels are weighted (Hu et al., "Squeeze-and-excitation", 2018)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

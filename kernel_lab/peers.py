@@ -1,4 +1,4 @@
-"""Other libraries computing the same workload, set up as their own experts would."""
+"""Other libraries that compute a workload, set up as their own experts would."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Peer:
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """Why the peer cannot run here; None if it can."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
         return f"not installed: {', '.join(absent)}" if absent else None
 
     def entry(self) -> RungResult:
-        """Its line in a result, nothing measured yet."""
+        """The peer's entry of a result, with nothing measured yet."""
         return RungResult(self.name, "peer", self.reason, precision=self.precision)
 
 
@@ -45,7 +45,7 @@ _TORCH = {
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
-_TENSOR_CORES = ("gemm", "gelu_matmul")  # what cuBLAS takes to tensor cores where it may round
+_TENSOR_CORES = ("gemm", "gelu_matmul")  # cuBLAS uses tensor cores for these if it may round
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
@@ -74,14 +74,17 @@ def contestant(
     inputs: str,
     size: Size,
     threads: int,
-    options: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    launches: int = 1,
 ) -> Contestant:
-    """A peer as a contestant of needle_tvm.process.timing; `options` go to a GPU's peers."""
+    """A peer as a contestant on saved inputs. `device` is PyTorch's name of where it runs, and a
+    call computes the workload `launches` times in a row."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
-        tf32 = peer.precision == "tf32"
-        kwargs.update(work=workload.name, threads=threads, tf32=tf32, **options)
+        kwargs |= {"work": workload.name, "threads": threads, "precision": peer.precision}
+        kwargs |= {"device": device, "launches": launches}
     factory = f"kernel_lab.contestants:{peer.factory}"
-    return Contestant(peer.name, factory, kwargs, peer.env, threads)
+    return Contestant(peer.name, factory, kwargs, peer.env, threads, repeats=launches)

@@ -1,14 +1,14 @@
-"""`make gpu-test` and `make gpu-bench`: needle and what it compiles on a machine with a GPU.
+"""`make gpu-test` and `make gpu-bench`: needle and its compiled models on a machine with a GPU.
 
 Nothing needs to be built or installed beforehand: both build needle's native modules for the GPU
-they find, into this folder, and where TVM is not importable and `.gpu/setup.sh` is there, which
-unpacks it without a network, that is sourced first.
+they find, into this folder, and if TVM cannot be imported and `.gpu/setup.sh` is there, which
+unpacks it without a network, they source that first.
 
 `test` runs the tests marked `gpu`, models and ops compiled for the GPU, the tests of arrays and ops
-on the device, and some of those under compute-sanitizer. `bench` measures models, training,
-a product, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.md, .json
-and .png, again after each section. What does not fit into the time is listed as not measured, and
-`--resume FILE.json` goes on there.
+on the device, and some of those under compute-sanitizer. `bench` measures models, training, a
+matmul, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.json, .md and
+.png, again after each section. Sections without time are listed, and `--resume FILE.json` goes on
+there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bench.gpu import bench, host, sections, steps
+from bench.gpu import host, run, sections, suite
 
-_TEST_SECONDS = 570
+_SECONDS = 570.0  # a host that takes a command for ten minutes sees its end
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,27 +52,17 @@ def _seconds(text: str) -> float:
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="bench.gpu", description=(__doc__ or "").split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    tests = commands.add_parser("test", help="run all tests; further arguments go to pytest")
-    tests.add_argument("--seconds", type=_seconds, default=_TEST_SECONDS, help="(%(default)s)")
+    tests = commands.add_parser("test", help="run the tests; further arguments go to pytest")
     timed = commands.add_parser("bench", help="measure beside PyTorch")
-    timed.add_argument("--seconds", type=_seconds, default=bench.SECONDS, help="(%(default)s)")
+    for each, names in ((tests, suite.TITLES), (timed, (*sections.GROUPS, *sections.SECTIONS))):
+        each.add_argument("--seconds", type=_seconds, default=_SECONDS, help="(%(default)s)")
+        told = f"of {', '.join(names)} (all)"
+        each.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=told)
     timed.add_argument("--rounds", type=_rounds, default=7, help="timed blocks each (%(default)s)")
-    names = (*sections.GROUPS, *sections.SECTIONS)
-    timed.add_argument(
-        "--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
-    )
     out = os.environ.get("OUT") or "docs/results"
-    timed.add_argument("--out", default=out, help="folder to write to (%(default)s)")
-    timed.add_argument("--resume", metavar="FILE", help="a result whose sections are kept")
+    timed.add_argument("--out", type=Path, default=out, help="folder to write to (%(default)s)")
+    timed.add_argument("--resume", type=Path, metavar="FILE", help="a result to go on with")
     timed.add_argument("--rehearse", action="store_true", help="on the processor, in small")
-    page = commands.add_parser("page", help="write the page of a result again")
-    page.add_argument("file", type=Path)
-    one = commands.add_parser("section", help="one section of bench, in this process")
-    one.add_argument("name", choices=list(sections.SECTIONS))
-    one.add_argument("--rounds", type=_rounds, default=7)
-    one.add_argument("--deadline", type=_seconds, default=time.time() + bench.SECONDS)
-    one.add_argument("--json", required=True)
-    one.add_argument("--rehearse", action="store_true")
     return parser
 
 
@@ -81,22 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = make_parser().parse_known_args(given)
     if rest and options.command != "test":
         make_parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    if options.command == "section":
-        return bench.run_one(options)
     started = float(os.environ.get(host.STARTED, time.time()))
+    rehearsal = options.command == "bench" and options.rehearse
     try:
-        if options.command == "page":
-            return bench.page(options.file)
-        rehearsal = options.command == "bench" and options.rehearse
         gpu = host.REHEARSAL if rehearsal else host.find_gpu()
         if not rehearsal:
             host.need_tools(options.command)
         host.set_up(given, started)
         print(f"gpu-{options.command}: {gpu.name}, {gpu.architecture}, driver {gpu.driver}")
+        if not rehearsal:
+            host.build(gpu.architecture)
+        deadline = started + options.seconds
         if options.command == "test":
-            return steps.test(rest, gpu.architecture, started + options.seconds)
+            return suite.run(options.only, rest, deadline)
         options.given = " ".join(given[1:])
-        return bench.run(options, gpu, started)
+        return run.run(options, gpu, deadline)
     except host.Refusal as refusal:
         sys.stderr.write(f"gpu-{options.command}: {refusal}\n")
         return 1

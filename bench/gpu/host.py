@@ -1,4 +1,7 @@
-"""What the host has: its GPU, the tools, the versions. Standard library only."""
+"""The host: its GPU, tools and versions, and the build of needle's modules for it.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "gpu"
 SETUP = ROOT / ".gpu" / "setup.sh"
-STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set once .gpu/setup.sh was sourced
+STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set when .gpu/setup.sh is sourced
 
 _TITLES = {
     "NumPy": "numpy",
@@ -23,16 +28,17 @@ _TITLES = {
     "Triton": "triton",
     "cuBLAS": "nvidia-cublas",
     "cuDNN": "nvidia-cudnn-cu13",
+    "TVM": "apache-tvm",
 }
 
 
 class Refusal(Exception):
-    """Why nothing can be done here, in one line."""
+    """The reason why nothing can be done here, in one line."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What nvidia-smi says of the first GPU."""
+    """The first GPU, as nvidia-smi describes it."""
 
     name: str
     driver: str
@@ -40,7 +46,7 @@ class Gpu:
 
     @property
     def slug(self) -> str:
-        """Its name as part of a file's: "h200"."""
+        """The GPU's name as part of a file name: "h200"."""
         words = "".join(c if c.isalnum() else " " for c in self.name.lower()).split()
         return "-".join(word for word in words if word != "nvidia") or "gpu"
 
@@ -49,7 +55,7 @@ REHEARSAL = Gpu("no GPU, a rehearsal on the processor", "none", "none")
 
 
 def find_gpu() -> Gpu:
-    """The first GPU; Refusal where there is none. Nothing is imported or installed for it."""
+    """The first GPU. Raises Refusal if there is none."""
     if shutil.which("nvidia-smi") is None:
         raise Refusal("there is no GPU here: no nvidia-smi on the PATH")
     query = "--query-gpu=name,driver_version,compute_cap"
@@ -63,7 +69,7 @@ def find_gpu() -> Gpu:
 
 
 def need_tools(command: str) -> None:
-    """Refusal where nvcc, cmake or a module is missing; TVM may still come by .gpu/setup.sh."""
+    """Raise Refusal if nvcc, cmake or a module is missing that .gpu/setup.sh will not bring."""
     if shutil.which("nvcc") is None and not can_set_up():
         raise Refusal("there is no nvcc on the PATH, which compiles code for the GPU")
     if shutil.which("cmake") is None:
@@ -82,12 +88,13 @@ def need_tools(command: str) -> None:
 
 
 def can_set_up() -> bool:
-    """Whether TVM's bundle is there and was not unpacked by this very run."""
+    """Whether TVM's bundle is there and this run has not unpacked it."""
     return SETUP.is_file() and STARTED not in os.environ
 
 
 def set_up(arguments: Sequence[str], started: float) -> None:
-    """Start anew with .gpu/setup.sh sourced, where TVM is missing and that is there."""
+    """Start this program anew with .gpu/setup.sh sourced, if TVM is missing and the bundle
+    there."""
     if importlib.util.find_spec("tvm") is not None or not can_set_up():
         return
     os.environ[STARTED] = str(started)
@@ -98,7 +105,7 @@ def set_up(arguments: Sequence[str], started: float) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what the figures depend on; TVM's and needle's are told by what imports them."""
+    """The versions that the figures depend on."""
     found = {
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -116,8 +123,36 @@ def versions() -> dict[str, str]:
 
 
 def told(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """What a command says; exit code 1 where it cannot be run or takes a minute."""
+    """Run a command; exit code 1 if it cannot be run or takes a minute."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def build(architecture: str) -> None:
+    """Build needle's native modules for a GPU into the source tree, as far as they are not built.
+
+    Raises Refusal if that fails.
+    """
+    print(f"building needle's modules for {architecture}", flush=True)
+    start = time.time()
+    options = [
+        "-DNEEDLE_CUDA=ON",
+        f"-DCMAKE_CUDA_ARCHITECTURES={architecture.removeprefix('sm_')}-real",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    ]
+    if shutil.which("ninja") and not (BUILD / "CMakeCache.txt").exists():
+        options += ["-G", "Ninja"]  # a host need not have make
+    for command in (
+        ["cmake", "-S", ".", "-B", str(BUILD), *options],
+        ["cmake", "--build", str(BUILD), "-j", str(len(os.sched_getaffinity(0)))],
+        ["cmake", "--install", str(BUILD), "--prefix", "."],
+    ):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()
+            wrong = [line for line in lines if "error" in line.lower()]
+            reason = " ".join(" ".join((wrong or lines)[-12:]).split())[-600:]
+            raise Refusal(f"needle's native modules cannot be built: {reason}")
+    print(f"built in {time.time() - start:.0f} s", flush=True)

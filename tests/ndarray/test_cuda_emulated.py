@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.steps import DEVICE_TESTS, LEFT_OUT
+from bench.gpu.suite import DEVICE_TESTS, LEFT_OUT
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "emulated"
