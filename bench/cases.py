@@ -1,5 +1,5 @@
-"""The models that are timed, each at several batches, and what a contest needs of one: the files
-that every contestant reads, needle eager and compiled, and the peers."""
+"""The models that are timed, each at several batches, and the contestants and files of a
+contest."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the factory is called with."""
+        """Keywords of the factory."""
         return {"batch": self.batch, **MODELS[self.model].options}
 
     @property
@@ -188,8 +188,8 @@ class Subject:
         )
 
     def contestants(self, options: argparse.Namespace) -> list[Contestant]:
-        """On a CPU: needle eager, compiled without a search and, if `options` ask, with one;
-        peers."""
+        """The contestants on a CPU: needle eager, compiled without a search and, if `options` ask,
+        with one, and the peers."""
         threads = options.threads
         found = [self.eager(threads)]
         found.append(self.compiled(TUNED, self.compile(threads), threads))

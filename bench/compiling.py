@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any
 
 import apps.contestants
 from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.threads import available_cores
 from needle_tvm.words import error_line
 
 SERVICE = f"{__name__}:serve"
@@ -35,7 +37,7 @@ def compile_all(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The answers to the setups by name, and the reasons of those that failed.
 
-    With `at_once` 1 nothing compiles beside another, which choices made by measuring need.
+    With `at_once` 1 one compiles after the other, as measuring needs that a compiler does itself.
     """
     found: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
@@ -45,8 +47,10 @@ def compile_all(
             found[name] = compile_one(name, setups[name], timeout, service=service)
         except ChildError as error:
             failed[name] = error_line(error).removeprefix(f"{name}: ")
+            sys.stderr.write(f"not compiled: {name}: {failed[name]}\n")
 
-    with ThreadPoolExecutor(at_once) as pool:  # a child ends with the thread that started it
+    workers = min(at_once, available_cores())
+    with ThreadPoolExecutor(workers) as pool:  # a child ends with the thread that started it
         list(pool.map(one, setups))
     return {name: found[name] for name in setups if name in found}, failed
 

@@ -27,9 +27,9 @@ from needle_tvm.words import error_line
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
-# How far a result may be off, relative to its largest magnitude. This tells a wrong set-up from
-# rounding: 32 roundings of an operand, since a model of ten layers has a few in each. A GPU adds up
-# some thousand float32 terms in any order.
+# The largest allowed error of a result, relative to its largest magnitude. This tells a wrong set-
+# up from rounding: 32 roundings of an operand, since a model of ten layers has a few in each. A GPU
+# adds up some thousand float32 terms in any order.
 _ALLOWED = {"float32": 1e-5, "tf32": 32 * 2.0**-11, "bfloat16": 32 * 2.0**-8}
 _ALLOWED_ON_GPU = {**_ALLOWED, "float32": 1e-4}
 
@@ -74,11 +74,12 @@ def run(
     Entries whose names begin with "needle" are ours. All results are compared before anything is
     timed: with `exact`, the outputs in float64, or with the first entry's. With `exact`, `error` is
     the largest error of each contestant relative to the largest magnitude of the output.
-    `precision` is what operands of matmuls and convolutions are rounded to.
+    Operands of matmuls and convolutions are rounded to `precision`.
 
     `failed` has the reason for each contestant that is left out by name: a peer that fails and, if
     the contest is not `strict`, any contestant that fails or computes something else. A strict
-    contest raises TimingError or Disagreement for those.
+    contest raises TimingError or Disagreement for those, and any contest TimingError if none is
+    left.
     """
     failed: dict[str, str] = {}
     allowed = (_ALLOWED if options.device == "cpu" else _ALLOWED_ON_GPU)[precision]
@@ -100,18 +101,24 @@ def run(
                     raise
                 failed[each] = error_line(error)
 
-    with cli.progress() as bar:
-        results = timing.contest(
-            entries,
-            rounds=options.rounds,
-            block_seconds=options.block_seconds,
-            idle_seconds=timing.IDLE_SECONDS[options.device],
-            check=check,
-            leave_out=leave_out,
-            in_turn=options.device != "cpu",  # torch.compile times candidates on the GPU
-            progress=lambda done, total, _: bar(done, total, name),
-            timeout=options.timeout,
-        )
+    try:
+        with cli.progress() as bar:
+            results = timing.contest(
+                entries,
+                rounds=options.rounds,
+                block_seconds=options.block_seconds,
+                idle_seconds=timing.IDLE_SECONDS[options.device],
+                check=check,
+                leave_out=leave_out,
+                in_turn=options.device != "cpu",  # torch.compile times candidates on the GPU
+                progress=lambda done, total, _: bar(done, total, name),
+                timeout=options.timeout,
+            )
+    except timing.TimingError as error:
+        if error.child not in failed:
+            raise
+        reasons = "; ".join(f"{who}: {why}" for who, why in failed.items())
+        raise timing.TimingError(f"no contestant is left: {reasons}", error.details) from error
     results = [result for result in results if result.name not in failed]
     contestants = [result.to_dict() for result in results]
     if exact is not None:

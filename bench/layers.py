@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
             entries, exact = entries_of(name, options, folder)
             report["cases"].append(contests.run(name, entries, options, exact=exact))
         tables.print_case(report["cases"][-1])
-        apps.report.write_json(report, target)  # should a later one fail
+        apps.report.write_json(report, target)  # kept if a later one fails
     parts = [("beside the fastest peer of each layer", tables.summary(report["cases"]))]
     tables.publish(report, options.out, "layers", parts)
     return cli.OK

@@ -1,5 +1,5 @@
-"""The child's side of measuring memory and first results. Nothing is imported that the process
-which is measured does not need.
+"""The child's side of measuring memory and first results. The process that is measured imports only
+what it needs.
 
 Peaks of a training step: `needle_step` and `torch_step` are factories of needle_tvm.process.timing
 whose output is one array, [the most tensor bytes alive at any time in the step above those before

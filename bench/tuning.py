@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
                 entries.append(contestant(name, title, out, subject, options.threads))
         report["ratio"] = throughput_ratio(report["searches"])
         report["notes"] = notes(report)
-        apps.report.write_json(report, target)  # should the contest fail after hours of searching
+        apps.report.write_json(report, target)  # kept if the contest fails
         title = f"{case.name}, after {options.trials} trials"
         report["cases"].append(contests.run(title, entries, options))
     tables.print_case(report["cases"][0])
@@ -125,7 +125,7 @@ def search(
 def contestant(
     name: str, title: str, out: Path, subject: cases.Subject, threads: int
 ) -> Contestant:
-    """What a search wrote into `out`, as a contestant."""
+    """The result of a search, which it wrote into `out`, as a contestant."""
     if name == OURS:
         return subject.exported(title, out / "artifact", threads)
     kwargs = {"folder": str(out), "inputs": subject.files.inputs}
@@ -145,7 +145,7 @@ def throughput_ratio(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each search: what it tried in how much time."""
+    """Headings and a row for each search: its trials and its time."""
     rows = [["", "wall time", "trials", "did not pass", "distinct", "a minute", "kernels"]]
     for one in found:
         kinds = ", ".join(f"{n} {kind}" for kind, n in one["rejected"].items()) or "none"
@@ -156,7 +156,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def notes(report: Mapping[str, Any]) -> list[str]:
-    """What the columns of `table` mean, and the ratio of the rates."""
+    """The meaning of the columns of `table`, and the ratio of the rates."""
     lines = [
         "distinct: scheduled modules that differ, of those that ran; ours also passed the gate, "
         "TVM's were not checked",

@@ -111,8 +111,8 @@ def write(result: dict[str, Any], out: Path, stem: str) -> list[tuple[str, Any]]
 
 
 def notes(result: dict[str, Any]) -> list[str]:
-    """The lines above the tables: how the figures were taken, and what has none for which
-    reason."""
+    """The lines above the tables: how the figures were taken, and the reason for each missing
+    one."""
     lines = ["A rehearsal on the processor, in small: these figures mean nothing."]
     lines = lines if result["rehearsal"] else []
     lines += [

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from bench import ablation, cases, charts, costs, cpu, kernels, scaling
+from bench import cases, charts
+from bench.cpu import __main__ as cpu
+from bench.cpu import ablation, costs, kernels, scaling
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm.process.child import ChildError

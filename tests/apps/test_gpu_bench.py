@@ -55,6 +55,15 @@ def test_without_a_gpu_each_is_one_line(command, driver, tmp_path):
     assert ("No devices were found" if driver else "no nvidia-smi") in done.stderr
 
 
+def test_before_anything_is_set_up_the_standard_library_is_enough():
+    others = ("numpy", "rich", "tvm", "needle", "needle_tvm", "apps", "pytest")
+    text = f"import sys, bench.gpu.__main__; print([n for n in {others} if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=host.ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -14,16 +14,8 @@ from typing import Any
 
 import apps.peers
 import apps.report
-from bench import (
-    ablation,
-    cases,
-    charts,
-    contests,
-    costs,
-    kernels,
-    scaling,
-    tables,
-)
+from bench import cases, charts, contests, tables
+from bench.cpu import ablation, costs, kernels, scaling
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 
@@ -78,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         found = run_case(case, options, limits)
         report["cases"].append(found)
         tables.print_case(found)
-        apps.report.write_json(report, options.out / "cpu.json")  # should a later one fail
+        apps.report.write_json(report, options.out / "cpu.json")  # kept if a later one fails
     found = report["cases"]
     parts = [("beside the fastest peer of each case", tables.summary(found))]
     if limits is not None:
@@ -114,7 +106,7 @@ def run_ablation(options: argparse.Namespace) -> int:
     report = _new_report(options, "ablation")
     for case in cases.chosen(options.models, options.batches, options.all):
         report["cases"].append(ablation.run_case(case, options))
-        apps.report.write_json(report, options.out / "ablation.json")  # should a later one fail
+        apps.report.write_json(report, options.out / "ablation.json")  # kept if a later one fails
     title = "time without / time with everything on; = compiles to the same"
     tables.publish(report, options.out, "ablation", [(title, ablation.table(report["cases"]))])
     return cli.OK
@@ -126,7 +118,7 @@ def run_scaling(options: argparse.Namespace) -> int:
     report["models"] = []
     for name in cases.MODELS if options.all else options.models:
         report["models"].append(scaling.run_model(name, options))
-        apps.report.write_json(report, options.out / "scaling.json")  # should a later one fail
+        apps.report.write_json(report, options.out / "scaling.json")  # kept if a later one fails
     parts = [("seconds of a call", scaling.table(report["models"]))]
     tables.publish(report, options.out, "scaling", parts, charts.draw_scaling)
     return cli.OK
