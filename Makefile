@@ -20,7 +20,7 @@ export PIP_QUIET ?= 1
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm kernel_lab apps benchmarks tests docs .ci
+LINT_PATHS := needle needle_tvm kernel_lab apps bench tests docs .ci
 TYPED := needle needle_tvm kernel_lab
 CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
@@ -69,7 +69,7 @@ sanitize: build
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY))
 	@$(VENV)/bin/cmake --build $(SANITIZED)/cmake
 	@rm -rf $(SANITIZED)/tree && mkdir -p $(SANITIZED)/tree
-	@cp -r needle needle_tvm apps benchmarks tests pyproject.toml $(SANITIZED)/tree
+	@cp -r needle needle_tvm apps bench tests pyproject.toml $(SANITIZED)/tree
 	@$(VENV)/bin/cmake --install $(SANITIZED)/cmake --prefix $(SANITIZED)/tree
 	@$(PYTHON) -m venv --without-pip $(SANITIZED)/venv
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -87,17 +87,17 @@ format: build $(STAMPS)/lint
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))
 
 bench: build peers
-	$(PY) -m benchmarks.cpu --out $(OUT)/bench $(ARGS)
+	$(PY) -m bench.cpu --out $(OUT)/bench $(ARGS)
 
 bench-layers: build peers
-	$(PY) -m benchmarks.layers --out $(OUT)/bench $(ARGS)
+	$(PY) -m bench.layers --out $(OUT)/bench $(ARGS)
 
 bench-training: build peers
-	$(PY) -m benchmarks.training --out $(OUT)/bench $(ARGS)
+	$(PY) -m bench.training --out $(OUT)/bench $(ARGS)
 
 # Long: four searches, and nothing else should run beside them.
 bench-tuning: build
-	$(PY) -m benchmarks.tuning --out $(OUT)/bench $(ARGS)
+	$(PY) -m bench.tuning --out $(OUT)/bench $(ARGS)
 
 peers: $(STAMPS)/peers
 
@@ -105,12 +105,12 @@ peers: $(STAMPS)/peers
 # own modules, in this folder, and TVM may come by .gpu/setup.sh.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
-	@$(GPU_PYTHON) -m benchmarks.gpu $(@:gpu-%=%) $(ARGS)
+	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
 # For GPU hosts without a network, here: TVM, for their Python, in .gpu/.
 GPU_HOST_PYTHON ?= 3.12
 gpu-bundle: $(STAMPS)/dependencies
-	@benchmarks/gpu/bundle.sh $(PY) $(GPU_HOST_PYTHON)
+	@bench/gpu/bundle.sh $(PY) $(GPU_HOST_PYTHON)
 
 # Only what these recipes make; a user's cache of compiled models stays.
 clean:

@@ -8,30 +8,17 @@ nothing that the contestant does not need, so that each process is like one that
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle_tvm.process.child import load_function
-
-Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+from needle_tvm.process.timing import Calls, load_arrays
 
 
 class Disagreement(RuntimeError):
     """Two contestants' results differ; the message is one line that names them."""
-
-
-def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Save the arrays to an .npz file under their own names."""
-    named: dict[str, Any] = dict(arrays)
-    np.savez(path, **named)
-
-
-def load_arrays(path: str) -> list[np.ndarray]:
-    """The arrays of an .npz file in the order they were saved."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in arrays.files]
 
 
 def load_named(path: str) -> dict[str, np.ndarray]:
@@ -62,7 +49,7 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def eager(
     factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str
-) -> Contestant:
+) -> Calls:
     """The needle model itself, without a gradient tape."""
     import needle as ndl
 
@@ -112,7 +99,7 @@ def training(
     labels: str,
     optimizer: str,
     device: str = "cpu",
-) -> Contestant:
+) -> Calls:
     """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
 
     `labels` holds a class for each row of the scores. The outputs are those of `step_outputs`.
@@ -181,7 +168,7 @@ def step_outputs(
     return [*found, joined(values)] if optimizer == "sgd" else found
 
 
-def artifact(path: str, inputs: str) -> Contestant:
+def artifact(path: str, inputs: str) -> Calls:
     """An exported model, run without needle and without TVM's compiler."""
     from needle_tvm import runtime
 

@@ -15,7 +15,7 @@ import numpy as np
 import needle as ndl
 import needle_tvm
 from apps import digits, models, peers
-from apps.contestants import Disagreement, build_model, check_agreement, save_arrays
+from apps.contestants import Disagreement, build_model, check_agreement
 from needle_tvm.check import parity
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.process import timing
@@ -282,8 +282,8 @@ def prepare_contestants(
 ) -> list[Contestant]:
     """The eager model, every stage and the peers; their files are written to `folder`."""
     weights, inputs = str(folder / "weights.npz"), str(folder / "inputs.npz")
-    save_arrays(weights, subject.state)
-    save_arrays(inputs, {f"input_{i}": x for i, x in enumerate(subject.inputs)})
+    timing.save_arrays(weights, subject.state)
+    timing.save_arrays(inputs, {f"input_{i}": x for i, x in enumerate(subject.inputs)})
     eager = {
         "factory": subject.factory,
         "options": subject.options,

@@ -8,17 +8,14 @@ inputs in the graph's order.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from apps.contestants import load_arrays
-
-Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+from needle_tvm.process.timing import Calls, load_arrays
 
 
-def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
+def onnxruntime(onnx: str, inputs: str, threads: int) -> Calls:
     """ONNX Runtime with all its graph optimisations; inputs and outputs are bound once, so that a
     call neither copies nor allocates."""
     import onnxruntime as ort
@@ -42,7 +39,7 @@ def onnxruntime(onnx: str, inputs: str, threads: int) -> Contestant:
     return call, lambda: [result.numpy() for result in results]
 
 
-def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
+def openvino(onnx: str, inputs: str, threads: int) -> Calls:
     """OpenVINO for latency; without the precision hint it would compute in bfloat16 if it can."""
     import openvino as ov
 
@@ -68,7 +65,7 @@ def openvino(onnx: str, inputs: str, threads: int) -> Contestant:
     return call, outputs
 
 
-def jax(onnx: str, inputs: str, threads: int) -> Contestant:
+def jax(onnx: str, inputs: str, threads: int) -> Calls:
     """jax.jit of the graph with its weights as constants, so that XLA may choose their layout."""
     hold_to(threads)
     import jax as framework
@@ -85,7 +82,7 @@ def jax(onnx: str, inputs: str, threads: int) -> Contestant:
     return call, lambda: [np.asarray(array) for array in call()]
 
 
-def tinygrad(onnx: str, inputs: str, threads: int) -> Contestant:
+def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
     """tinygrad's ONNX front end under TinyJit; the peer's environment sets BEAM (kernel search)."""
     hold_to(threads)
     from tinygrad import Tensor, TinyJit

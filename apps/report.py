@@ -14,50 +14,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from needle_tvm import words
 from needle_tvm.stages import OWN
 from needle_tvm.tune.status import summary
-from needle_tvm.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _COLOURS = {"eager": "#7a7a7a", "stage": "#1f6fb4", "peer": "#d98324"}
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    return next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
-
-
-def _digits(value: float) -> str:
-    """Three significant digits, without an exponent."""
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds with three significant digits and a suitable unit."""
-    scale, unit = _unit(seconds)
-    return f"{_digits(seconds / scale)} {unit}"
-
-
-def interval(lower: float, upper: float) -> str:
-    """Two durations in one unit."""
-    scale, unit = _unit(upper)
-    return f"{_digits(lower / scale)}-{_digits(upper / scale)} {unit}"
-
-
-def factor(value: float) -> str:
-    """A ratio with two decimals, or with two significant digits if that shows too little."""
-    return f"{value:.2g}" if value < 0.1 else _digits(value)
 
 
 def ratio(spread: Mapping[str, float]) -> str:
     """A ratio's median and, in brackets, its quartiles."""
-    return f"{factor(spread['median'])} {_quartiles(spread)}"
-
-
-def _quartiles(spread: Mapping[str, float]) -> str:
-    return f"({factor(spread['lower'])}-{factor(spread['upper'])})"
+    return words.quartiles(spread["median"], spread["lower"], spread["upper"])
 
 
 def print_table(result: Mapping[str, Any], console: Console) -> None:
@@ -92,10 +61,12 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     stages = result["stages"].values()
     if any(stage["from_cache"] for stage in stages):
         seconds = sum(stage["seconds_to_ready"] for stage in stages if stage["from_cache"])
-        console.print(f"* from the cache, verified: {duration(seconds)} in all", highlight=False)
+        console.print(
+            f"* from the cache, verified: {words.duration(seconds)} in all", highlight=False
+        )
     console.print(
         f"error: largest absolute difference from the eager model in float64\n"
-        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}",
+        f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
     for name, stage in result["stages"].items():
@@ -115,7 +86,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
 def _ready(stage: Mapping[str, Any] | None) -> str:
     if stage is None:
         return ""
-    return duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
+    return words.duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
 
 
 def _times(entry: Mapping[str, Any] | None) -> list[str]:
@@ -123,10 +94,10 @@ def _times(entry: Mapping[str, Any] | None) -> list[str]:
         return ["", "", "", ""]
     times = entry["ratio_to_eager"]
     return [
-        duration(entry["median"]),
-        interval(entry["lower_quartile"], entry["upper_quartile"]),
-        factor(times["median"]),
-        _quartiles(times),
+        words.duration(entry["median"]),
+        words.interval(entry["lower_quartile"], entry["upper_quartile"]),
+        words.digits(times["median"]),
+        f"({words.digits(times['lower'])}-{words.digits(times['upper'])})",
     ]
 
 
@@ -189,9 +160,9 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
         height=0.66,
     )
     for row, entry in enumerate(entries):
-        text = duration(entry["median"])
+        text = words.duration(entry["median"])
         if row:
-            text += f"   {factor(entry['ratio_to_eager']['median'])} x eager"
+            text += f"   {words.digits(entry['ratio_to_eager']['median'])} x eager"
         axes.annotate(
             text,
             (entry["upper_quartile"], row),
@@ -202,7 +173,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     axes.set_xscale("log")
     # Leave room for labels to the right of the longest bar, and make the shortest bar visible.
     axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
-    axes.xaxis.set_major_formatter(lambda seconds, position: duration(seconds))
+    axes.xaxis.set_major_formatter(lambda seconds, position: words.duration(seconds))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -214,7 +185,8 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     machine = result["machine"]
     axes.set_title(
         f"{result['model']}, input {shapes}, {result['device']}: time and speed relative to eager\n"
-        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date'][:10]}",
+        f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, "
+        f"{result['date'][:10]}",
         loc="left",
         fontsize=10,
     )

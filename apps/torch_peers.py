@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from apps import contestants, peer_models
-
-Contestant = tuple[Callable[[], object], Callable[[], list[np.ndarray]]]
+from needle_tvm.process.timing import Calls, load_arrays
 
 # The dtype of weights and activations. "tf32" is float32 with matmul operands that a GPU may round
 # to 11 bits. torch.autocast is not used: in inference it casts weights on each call.
@@ -56,7 +55,7 @@ def load(
     net = make(
         contestants.load_named(weights), **{name: x for name, x in options.items() if name in known}
     )
-    tensors = [torch.from_numpy(array) for array in contestants.load_arrays(inputs)]
+    tensors = [torch.from_numpy(array) for array in load_arrays(inputs)]
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
@@ -65,7 +64,7 @@ def load(
     return net.to(device, dtype), given
 
 
-def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Contestant:
+def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Calls:
     """PyTorch in inference mode. `compiled`: through torch.compile with maximum tuning (on a GPU in
     CUDA graphs); `frozen`: with weights as constants that may be packed. `kwargs` are those of
     `load`."""
@@ -96,15 +95,13 @@ def _arrays(found: Any) -> list[np.ndarray]:
     return [np.asarray(part.cpu().numpy(), order="C") for part in wide]
 
 
-def training(labels: str, optimizer: str, **kwargs: Any) -> Contestant:
+def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
     """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
     net, tensors = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     device = tensors[0].device
-    (targets,) = (
-        torch.from_numpy(array).long().to(device) for array in contestants.load_arrays(labels)
-    )
+    (targets,) = (torch.from_numpy(array).long().to(device) for array in load_arrays(labels))
     entropy = torch.nn.CrossEntropyLoss()
 
     def loss() -> Any:
@@ -159,7 +156,7 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
     yield {"path": path}
 
 
-def stock_tvm(**kwargs: Any) -> Contestant:
+def stock_tvm(**kwargs: Any) -> Calls:
     """Stock TVM: torch.export, its front end and its own pipeline without a search. For a CPU it
     has no schedules without a search."""
     from needle_tvm._tvm.names import relax, tvm

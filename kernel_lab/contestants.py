@@ -10,25 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kernel_lab.workload import Array
-
-Contestant = tuple[Callable[[], object], Callable[[], list[Array]]]
+from needle_tvm.process.timing import Calls, load_arrays
 
 
-def load_inputs(path: str) -> list[Array]:
-    """The arrays of an .npz file in the order they were saved."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in arrays.files]
-
-
-def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
+def library(path: str, inputs: str, output: Sequence[int]) -> Calls:
     """A rung's compiled library, run without TVM's compiler."""
     from needle_tvm._tvm.ffi import load_ffi
     from needle_tvm.runtime.memory import aligned_copy
 
     ffi = load_ffi()
     function = ffi.load_module(path)["main"]
-    arrays = [aligned_copy(array) for array in load_inputs(inputs)]
+    arrays = [aligned_copy(array) for array in load_arrays(inputs)]
     result = aligned_copy(np.full(tuple(output), np.nan, np.float32))
     tensors = [ffi.from_dlpack(array) for array in (*arrays, result)]
     return lambda: function(*tensors), lambda: [result]
@@ -36,7 +28,7 @@ def library(path: str, inputs: str, output: Sequence[int]) -> Contestant:
 
 def device_library(
     path: str, inputs: str, output: Sequence[int], launches: int, device: str = "cuda"
-) -> Contestant:
+) -> Calls:
     """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
 
     One launch measures the time that a caller waits. Many in a row measure the device's time, if
@@ -47,7 +39,7 @@ def device_library(
 
     place = tvm.runtime.device(device, 0)
     function = tvm.runtime.load_module(path)["main"]
-    arrays = [*load_inputs(inputs), np.full(tuple(output), np.nan, np.float32)]
+    arrays = [*load_arrays(inputs), np.full(tuple(output), np.nan, np.float32)]
     tensors = [tvm.runtime.tensor(array, place) for array in arrays]
 
     def call() -> None:
@@ -58,19 +50,19 @@ def device_library(
     return call, lambda: [tensors[-1].numpy()]
 
 
-def numpy_gemm(inputs: str) -> Contestant:
-    a, b = load_inputs(inputs)
+def numpy_gemm(inputs: str) -> Calls:
+    a, b = load_arrays(inputs)
     out = np.empty((a.shape[0], b.shape[1]), np.float32)
     return lambda: np.matmul(a, b, out=out), lambda: [out]
 
 
-def numpy_conv1d(inputs: str, mode: Literal["full", "same"]) -> Contestant:
-    a, w = load_inputs(inputs)
+def numpy_conv1d(inputs: str, mode: Literal["full", "same"]) -> Calls:
+    a, w = load_arrays(inputs)
     return lambda: np.convolve(a, w, mode), lambda: [np.convolve(a, w, mode)]
 
 
-def numpy_vector_add(inputs: str) -> Contestant:
-    a, b = load_inputs(inputs)
+def numpy_vector_add(inputs: str) -> Calls:
+    a, b = load_arrays(inputs)
     out = np.empty_like(a)
     return lambda: np.add(a, b, out=out), lambda: [out]
 
@@ -82,17 +74,19 @@ def torch_peer(
     mode: str = "full",
     device: str = "cpu",
     launches: int = 1,
-    tf32: bool = False,
-) -> Contestant:
-    """PyTorch on a workload, without a gradient tape; in full float32 unless `tf32`."""
+    precision: str = "float32",
+) -> Calls:
+    """PyTorch computing a workload without autograd. `precision` is "float32" (without TF32),
+    "tf32", or the dtype of the operands; results are float32."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    tensors = [torch.from_numpy(array).to(device) for array in load_inputs(inputs)]
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    tensors = [torch.from_numpy(array).to(device, dtype) for array in load_arrays(inputs)]
     compute = _TORCH[work](torch, tensors, mode)
 
     def call() -> None:
@@ -101,12 +95,12 @@ def torch_peer(
         if device != "cpu":
             torch.cuda.synchronize()
 
-    return call, lambda: [compute().cpu().numpy()]
+    return call, lambda: [compute().float().cpu().numpy()]
 
 
 def _torch_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
     a, b = tensors
-    out = torch.empty((a.shape[0], b.shape[1]), device=a.device)
+    out = torch.empty((a.shape[0], b.shape[1]), device=a.device, dtype=a.dtype)
     return lambda: torch.mm(a, b, out=out)
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernel_lab import build, peers, roofline
-from kernel_lab.errors import NotCompiled, WrongResult
+from kernel_lab.errors import ContestantError, NotCompiled, WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
+from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import CudaCompilerError
 from needle_tvm.process import timing
+from needle_tvm.words import error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
@@ -29,7 +31,11 @@ def one_launch(name: str) -> str:
 
 
 class Field:
-    """The contestants of one contest: libraries and inputs in a folder."""
+    """The contestants of one contest: libraries and inputs in a folder.
+
+    An entry that fails or is wrong raises ContestantError or TimingError; with `keep_going` its
+    `refused` gets the reason, and the others go on.
+    """
 
     def __init__(
         self,
@@ -39,29 +45,39 @@ class Field:
         folder: Path,
         seed: int,
         device: str,
+        keep_going: bool = False,
     ) -> None:
         self.workload, self.case, self.target, self.folder = workload, case, target, folder
-        self.device = device
+        self.device, self.keep_going = device, keep_going
         self.arrays = workload.inputs(case.size, seed)
         self.inputs = str(folder / "inputs.npz")
         _save(self.inputs, self.arrays)
         self.contestants: list[timing.Contestant] = []
+        self.entries: list[RungResult] = []
 
     def add_rung(self, entry: RungResult) -> None:
+        """Compile a rung; raises NotCompiled if nvcc refuses it."""
         shape = list(self.workload.shapes(self.case.size)[-1])
-        self._add_library(entry.name, entry.module, self.inputs, shape)
+        try:
+            self._add_library(entry.name, entry.module, self.inputs, shape)
+        except NotCompiled as error:
+            self._refuse(entry, error)
+        else:
+            self.entries.append(entry)
 
-    def add_peer(self, name: str) -> None:
-        (peer,) = (p for p in peers.of(self.workload, self.device) if p.name == name)
-        for label, launches in self._calls(name):
-            options = {"device": "cpu" if self.device == "cpu" else PLACE, "launches": launches}
+    def add_peer(self, entry: RungResult) -> None:
+        """Add the peer that has this entry."""
+        (peer,) = (p for p in peers.of(self.workload, self.device) if p.name == entry.name)
+        self.entries.append(entry)
+        for label, launches in self._calls(entry.name):
             one = peers.contestant(
                 peer,
                 self.workload,
                 self.inputs,
                 self.case.size,
                 self.case.processor.cores,
-                options,
+                device="cpu" if self.device == "cpu" else PLACE,
+                launches=launches,
             )
             self.contestants.append(replace(one, name=label))
 
@@ -97,32 +113,45 @@ class Field:
                     f"kernel_lab.contestants:{factory}",
                     kwargs,
                     threads=self.case.processor.cores,
+                    repeats=launches,
                 )
             )
 
-    def check(self, outputs: Mapping[str, Sequence[Array]], entries: Sequence[RungResult]) -> None:
-        """Record every entry's error; raise WrongResult naming the first one that is wrong."""
+    def check(self, outputs: Mapping[str, Sequence[Array]]) -> None:
+        """Note the error of every entry; WrongResult names the first that is wrong."""
         expected = self.workload.reference(self.case.size, self.arrays)
-        for entry in entries:
+        for entry in self.entries:
+            if entry.refused is not None:
+                continue
             tolerance = self.workload.tolerance(self.case.size, entry.precision)
             entry.check = compare(outputs[entry.name][0], expected, tolerance)
             if not entry.check.error <= tolerance:
-                raise WrongResult(
+                wrong = WrongResult(
                     f"{self.workload.name}: {entry.name} differs from NumPy in float64 by "
                     f"{entry.check.error:.1e} of the largest value at {describe(self.case.size)}, "
                     f"{tolerance:.1e} is allowed",
                     entry.name,
                 )
+                self._refuse(entry, wrong)
+
+    def leave_out(self, error: timing.TimingError) -> bool:
+        """Whether the contest goes on without a contestant that failed."""
+        for entry in self.entries:
+            if error.child in (entry.name, one_launch(entry.name)) and self.keep_going:
+                entry.refused = entry.refused or error_line(error)
+                return True
+        return False
+
+    def _refuse(self, entry: RungResult, error: ContestantError) -> None:
+        if not self.keep_going:
+            raise error
+        entry.refused = error_line(error)
 
 
 def compare(result: Array, expected: Array, tolerance: float) -> Check:
     """The largest difference relative to the largest expected magnitude; infinite for a NaN."""
-    if result.shape != expected.shape or not np.isfinite(result).all():
-        return Check(float("inf"), tolerance)
-    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
-    return Check(float(np.max(np.abs(result - expected), initial=0.0)) / scale, tolerance)
+    return Check(relative_difference(expected, result.astype(expected.dtype)), tolerance)
 
 
 def _save(path: str, arrays: Sequence[Array]) -> None:
-    named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
-    np.savez(path, **named)
+    timing.save_arrays(path, {f"input_{number}": array for number, array in enumerate(arrays)})

@@ -74,14 +74,17 @@ def contestant(
     inputs: str,
     size: Size,
     threads: int,
-    options: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    launches: int = 1,
 ) -> Contestant:
-    """A peer as a contestant of needle_tvm.process.timing; `options` go to a GPU's peers."""
+    """A peer as a contestant on saved inputs. `device` is PyTorch's name of where it runs, and a
+    call computes the workload `launches` times in a row."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
-        tf32 = peer.precision == "tf32"
-        kwargs.update(work=workload.name, threads=threads, tf32=tf32, **options)
+        kwargs |= {"work": workload.name, "threads": threads, "precision": peer.precision}
+        kwargs |= {"device": device, "launches": launches}
     factory = f"kernel_lab.contestants:{peer.factory}"
-    return Contestant(peer.name, factory, kwargs, peer.env, threads)
+    return Contestant(peer.name, factory, kwargs, peer.env, threads, repeats=launches)

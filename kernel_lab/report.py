@@ -9,12 +9,12 @@ from typing import Any
 
 from kernel_lab import build, registry, report_rungs
 from kernel_lab.diagrams import charts, stepwise
-from kernel_lab.diagrams.charts import time_text
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
-from kernel_lab.results import LabResult, Quartiles, RungResult
+from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import Case, describe
-from needle_tvm.words import counted
+from needle_tvm.process.timing import Spread
+from needle_tvm.words import counted, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
 _MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
@@ -80,7 +80,7 @@ def _tiles(result: LabResult) -> str:
     best = result.best()
     tiles = [(f"{result.flops:,}", "useful operations a call")]
     if best is not None and best.seconds is not None:
-        tiles = [(time_text(best.seconds.median), f"best hand rung: {best.name}")]
+        tiles = [(duration(best.seconds.median), f"best hand rung: {best.name}")]
         if best.gigaflops:
             tiles.append((f"{best.gigaflops:.3g}", "useful GFLOP/s"))
         if best.roofline:
@@ -98,7 +98,7 @@ def _tiles(result: LabResult) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _factor(value: Quartiles | None) -> str:
+def _factor(value: Spread | None) -> str:
     if value is None:
         return ""
     return f'<span title="{value.lower:.3g} to {value.upper:.3g}">{value.median:.3g}x</span>'
@@ -132,8 +132,8 @@ def _cells(entry: RungResult) -> list[str]:
         before = f'<span class="bad">{before}</span>'
     return [
         name if entry.kind == "peer" else f'<a href="#rung-{escape(entry.name)}">{name}</a>',
-        f'<span title="{time_text(time.lower)} to {time_text(time.upper)}">'
-        f"{time_text(time.median)}</span>"
+        f'<span title="{duration(time.lower)} to {duration(time.upper)}">'
+        f"{duration(time.median)}</span>"
         if time
         else '<span class="muted">not timed</span>',
         f"{entry.gigaflops:.3g}" if entry.gigaflops else "",
@@ -223,7 +223,7 @@ def _headline(entry: RungResult) -> str:
     elif entry.seconds is None:
         parts.append('<span class="muted">not timed</span>')
     else:
-        parts.append(f"<span>{time_text(entry.seconds.median)}</span>")
+        parts.append(f"<span>{duration(entry.seconds.median)}</span>")
         if entry.speedup_previous is not None and entry.after:
             parts.append(
                 f"<span>{_factor(entry.speedup_previous)} as fast as {escape(entry.after)}</span>"
@@ -238,7 +238,7 @@ def _published(result: LabResult) -> str:
     for figure in result.published:
         rows.append(
             f"<tr><td>{escape(figure.document)}</td><td class=text>{escape(figure.step)}</td>"
-            f"<td>{time_text(figure.milliseconds / 1e3)}</td>"
+            f"<td>{duration(figure.milliseconds / 1e3)}</td>"
             f"<td class=text>{escape(figure.machine)}</td>"
             f"<td class=text>{escape(figure.note)}</td></tr>"
         )
@@ -271,6 +271,6 @@ def _notes(result: LabResult) -> str:
         notes.append(
             f"This machine's limits, measured in the same run: {limits.gigaflops:.0f} GFLOP/s in"
             f" registers, {limits.gigabytes:.0f} GB/s; the {limits.bound} bound is"
-            f" {time_text(limits.seconds)}."
+            f" {duration(limits.seconds)}."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

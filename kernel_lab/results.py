@@ -4,33 +4,24 @@
 `kernel_lab.report.write(result, directory)` takes the `LabResult` itself, because it needs the
 scheduled modules (`RungResult.module`), which are not part of the JSON.
 
-`LabResult.rungs` is in the ladder's order. Every rung of the ladder has an entry: one that does not
-claim the size has `refused` set, one that could not be timed here (no GPU) has no `seconds`. Peers
-(NumPy, PyTorch) have entries of the same form in `LabResult.peers`, with kind "peer" and no module.
+`LabResult.rungs` keeps the order of the ladder and has an entry for every rung. An entry has
+`refused` set if the rung does not claim the size or was left out, and no `seconds` if it could not
+be timed here (no GPU). Peers (NumPy, PyTorch) have entries of the same form in `LabResult.peers`,
+with kind "peer" and no module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from needle_tvm.process.timing import Spread
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
 # and made things worse or no better; "search" was found by a machine; "peer" is another library.
 KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
-
-
-@dataclass(frozen=True)
-class Quartiles:
-    """Median and quartiles of seconds, or of a ratio taken round by round."""
-
-    median: float
-    lower: float
-    upper: float
-
-    def to_dict(self) -> dict[str, float]:
-        return {"median": self.median, "lower": self.lower, "upper": self.upper}
 
 
 @dataclass(frozen=True)
@@ -93,14 +84,14 @@ class RungResult:
     precision: str = "float32"
     refused: str | None = None
     check: Check | None = None
-    seconds: Quartiles | None = None
+    seconds: Spread | None = None
     blocks: list[float] = field(default_factory=list)
     calls: int = 0
-    launch_seconds: Quartiles | None = None
+    launch_seconds: Spread | None = None
     gigaflops: float | None = None
     roofline: float | None = None
-    speedup_naive: Quartiles | None = None
-    speedup_previous: Quartiles | None = None
+    speedup_naive: Spread | None = None
+    speedup_previous: Spread | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
     script: str = ""
     source: str = ""
@@ -220,5 +211,5 @@ class LabResult:
         }
 
 
-def _maybe(quartiles: Quartiles | None) -> dict[str, float] | None:
-    return quartiles.to_dict() if quartiles else None
+def _maybe(spread: Spread | None) -> dict[str, float] | None:
+    return asdict(spread) if spread else None

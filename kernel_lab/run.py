@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_lab import build, peers, registry, roofline, search
 from kernel_lab.errors import LabError, LabUsageError
-from kernel_lab.field import LAUNCHES, Field, one_launch
-from kernel_lab.results import LabResult, Quartiles, Roofline, RungResult, SweepPoint
+from kernel_lab.field import Field, one_launch
+from kernel_lab.results import LabResult, Roofline, RungResult, SweepPoint
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case, Size, Workload, describe
 from needle_tvm.process import timing
@@ -22,8 +22,6 @@ from needle_tvm.words import counted
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-_SECONDS_IDLE = 0.3  # between blocks: TVM's workers spin that long for work before they sleep
-_SECONDS_IDLE_GPU = 0.05  # launching leaves no spinning threads
 _SECONDS_BLOCK = 0.08
 _SECONDS_WARM = 0.1
 _TIMEOUT = 300.0
@@ -34,7 +32,9 @@ class Request:
     """A run of a ladder. `rungs` None means all of them; `sweep` is (dimension, its values).
 
     `trials` is the budget of each of the two search rungs; 0 leaves them out. Each contestant gets
-    `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed.
+    `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
+    `keep_going` a rung or peer that fails or is wrong is left out, its `refused` the reason,
+    instead of ending the run.
     """
 
     workload: str
@@ -47,6 +47,7 @@ class Request:
     rounds: int = 7
     seed: int = 0
     timed: bool = True
+    keep_going: bool = False
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
@@ -193,39 +194,40 @@ def _measure(
             else:
                 result.peers.append(peer.entry())
     with scratch_folder("kernel-lab-") as folder:
-        field_ = Field(workload, case, target, folder, request.seed, request.device)
+        field_ = Field(
+            workload, case, target, folder, request.seed, request.device, request.keep_going
+        )
         for number, entry in enumerate(runnable):
             say(number, len(runnable), f"{entry.name}: compiling")
             field_.add_rung(entry)
         for entry in result.peers:
-            field_.add_peer(entry.name)
+            field_.add_peer(entry)
         probes = field_.add_probes() if request.device == "cpu" else {}
-        timed = timing.contest(
-            field_.contestants,
-            rounds=request.rounds,
-            block_seconds=_SECONDS_BLOCK,
-            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
-            warmup_seconds=_SECONDS_WARM,
-            min_calls=1,
-            timeout=_TIMEOUT,
-            check=lambda outputs: field_.check(outputs, [*runnable, *result.peers]),
-            progress=say,
-        )
-    by_name = {outcome.name: outcome for outcome in timed}
+        by_name = _contest(field_, request.rounds, _SECONDS_BLOCK, say)
     if probes:
         result.roofline = _limits(workload, case.size, by_name, probes)
-    else:
-        _take_launches_apart(by_name, [*runnable, *result.peers])
     for entry in (*runnable, *result.peers):
-        _fill(entry, result, by_name)
+        if entry.refused is None:
+            _fill(entry, result, by_name)
 
 
-def _take_launches_apart(timed: Mapping[str, timing.Result], entries: Sequence[RungResult]) -> None:
-    """On a GPU, set the seconds of one of many launches in a row, and of one that is waited for."""
-    for entry in entries:
-        entry.launch_seconds = _quartiles(timed[one_launch(entry.name)].spread)
-        outcome = timed[entry.name]
-        outcome.seconds[:] = [seconds / LAUNCHES for seconds in outcome.seconds]
+def _contest(
+    contest: Field, rounds: int, block_seconds: float, say: Progress
+) -> dict[str, timing.Result]:
+    """The result of each contestant of a field by name."""
+    found = timing.contest(
+        contest.contestants,
+        rounds=rounds,
+        block_seconds=block_seconds,
+        idle_seconds=timing.IDLE_SECONDS[contest.device],
+        warmup_seconds=_SECONDS_WARM,
+        min_calls=1,
+        timeout=_TIMEOUT,
+        check=contest.check,
+        leave_out=contest.leave_out,
+        progress=say,
+    )
+    return {outcome.name: outcome for outcome in found}
 
 
 def _limits(
@@ -247,26 +249,25 @@ def _limits(
 def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Result]) -> None:
     """Fill in an entry's times and ratios."""
     outcome = timed[entry.name]
-    entry.seconds = _quartiles(outcome.spread)
+    entry.seconds = outcome.spread
+    if one_launch(entry.name) in timed:
+        entry.launch_seconds = timed[one_launch(entry.name)].spread
     entry.blocks, entry.calls = list(outcome.seconds), outcome.calls
     entry.gigaflops = result.flops / outcome.median / 1e9
     if result.roofline is not None:
         entry.roofline = result.roofline.seconds / outcome.median
-    naive = next((r.name for r in result.rungs if r.kind == "naive" and r.name in timed), None)
+    sound = {each.name: each for each in result.rungs if each.refused is None}
+    naive = next((r.name for r in sound.values() if r.kind == "naive" and r.name in timed), None)
     if naive is not None:
-        entry.speedup_naive = _quartiles(timing.ratio(outcome, timed[naive]))
-    if entry.after is not None and entry.after in timed:
-        entry.speedup_previous = _quartiles(timing.ratio(outcome, timed[entry.after]))
+        entry.speedup_naive = timing.ratio(outcome, timed[naive])
+    if entry.after in sound and entry.after in timed:
+        entry.speedup_previous = timing.ratio(outcome, timed[entry.after])
         entry.surprising = surprises(entry.speedup_previous.median, entry.expected)
 
 
 def surprises(factor: float, expected: tuple[float, float] | None) -> bool:
     """Whether a measured factor lies outside of the expected range by more than half."""
     return expected is not None and not 0.5 * expected[0] <= factor <= 1.5 * expected[1]
-
-
-def _quartiles(spread: timing.Spread) -> Quartiles:
-    return Quartiles(spread.median, spread.lower, spread.upper)
 
 
 def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]:
@@ -289,31 +290,20 @@ def _sweep_point(
     seconds: dict[str, float | None] = {}
     with scratch_folder("kernel-lab-") as folder:
         contest = Field(workload, case, target, folder, request.seed, request.device)
-        entries = []
         for rung in chosen:
             seconds[rung.name] = None
             if rung.refuses(size, build.architecture(target)) is None:
                 entry = RungResult(rung.name, rung.kind, rung.reason, precision=rung.precision)
                 entry.module = rung.module(case)
                 contest.add_rung(entry)
-                entries.append(entry)
         for peer in peers.of(workload, request.device) if request.peers else ():
             if not peer.missing:
-                contest.add_peer(peer.name)
-                entries.append(peer.entry())
-        timed = timing.contest(
-            contest.contestants,
-            rounds=max(3, request.rounds // 2),
-            block_seconds=_SECONDS_BLOCK / 2,
-            idle_seconds=_SECONDS_IDLE if request.device == "cpu" else _SECONDS_IDLE_GPU,
-            warmup_seconds=_SECONDS_WARM,
-            min_calls=1,
-            timeout=_TIMEOUT,
-            check=lambda outputs: contest.check(outputs, entries),
-            progress=lambda done, total, text: say(done, total, f"{describe(size)}: {text}"),
+                contest.add_peer(peer.entry())
+        by_name = _contest(
+            contest,
+            max(3, request.rounds // 2),
+            _SECONDS_BLOCK / 2,
+            lambda done, total, text: say(done, total, f"{describe(size)}: {text}"),
         )
-    by_name = {outcome.name: outcome for outcome in timed}
-    if request.device != "cpu":
-        _take_launches_apart(by_name, entries)
-    seconds.update({entry.name: by_name[entry.name].median for entry in entries})
+    seconds.update({entry.name: by_name[entry.name].median for entry in contest.entries})
     return SweepPoint(dict(size), workload.flops(size), seconds)

@@ -1,4 +1,4 @@
-"""A result as a table for people."""
+"""A result of the lab as a table."""
 
 from __future__ import annotations
 
@@ -6,31 +6,20 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kernel_lab.results import LabResult, Quartiles, RungResult
+from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
-from needle_tvm.words import counted
+from needle_tvm.process.timing import Spread
+from needle_tvm.words import counted, digits, duration, quartiles
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _UNMEASURED = "unmeasured"
 _HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof", "error")
 
 
-def digits(value: float) -> str:
-    """Three significant digits, without an exponent."""
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 4}f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds with three significant digits and a suitable unit."""
-    scale, unit = next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
-    return f"{digits(seconds / scale)} {unit}"
-
-
-def factor(ratio: Quartiles | None) -> str:
-    """A ratio's median and, in brackets, its quartiles; empty for none."""
-    if ratio is None:
-        return ""
-    return f"{digits(ratio.median)} ({digits(ratio.lower)}-{digits(ratio.upper)})"
+def rows(result: LabResult) -> list[list[str]]:
+    """Headings and a row for each rung and peer; columns without an entry are left out."""
+    found = [_row(entry) for entry in (*result.rungs, *result.peers)]
+    filled = [number for number in range(len(_HEADINGS)) if any(row[number] for row in found)]
+    return [[row[number] for number in filled] for row in (_HEADINGS, *found)]
 
 
 def print_result(result: LabResult, console: Console) -> None:
@@ -42,15 +31,14 @@ def print_result(result: LabResult, console: Console) -> None:
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    rows = [_row(entry) for entry in (*result.rungs, *result.peers)]
-    filled = [number for number in range(len(_HEADINGS)) if any(row[number] for row in rows)]
-    for number in filled:
-        table.add_column(_HEADINGS[number], justify="left" if number < 2 else "right")
-    for row in rows:
-        table.add_row(*(row[number] for number in filled))
+    headings, *others = rows(result)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < 2 else "right")
+    for row in others:
+        table.add_row(*row)
     console.print(table)
     _print_conditions(result, console)
-    for entry in result.rungs:
+    for entry in (*result.rungs, *result.peers):
         if entry.refused:
             lead = "left out" if entry.kind == "search" else "refused"
             console.print(f"{entry.name} {lead}: {entry.refused}", highlight=False)
@@ -92,6 +80,10 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     )
 
 
+def _factor(ratio: Spread | None) -> str:
+    return quartiles(ratio.median, ratio.lower, ratio.upper) if ratio else ""
+
+
 def _row(entry: RungResult) -> list[str]:
     low, high = entry.expected or (0.0, 0.0)
     expected = f"{low:g}-{high:g}" if entry.expected and entry.kind != "naive" else ""
@@ -107,7 +99,7 @@ def _row(entry: RungResult) -> list[str]:
         duration(entry.seconds.median) + waited,
         digits(entry.gigaflops or 0.0),
         digits(entry.speedup_naive.median) if entry.speedup_naive else "",
-        factor(entry.speedup_previous) + (" !" if entry.surprising else ""),
+        _factor(entry.speedup_previous) + (" !" if entry.surprising else ""),
         expected,
         f"{100 * entry.roofline:.1f}" if entry.roofline is not None else "",
         error,

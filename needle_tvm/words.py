@@ -1,6 +1,36 @@
-"""Numbers in sentences, and others' words made fit to print. Standard library only."""
+"""Numbers as text, and others' words made fit to print. Standard library only."""
 
 from __future__ import annotations
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent; two for a value below 0.1."""
+    if value < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def quartiles(median: float, lower: float, upper: float) -> str:
+    """A median and, in brackets, its quartiles."""
+    return f"{digits(median)} ({digits(lower)}-{digits(upper)})"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three significant digits and a unit that suits them."""
+    scale, unit = _unit(seconds)
+    return f"{digits(seconds / scale)} {unit}"
+
+
+def interval(lower: float, upper: float) -> str:
+    """Two durations in one unit."""
+    scale, unit = _unit(upper)
+    return f"{digits(lower / scale)}-{digits(upper / scale)} {unit}"
 
 
 def counted(number: int, noun: str) -> str:

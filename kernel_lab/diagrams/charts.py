@@ -10,7 +10,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from kernel_lab.diagrams.style import INK, MUTED, PALETTE, STORE, figure, settings, titled
 from kernel_lab.errors import LabUsageError
-from kernel_lab.results import LabResult, Quartiles, RungResult
+from kernel_lab.results import LabResult, RungResult
+from needle_tvm.process.timing import Spread
+from needle_tvm.words import duration
 
 KIND_COLOURS = {
     "naive": MUTED,
@@ -22,15 +24,7 @@ KIND_COLOURS = {
 }
 
 
-def time_text(seconds: float) -> str:
-    """Seconds with three digits and a suitable unit."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def _timed(result: LabResult) -> list[tuple[RungResult, Quartiles]]:
+def _timed(result: LabResult) -> list[tuple[RungResult, Spread]]:
     everybody = (*result.rungs, *result.peers)
     entries = [(entry, entry.seconds) for entry in everybody if entry.seconds is not None]
     if not entries:
@@ -54,7 +48,7 @@ def time_chart(result: LabResult) -> Any:
         for place, (entry, time) in enumerate(entries):
             axis.barh(place, time.median, height=0.7, color=KIND_COLOURS[entry.kind])
             axis.plot([time.lower, time.upper], [place, place], color=INK, linewidth=1)
-            text = time_text(time.median)
+            text = duration(time.median)
             if entry.speedup_naive is not None and entry.kind != "naive":
                 text += f"  ({entry.speedup_naive.median:.3g}x naive)"
             axis.annotate(
@@ -70,7 +64,7 @@ def time_chart(result: LabResult) -> Any:
         axis.set_xscale("log")
         low, high = axis.get_xlim()
         axis.set_xlim(low / 1.5, high * (high / low) ** 0.3)
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: time_text(x)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: duration(x)))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.xaxis.set_major_locator(LogLocator(numticks=8))
         axis.set_xlabel("median time of a call, logarithmic")

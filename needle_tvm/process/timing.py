@@ -10,7 +10,7 @@ stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
-returns the results as a list of NumPy arrays.
+returns the results as a list of NumPy arrays (the type `Calls`).
 
 Standard library and NumPy only: importable without needle and TVM.
 """
@@ -22,7 +22,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,12 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 
 Outputs = list[np.ndarray]
+Calls = tuple[Callable[[], object], Callable[[], Outputs]]  # what a factory returns
 Progress = Callable[[int, int, str], None]
+
+# Idle time after a block: TVM's CPU workers spin this long before they sleep; a GPU leaves no
+# threads.
+IDLE_SECONDS = {"cpu": 0.3, "cuda": 0.03}
 
 _WAKE_SECONDS = 0.01  # untimed calls that open each block: wake threads, fill caches
 
@@ -48,7 +53,8 @@ class Contestant:
     """One thing to time.
 
     `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
-    to that many threads through their environment variables; `env` is set on top of it.
+    to that many threads through their environment variables; `env` is set on top of it. A
+    call does its work `repeats` times, and times are those of one.
     """
 
     name: str
@@ -56,6 +62,7 @@ class Contestant:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,11 @@ def contest(
     rounds: int = 10,
     block_seconds: float = 0.2,
     min_calls: int = 5,
-    idle_seconds: float = 0.25,
+    idle_seconds: float = IDLE_SECONDS["cpu"],
     warmup_seconds: float = 0.3,
     check: Callable[[dict[str, Outputs]], None] | None = None,
+    leave_out: Callable[[TimingError], bool] | None = None,
+    in_turn: bool = False,
     progress: Progress | None = None,
     timeout: float = 300.0,
 ) -> list[Result]:
@@ -143,9 +152,14 @@ def contest(
     `progress(done, total, text)` is called at each step. `timeout` (seconds) is the limit for any
     single step of a child: start, warm-up or block.
 
+    `leave_out(error)` is asked about each contestant that fails: True leaves it out of the contest
+    and of the results. With `in_turn` a contestant starts only once the one before it is ready,
+    which those need that tune themselves by timing.
+
     No child outlives the call, however it ends.
 
-    Raises TimingError naming the contestant that failed, ValueError for bad arguments.
+    Raises TimingError naming the contestant that failed and was not left out, or the last one if
+    none is left; ValueError for bad arguments.
     """
     names = [contestant.name for contestant in contestants]
     if not names or len(set(names)) != len(names):
@@ -162,27 +176,43 @@ def contest(
 
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("needle-timing-"))
-        children = _start_all(stack, contestants, folder, timeout)
-        results = []
-        for child in children:
+        starting = _start(stack, contestants, folder, timeout)
+        racing: dict[_Contender, Result] = {}
+        failed: list[str] = []
+
+        @contextmanager
+        def attempt(child: _Contender) -> Iterator[None]:
+            try:
+                yield
+            except TimingError as error:
+                racing.pop(child, None)
+                if leave_out is None or not leave_out(error) or len(failed) + 1 == len(names):
+                    raise
+                failed.append(child.name)
+                child.child.close(error)
+
+        for child in starting if in_turn else list(starting):
             report(next(steps), total, f"{child.name}: starting")
-            results.append(Result(child.name, child.outputs()))
+            with attempt(child):
+                racing[child] = Result(child.name, child.outputs())
         if check is not None:
-            check({result.name: result.outputs for result in results})
-        for child in children:
+            check({result.name: result.outputs for result in racing.values()})
+        for child in list(racing):
             report(next(steps), total, f"{child.name}: warming up")
-            child.ask(command="warmup", seconds=warmup_seconds)
+            with attempt(child):
+                child.ask(command="warmup", seconds=warmup_seconds)
             time.sleep(idle_seconds)
         for number in range(rounds):
-            for index in _rotated(len(children), number):
-                child, result = children[index], results[index]
+            for child in _rotated(list(racing), number):
                 report(next(steps), total, f"{child.name}: round {number + 1} of {rounds}")
-                answer = child.ask(command="block", seconds=block_seconds, min_calls=min_calls)
-                result.seconds.append(answer["seconds"] / answer["calls"])
-                result.calls += answer["calls"]
+                with attempt(child):
+                    answer = child.ask(command="block", seconds=block_seconds, min_calls=min_calls)
+                    calls = answer["calls"]
+                    racing[child].seconds.append(answer["seconds"] / calls / child.repeats)
+                    racing[child].calls += calls
                 time.sleep(idle_seconds)
         report(total, total, "done")
-    return results
+    return list(racing.values())
 
 
 def collect_outputs(
@@ -194,30 +224,29 @@ def collect_outputs(
     """
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("needle-timing-"))
-        children = _start_all(stack, contestants, folder, timeout)
+        children = list(_start(stack, contestants, folder, timeout))
         return {child.name: child.outputs() for child in children}
 
 
-def _rotated(count: int, by: int) -> list[int]:
-    return [(index + by) % count for index in range(count)]
+def _rotated(children: list[_Contender], by: int) -> list[_Contender]:
+    by %= len(children)
+    return children[by:] + children[:by]
 
 
-def _start_all(
+def _start(
     stack: ExitStack, contestants: Sequence[Contestant], folder: Path, timeout: float
-) -> list[_Contender]:
-    contenders = []
+) -> Iterator[_Contender]:
     for number, contestant in enumerate(contestants):
         contender = _Contender(contestant, folder / f"{number}.npz", timeout)
         stack.push(contender.child.close)
-        contenders.append(contender)
-    return contenders
+        yield contender
 
 
 class _Contender:
     """A contestant in its process."""
 
     def __init__(self, contestant: Contestant, outputs_path: Path, timeout: float) -> None:
-        self.name = contestant.name
+        self.name, self.repeats = contestant.name, contestant.repeats
         self._outputs_path = outputs_path
         environment = {} if contestant.threads is None else thread_environment(contestant.threads)
         self.child = Child(
@@ -240,6 +269,18 @@ class _Contender:
 
     def ask(self, **message: Any) -> dict[str, Any]:
         return self.child.ask(**message)
+
+
+def save_arrays(path: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file of the arrays under their own names."""
+    named: dict[str, Any] = dict(arrays)
+    np.savez(path, **named)
+
+
+def load_arrays(path: Path | str) -> list[np.ndarray]:
+    """The arrays of an .npz file in the order they were saved."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[name] for name in arrays.files]
 
 
 # The child's side.

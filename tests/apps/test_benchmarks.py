@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def run(cache_dir, *arguments, name="cpu"):
     return subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)],
+        [sys.executable, "-m", f"bench.{name}", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "NEEDLE_CACHE_DIR": str(cache_dir)},
         capture_output=True,
@@ -104,7 +104,7 @@ def test_a_step_takes_no_more_memory_than_it_should(cache_dir, tmp_path):
     models = ("mlp", "transformer", "lstm-128")
     done = run(cache_dir, "--memory", "--only", *models, "--out", tmp_path, name="training")
     assert done.returncode == 0, done.stderr
-    cases = json.loads((tmp_path / "memory.json").read_text())["cases"]
+    cases = json.loads((tmp_path / "memory.json").read_text())["memory"]
     assert len(cases) == 2 * len(models)
     for case in cases:
         assert case["ours_over"]["PyTorch eager"] <= 1.3, case

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import ablation, cases, charts, costs, cpu, kernels, scaling, sections
+from bench import cases, charts
+from bench.cpu import __main__ as cpu
+from bench.cpu import ablation, costs, kernels, scaling
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm.process.child import ChildError
@@ -113,7 +115,7 @@ def test_an_ablation_tells_what_could_not_be_timed(small, tmp_path, monkeypatch,
     code = cpu.main([*QUICK, "--ablation", "--out", str(tmp_path / "out")])
     assert code == 0, capsys.readouterr().err
     (case,) = json.loads((tmp_path / "out" / "ablation.json").read_text())["cases"]
-    assert list(case["ratios"]) == ["without schedule"]
+    assert list(case["ratios"]["needle tuned"]) == ["without schedule"]
     assert case["untimed"]["fold_scale"] == ablation.UNCHANGED
     assert "'nonsense'" in case["untimed"]["nonsense"]
     page = (tmp_path / "out" / "ablation.md").read_text()
@@ -137,6 +139,7 @@ def test_rows_of_the_ablation(monkeypatch):
         {"case": "y", "ratios": {}, "untimed": {n: ablation.UNCHANGED for n in "ab"}},
     ]
     for result in results:
+        result["ratios"] = {cases.TUNED: result["ratios"]}
         result["untimed"]["c"] = "c: no"
     expected = [["without", "x", "y"], ["a", "2.00 (1.50-2.50)", "="], ["c", "fails", "fails"]]
     assert ablation.table(results) == expected
@@ -148,12 +151,12 @@ def test_rows_of_the_roofline_and_of_costs():
     bare = {**kernel, "name": "copy", "operations": None, "roofline": None, "seconds": 0.0}
     case = {"case": "x", "profile": {"kernels": [kernel, bare]}}
     case["costs"] = {"compile": 2.0, "check": 0.5, "processes": {"A": {"first": 0.5, "bytes": 3e6}}}
-    _, first, second = sections.roofline([case], LIMITS.to_json())
+    _, first, second = kernels.table([case])
     assert first == ["x", "k", "2", "1.00 µs", "50%", "2.0", "0.5", "25%", "traffic"]
     assert second[:3] == ["", "copy", "2"] and second[5:8] == ["", "", ""]
-    assert sections.limits_line(LIMITS.to_json()).endswith("GB/s: 50 in 256 kB, 10 in 64 MB")
+    assert kernels.limits_line(LIMITS.to_json()).endswith("GB/s: 50 in 256 kB, 10 in 64 MB")
     other = {**case, "case": "y", "costs": {"compile": 1.0, "check": 0.25, "processes": {}}}
-    assert sections.costs([case, other])[1:] == [
+    assert costs.table([case, other])[1:] == [
         ["x", "2.00 s", "500 ms", "500 ms", "3 MB"],
         ["y", "1.00 s", "250 ms", "", ""],
     ]
@@ -161,7 +164,7 @@ def test_rows_of_the_roofline_and_of_costs():
 
 def test_a_contestant_that_fails_at_its_start_is_named():
     with pytest.raises(ChildError, match="the broken one"):
-        costs.cold_start(Contestant("the broken one", "benchmarks.costs:no_such"), 1)
+        costs.cold_start(Contestant("the broken one", "bench.memory:no_such"), 1)
 
 
 def test_points_become_a_row_per_contestant():
@@ -182,8 +185,10 @@ def test_a_chart_of_cases_with_different_peers(tmp_path):
         {"case": "x", "fastest": "A", "ratios": {"needle tuned": {"A": RATIO, "B": RATIO}}},
         {"case": "y", "ratios": {"needle tuned": {}}},
     ]
-    charts.draw_ratios({**REPORT, "cases": found}, tmp_path / "chart.png", "needle tuned")
+    charts.draw_ratios({**REPORT, "cases": found}, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+    charts.draw_ratios({**REPORT, "cases": [{"case": "z", "ratios": {}}]}, tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_models_at_their_batches_or_those_asked_for():

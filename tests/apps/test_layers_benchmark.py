@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import layers, torch_layers
+from bench import layers, torch_layers
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 import apps.contestants
 import apps.peers
-from benchmarks import cases, contests
+from bench import cases, contests
 from needle_tvm.process import timing
 
 pytestmark = pytest.mark.slow
@@ -116,14 +116,58 @@ def test_the_fastest_peer_is_none_of_ours():
     assert contests.fastest_peer({"ratios": {"needle tuned": ratios(**{OURS: 1})}}) == {}
 
 
-def test_a_peer_that_fails_is_left_out_and_ours_is_not():
-    def entry(name, function):
-        return timing.Contestant(name, f"benchmarks.products:{function}", {"size": 4})
+def constant(value, dtype="float32"):
+    """A factory."""
+    return lambda: None, lambda: [np.full(4, value, dtype)]
 
-    options = argparse.Namespace(rounds=1, block_seconds=0.01)
-    entries = [entry(OURS, "numpy_product"), entry("good", "numpy_product"), entry("bad", "no")]
-    found = contests.run("case", entries, options)
+
+def entry(name, value=1.0, function="constant"):
+    return timing.Contestant(name, f"{__file__}:{function}", {"value": value})
+
+
+def options(**others):
+    given = {"rounds": 2, "block_seconds": 0.01, "device": "cpu", "strict": True, "timeout": 60.0}
+    return argparse.Namespace(**{**given, **others})
+
+
+def test_a_peer_that_fails_is_left_out_and_ours_is_not():
+    entries = [entry(OURS), entry("good"), entry("bad", function="no")]
+    found = contests.run("case", entries, options())
     assert [one["name"] for one in found["contestants"]] == [OURS, "good"]
+    assert found["fastest"] == "good"
     assert list(found["failed"]) == ["bad"] and "no function 'no'" in found["failed"]["bad"]
     with pytest.raises(timing.TimingError, match=OURS):
-        contests.run("case", [entry(OURS, "no"), entries[1]], options)
+        contests.run("case", [entry(OURS, function="no"), entries[1]], options())
+
+
+def test_a_wrong_result_ends_a_strict_contest_and_is_left_out_of_another():
+    entries = [entry(OURS), entry("right"), entry("wrong", 1.5), entry("needle bad", function="no")]
+    with pytest.raises(apps.contestants.Disagreement, match="wrong computes something else"):
+        contests.run("case", entries[:3], options())
+    exact = [np.ones(4)]
+    found = contests.run("case", entries, options(strict=False), exact)
+    assert [one["name"] for one in found["contestants"]] == [OURS, "right"]
+    assert [one["error"] for one in found["contestants"]] == [0.0, 0.0]
+    assert list(found["ratios"]) == [OURS] and list(found["ratios"][OURS]) == ["right"]
+    assert set(found["failed"]) == {"wrong", "needle bad"}
+    broken = [*entries[3:], entry("bad", function="no")]
+    with pytest.raises(timing.TimingError, match=r"no contestant is left: needle bad: .*; bad: "):
+        contests.run("case", broken, options(strict=False))
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "value", "right"),
+    [
+        ("cpu", "float32", 1 + 2e-4, False),
+        ("cpu", "tf32", 1 + 1e-2, True),
+        ("cpu", "bfloat16", 1 + 1e-1, True),
+        ("cpu", "bfloat16", 1.2, False),
+        ("cuda", "float32", 1 + 1.5e-4, True),
+        ("cuda", "float32", 1 + 3e-4, False),
+    ],
+)
+def test_a_result_may_be_as_far_off_as_its_precision_allows(device, precision, value, right):
+    how = options(strict=False, rounds=1, device=device)
+    found = contests.run("case", [entry(OURS, value)], how, [np.ones(4)], precision)
+    assert (found["failed"] == {}) == right
+    assert len(found["contestants"]) == right

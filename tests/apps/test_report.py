@@ -1,4 +1,4 @@
-"""Numbers as text, the table, the JSON and the chart."""
+"""An evaluation's table, JSON and chart."""
 
 import io
 import json
@@ -7,32 +7,6 @@ import pytest
 from rich.console import Console
 
 from apps import report
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (2.5, "2.50 s"),
-        (0.0138, "13.8 ms"),
-        (0.000249, "249 µs"),
-        (4.7e-05, "47.0 µs"),
-        (1e-7, "0.10 µs"),
-        (123.0, "123 s"),
-    ],
-)
-def test_duration(seconds, text):
-    assert report.duration(seconds) == text
-
-
-def test_interval_has_one_unit():
-    assert report.interval(9.5e-4, 1.2e-3) == "0.95-1.20 ms"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(4.256, "4.26"), (12.34, "12.3"), (250.4, "250"), (0.0138, "0.014")]
-)
-def test_factor(value, text):
-    assert report.factor(value) == text
 
 
 def entry(name, median):

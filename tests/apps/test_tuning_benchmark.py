@@ -1,12 +1,12 @@
 """The mechanics of the comparison of searches; its figures mean nothing here."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
-from benchmarks import searches, tuning
+import apps.contestants
+from bench import cases, searches, tuning
 from needle_tvm.process import timing
 
 pytestmark = pytest.mark.slow
@@ -44,10 +44,12 @@ def test_the_page_names_what_failed_and_what_was_not_checked():
     report = {"model": "mlp", "stock_batch": 64}
     report["searches"] = [search(tuning.STOCK, 60, 10, failed=1), search(tuning.OURS, 30, 7)]
     report["ratio"] = tuning.throughput_ratio(report["searches"])
-    page = tuning.markdown(report)
-    assert "| TVM tune_relax 1 | 60 s | 9 | 1 failed | 10 | 10.0 | 3 of 4 |" in page
-    assert "| needle tuned 1 | 30 s | 9 | none | 7 | 14.0 | 3 of 4 |" in page
-    assert "TVM's were not checked" in page and "ours / TVM's: 1.40 (1.40-1.40" in page
+    assert tuning.table(report["searches"])[1:] == [
+        ["TVM tune_relax 1", "60 s", "9", "1 failed", "10", "10.0", "3 of 4"],
+        ["needle tuned 1", "30 s", "9", "none", "7", "14.0", "3 of 4"],
+    ]
+    notes = "\n".join(tuning.notes(report))
+    assert "TVM's were not checked" in notes and "ours / TVM's: 1.40 (1.40-1.40" in notes
 
 
 class Record:
@@ -103,7 +105,7 @@ def test_candidates_are_told_apart_by_what_they_compile_to():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--trials", "0"], ["-m", "gpt"], ["--searches", "-1"], ["--json", "/dev/null/x"]]
+    "arguments", [["--trials", "0"], ["-m", "gpt"], ["--searches", "-1"], ["--out", "/dev/null/x"]]
 )
 def test_bad_arguments_are_one_line(capsys, arguments):
     try:
@@ -120,16 +122,16 @@ def prepared(tmp_path, monkeypatch):
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     options = tuning.make_parser().parse_args(OPTIONS)
-    return tmp_path, options, tuning.prepare(tmp_path, options)
+    return tmp_path, options, cases.Subject.of(cases.Case("mlp", 8), tmp_path)
 
 
 def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, capsys):
     """Order, files and the contest, with what no search has changed in place of what two found."""
     folder, _, _ = prepared
 
-    def found_nothing(name, out, files, options, before):
+    def found_nothing(name, out, subject, options, before):
         assert (name, options.seed + len(before)) == (tuning.OURS, len(before))
-        shutil.copytree(files / "rule", out / "artifact")
+        subject.compile(2).export(out / "artifact")
         rejected = {"wrong": 1} if before else {}
         return {
             k: v for k, v in search(name, 60, 5, **rejected).items() if k not in ("name", "kind")
@@ -137,11 +139,10 @@ def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, caps
 
     monkeypatch.setattr(tuning, "search_order", lambda count: [tuning.OURS] * count)
     monkeypatch.setattr(tuning, "search", found_nothing)
-    own, out = folder / "own" / "result.json", folder / "out"
-    given = ["--rounds", "1", "--block-seconds", "0.01", "--out", str(out), "--json", str(own)]
+    out = folder / "out"
+    given = ["--rounds", "1", "--block-seconds", "0.01", "--out", str(out)]
     assert tuning.main([*OPTIONS, *given]) == 0, capsys.readouterr().err
     result = json.loads((out / "tuning.json").read_text())
-    assert result == json.loads(own.read_text())
     assert [one["name"] for one in result["searches"]] == ["needle tuned 1", "needle tuned 2"]
     (case,) = result["cases"]
     names = [tuning.EAGER, tuning.RULE, "needle tuned 1", "needle tuned 2"]
@@ -157,8 +158,9 @@ def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, caps
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [tuning.STOCK, tuning.OURS])
 def test_what_a_search_finds_computes_what_the_eager_model_does(prepared, name):
-    folder, options, entries = prepared
-    found = tuning.search(name, folder / "0", folder, options, [])
+    folder, options, subject = prepared
+    entries = tuning.unsearched(subject, options.threads)
+    found = tuning.search(name, folder / "0", subject, options, [])
     # A busy machine may have a candidate run into TVM's time limit.
     assert 1 <= found["trials"] <= 3
     failed = sum(found["rejected"].values())
@@ -166,13 +168,14 @@ def test_what_a_search_finds_computes_what_the_eager_model_does(prepared, name):
     assert found["per_minute"] == pytest.approx(60 * found["distinct"] / found["seconds"])
     assert 1 <= found["tasks_searched"] <= found["tasks"]
     json.dumps(found, allow_nan=False)
-    entries.append(tuning._contestant(name, f"{name} 1", folder / "0", folder, options))
+    out = folder / "0"
+    entries.append(tuning.contestant(name, f"{name} 1", out, subject, options.threads))
     outputs = timing.collect_outputs(entries)
-    tuning.apps.contestants.check_agreement(outputs)
+    apps.contestants.check_agreement(outputs)
     assert set(outputs) == {tuning.EAGER, tuning.RULE, f"{name} 1"}
 
 
 def test_a_found_model_that_is_wrong_fails_the_contest():
     outputs = {tuning.EAGER: [np.ones(3)], "TVM tune_relax 1": [np.full(3, 1.1)]}
-    with pytest.raises(tuning.apps.contestants.Disagreement, match="TVM tune_relax 1"):
-        tuning.apps.contestants.check_agreement(outputs)
+    with pytest.raises(apps.contestants.Disagreement, match="TVM tune_relax 1"):
+        apps.contestants.check_agreement(outputs)

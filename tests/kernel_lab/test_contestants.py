@@ -70,7 +70,7 @@ def test_a_peer_computes_the_workload(workload, given, peer, tmp_path):
         pytest.importorskip(module)
     size = workload.size("cpu", given)
     path, inputs = saved(workload, size, tmp_path)
-    made = peers.contestant(peer, workload, path, size, 1, {})
+    made = peers.contestant(peer, workload, path, size, 1)
     call, outputs = getattr(contestants, made.factory.partition(":")[2])(**made.kwargs)
     call()
     expected = workload.reference(size, inputs)
@@ -92,11 +92,23 @@ def test_pytorch_may_round_only_where_the_peer_says_so(name, tmp_path):
         "PyTorch, TF32": "tf32",
     }
     for peer in found.values():
-        options = {"device": "cpu", "launches": 2}
-        made = peers.contestant(peer, workload, path, size, 1, options)
+        made = peers.contestant(peer, workload, path, size, 1, launches=2)
+        assert made.repeats == 2
         contestants.torch_peer(**made.kwargs)
         assert matmul.allow_tf32 == (peer.precision == "tf32")
     assert all(peer.precision == "float32" for peer in peers.of(workload, "cpu"))
+
+
+@pytest.mark.peer
+def test_pytorch_takes_operands_of_another_dtype(tmp_path):
+    pytest.importorskip("torch")
+    workload = registry.workload("gemm")
+    size = workload.size("cuda", {"M": 5, "N": 6, "K": 7})
+    path, (a, b) = saved(workload, size, tmp_path)
+    _, outputs = contestants.torch_peer("gemm", path, 1, precision="bfloat16")
+    (found,) = outputs()
+    assert found.dtype == np.float32
+    assert 1e-4 < np.abs(found - a @ b).max() < 0.1 * np.abs(a @ b).max()
 
 
 @pytest.mark.parametrize("launches", [1, 3])

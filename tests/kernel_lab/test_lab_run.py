@@ -2,15 +2,19 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from kernel_lab import field, registry, run, table
+from kernel_lab import field, peers, registry, run, table
 from kernel_lab.errors import LabUsageError, WrongResult
-from kernel_lab.results import Quartiles
+from kernel_lab.ladders import gemm_cpu
+from kernel_lab.results import LabResult, RungResult
 from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
+from needle_tvm.process import timing
 from needle_tvm.target import host
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
@@ -23,8 +27,9 @@ SMALL = {"M": 24, "N": 40, "K": 16}
 def quick(request):
     """The result of a request, timed in blocks too short for figures: no test looks at those."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_SECONDS_IDLE", "_SECONDS_BLOCK", "_SECONDS_WARM"):
+        for name in ("_SECONDS_BLOCK", "_SECONDS_WARM"):
             patch.setattr(run, name, 0.01)
+        patch.setitem(timing.IDLE_SECONDS, "cpu", 0.01)
         return run.run(request)
 
 
@@ -131,6 +136,27 @@ def test_a_wrong_rung_is_named_and_not_timed(monkeypatch):
     monkeypatch.setitem(registry.LADDERS, ("gemm", "cpu"), wrong)
     with pytest.raises(WrongResult, match="twice_as_much differs from NumPy"):
         run.run(Request("gemm", size=SMALL, rounds=1))
+    wrong.rungs.append(gemm_cpu.ladder["vectorise"])
+    found = quick(Request("gemm", size=SMALL, rounds=1, keep_going=True))
+    assert "differs from NumPy" in found.rung("twice_as_much").refused
+    assert found.rung("twice_as_much").seconds is None
+    vectorised = found.rung("vectorise")
+    assert vectorised.seconds.median > 0 and vectorised.speedup_naive is None
+
+
+def test_a_peer_that_fails_is_left_out_if_the_run_keeps_going(monkeypatch):
+    monkeypatch.setattr(
+        peers, "of", lambda workload, device: (peers.Peer("broken", "no_such", "none"),)
+    )
+    request = Request("gemm", size=SMALL, rungs=["vectorise"], rounds=1, peers=True)
+    with pytest.raises(timing.TimingError, match="no_such"):
+        quick(request)
+    found = quick(replace(request, keep_going=True))
+    assert "no_such" in found.rung("broken").refused
+    assert found.rung("vectorise").seconds.median > 0
+    printed = io.StringIO()
+    table.print_result(found, Console(file=printed, width=200))
+    assert "broken refused: broken: " in printed.getvalue()
 
 
 def test_comparison_counts_a_nan_and_a_wrong_shape_as_wrong():
@@ -167,7 +193,12 @@ def test_a_bad_request_is_refused_by_name(request_, words):
         run.run(request_)
 
 
-def test_factors_are_short():
-    assert table.factor(Quartiles(2.0, 1.96, 2.04)) == "2.00 (1.96-2.04)"
-    assert table.factor(None) == ""
-    assert table.duration(1.5e-3) == "1.50 ms"
+def test_columns_without_an_entry_are_left_out():
+    entry = RungResult("naive", "naive", "the start", seconds=timing.Spread(2e-3, 1e-3, 3e-3))
+    entry.speedup_previous = timing.Spread(2.0, 1.96, 2.04)
+    machine = {"processor": "p", "threads": 1}
+    result = LabResult("w", "t", "cpu", {}, 1, 1, {}, machine, "2026", [entry])
+    assert table.rows(result) == [
+        ["", "kind", "time", "GFLOP/s", "x previous"],
+        ["naive", "naive", "2.00 ms", "0", "2.00 (1.96-2.04)"],
+    ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.steps import DEVICE_TESTS, LEFT_OUT
+from bench.gpu.suite import DEVICE_TESTS, LEFT_OUT
 from tests import ROOT
 
 BUILD = ROOT / "build" / "emulated"

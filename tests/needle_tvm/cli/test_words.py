@@ -1,8 +1,8 @@
-"""Numbers in sentences, and text that is fit to print."""
+"""Numbers as text, and text that is fit to print."""
 
 import pytest
 
-from needle_tvm.words import counted, one_line, printable
+from needle_tvm.words import counted, digits, duration, interval, one_line, printable, quartiles
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,33 @@ def test_what_a_terminal_would_act_on_is_escaped(text, shown):
 
 def test_one_line_is_one_line():
     assert one_line(" a\n  b\x85\u2028c\x1b ") == r"a b c\x1b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (2.5, "2.50 s"),
+        (0.0138, "13.8 ms"),
+        (0.000249, "249 µs"),
+        (4.7e-05, "47.0 µs"),
+        (2.5e-7, "250 ns"),
+        (123.0, "123 s"),
+    ],
+)
+def test_a_duration_has_the_unit_that_suits_it(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_an_interval_has_one_unit():
+    assert interval(9.5e-4, 1.2e-3) == "0.95-1.20 ms"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(4.256, "4.26"), (12.34, "12.3"), (250.4, "250"), (0.0138, "0.014")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert digits(value) == text
+
+
+def test_quartiles_stand_in_brackets():
+    assert quartiles(2.0, 1.96, 2.04) == "2.00 (1.96-2.04)"

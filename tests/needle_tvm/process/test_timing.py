@@ -143,6 +143,42 @@ def test_a_failure_on_the_way_is_reported(tmp_path):
         contest([contestant("fails_later", marker=str(tmp_path / "marker"))], **QUICK)
 
 
+def test_a_contestant_that_fails_may_be_left_out(tmp_path):
+    errors = []
+
+    def leave_out(error):
+        errors.append(str(error))
+        return error.child != "sleeper"
+
+    later = contestant("fails_later", marker=str(tmp_path / "marker"))
+    checked = []
+    results = contest(
+        [contestant("fails", "early"), contestant("sleeper"), later, contestant("sleeper", "last")],
+        leave_out=leave_out,
+        check=lambda outputs: checked.extend(outputs),
+        **QUICK,
+    )
+    assert [result.name for result in results] == ["sleeper", "last"]
+    assert all(len(result.seconds) == QUICK["rounds"] for result in results)
+    assert checked == ["sleeper", "fails_later", "last"]
+    assert [error.partition(":")[0] for error in errors] == ["early", "fails_later"]
+    with pytest.raises(TimingError, match="the weights are gone"):  # none would be left
+        contest([contestant("fails", "only")], leave_out=lambda error: True, **QUICK)
+
+
+def test_in_turn_a_contestant_starts_when_the_one_before_is_ready(tmp_path):
+    entries = [contestant("leaves_a_mark", name, folder=str(tmp_path)) for name in "abc"]
+    (first, *_), *others = (result.outputs for result in contest(entries, in_turn=True, **QUICK))
+    assert first == 0 and [int(arrays[0]) for arrays in others] == [1, 2]
+
+
+def test_times_are_of_one_repeat():
+    (once,) = contest(
+        [Contestant("a", f"{FACTORIES}:sleeper", {"seconds": 0.02}, repeats=4)], **QUICK
+    )
+    assert 0.005 <= once.median < 0.02
+
+
 @pytest.mark.parametrize("name", ["no_colon", "missing_file.py:make", ":make", "json:"])
 def test_a_malformed_factory_is_named(name):
     with pytest.raises(TimingError, match=name.partition(":")[0] or "module:function"):

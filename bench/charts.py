@@ -1,0 +1,120 @@
+"""Pictures of the benchmarks' results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps import report
+from bench import contests
+from needle_tvm.words import counted, digits
+
+_OURS = "#1f6fb4"
+_COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#b0a030", "#606060")
+
+
+def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
+    """Draw a row for each case: the time of each contestant over that of the last of ours, a dot
+    with its quartiles on a log scale. Nothing is drawn if no case has one of ours."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    cases = [case for case in result["cases"] if contests.base(case)]
+    if not cases:
+        return
+    found = [case["ratios"][contests.base(case)] for case in cases]
+    names = dict.fromkeys(name for ratios in found for name in ratios)
+    colours = dict(zip(names, _COLOURS * (1 + len(names) // len(_COLOURS)), strict=False))
+    figure = Figure(figsize=(9, 1.8 + 0.42 * len(cases)), layout="constrained")
+    axes = figure.add_subplot()
+    for name, colour in colours.items():
+        rows = [row for row, ratios in enumerate(found) if name in ratios]
+        ratios = [each[name] for each in found if name in each]
+        medians = [ratio["median"] for ratio in ratios]
+        below = [ratio["median"] - ratio["lower"] for ratio in ratios]
+        above = [ratio["upper"] - ratio["median"] for ratio in ratios]
+        axes.errorbar(
+            medians, rows, xerr=[below, above], fmt="o", color=colour, markersize=6, label=name
+        )
+    for row, case in enumerate(cases):
+        ratio = found[row].get(case.get("fastest"))
+        if ratio:
+            axes.annotate(
+                digits(ratio["median"]),
+                (ratio["median"], row),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+    axes.set_xscale("log")
+    axes.axvline(1, color=_OURS, linewidth=1.4)
+    axes.set_yticks(range(len(cases)), [case["case"] for case in cases])
+    axes.set_ylim(len(cases) - 0.4, -0.7)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, position: digits(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="both", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    ours = " or ".join(dict.fromkeys(str(contests.base(case)) for case in cases))
+    axes.set_xlabel(f"time / time of {ours}, log scale; right of the line: ours is faster")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    axes.set_title(_where(result), loc="left", fontsize=10)
+    report.save_figure(figure, path)
+
+
+def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
+    """Draw a panel for each model: samples per second over the batch, a line for each contestant,
+    dashed for the fewer threads."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    models: Sequence[Mapping[str, Any]] = result["models"]
+    figure = Figure(figsize=(max(7.0, 4.6 * len(models)), 4.6), layout="constrained")
+    names = dict.fromkeys(point["name"] for model in models for point in model["points"])
+    ours, *others = names
+    colours = {ours: _OURS, **dict(zip(others, _COLOURS, strict=False))}
+    most = max(point["threads"] for model in models for point in model["points"])
+    for index, model in enumerate(models):
+        axes = figure.add_subplot(1, len(models), index + 1)
+        for name, colour in colours.items():
+            for threads in sorted({point["threads"] for point in model["points"]}):
+                points = [
+                    point
+                    for point in model["points"]
+                    if point["name"] == name and point["threads"] == threads
+                ]
+                axes.plot(
+                    [point["batch"] for point in points],
+                    [point["batch"] / point["median"] for point in points],
+                    color=colour,
+                    linewidth=2 if name == ours else 1.2,
+                    linestyle="-" if threads == most else "--",
+                    marker="o",
+                    markersize=3,
+                    label=name if not index and threads == most else None,
+                )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")
+        axes.set_xlabel("batch")
+        axes.set_title(model["model"], fontsize=10)
+        axes.grid(color="#e4e4e4", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if not index:
+            axes.set_ylabel("samples per second, log scale")
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    title = f"{_where(result)}; dashed: fewer threads"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    report.save_figure(figure, path)
+
+
+def _where(result: Mapping[str, Any]) -> str:
+    machine = result["machine"]
+    threads = [counted(machine["threads"], "thread")] if "threads" in machine else []
+    return ", ".join([machine["processor"], *threads, result["date"][:10]])

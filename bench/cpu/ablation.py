@@ -1,0 +1,77 @@
+"""The worth of each pass and schedule rule: a model compiled without it, beside the whole."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import apps.contestants
+import apps.report
+from bench import cases, compiling, contests
+from needle_tvm.lower import pipeline
+from needle_tvm.process import command_line as cli
+from needle_tvm.process import timing
+from needle_tvm.process.child import ChildError
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant
+from needle_tvm.words import error_line
+
+STAGE = "tuned"
+UNCHANGED = "compiles to the same"
+_SECONDS = 600.0  # for a child to compile
+
+
+def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
+    """A contest (see `contests.run`) of one model and the same without each switch by itself.
+
+    `untimed` has the reason for each switch that is not timed: it changes nothing, or without it
+    the model does not compile or computes something else.
+    """
+    names = pipeline.switches(STAGE)
+    with scratch_folder("needle-ablation-") as folder, cli.progress() as bar:
+        subject = cases.Subject.of(case, folder)
+        whole = compiled(subject, (), options.threads)
+        entries, untimed = [whole[0]], {}
+        for number, name in enumerate(names):
+            bar(number, len(names), f"{case.name} without {name}")
+            try:
+                entry, script = compiled(subject, (name,), options.threads)
+                if script == whole[1]:
+                    untimed[name] = UNCHANGED
+                    continue
+                outputs = timing.collect_outputs([whole[0], entry])
+                apps.contestants.check_agreement(outputs)
+            except (ChildError, apps.contestants.Disagreement) as error:
+                untimed[name] = error_line(error)
+                continue
+            entries.append(entry)
+        return {**contests.run(case.name, entries, options), "untimed": untimed}
+
+
+def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Contestant, str]:
+    """The model without some switches as a contestant, and the script it was compiled from.
+
+    Raises ChildError if it does not compile, which may bring its process down.
+    """
+    name = f"without {disable[0]}" if disable else cases.TUNED
+    setup = subject.to_compile(name, threads=threads, disable=list(disable))
+    found = compiling.compile_one(name, setup, _SECONDS, thread_environment(threads))
+    return subject.exported(name, found["path"], threads), found["script"]
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Headings and a row for each switch that changes any model, a column for each model."""
+    rows = [["without", *(result["case"] for result in results)]]
+    for name in pipeline.switches(STAGE):
+        cells = []
+        for result in results:
+            ratio = result["ratios"][cases.TUNED].get(f"without {name}")
+            if ratio:
+                cells.append(apps.report.ratio(ratio))
+            else:
+                cells.append("=" if result["untimed"].get(name) == UNCHANGED else "fails")
+        if set(cells) != {"="}:
+            rows.append([name, *cells])
+    return rows

@@ -1,0 +1,63 @@
+"""The costs of a model besides the time of a call: compiling it, its first result in a fresh
+process, and the memory of that process. Each is measured in a process that does nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench import compiling
+from needle_tvm.artifact.cache import CACHE_VARIABLE
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import Contestant
+from needle_tvm.words import duration
+
+_SECONDS = 600.0  # for a child to answer
+
+
+def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[str, Any]:
+    """The costs as JSON values: seconds to `compile` without a search and of the `check` at its
+    end; for each of `entries`, `first`, the seconds from the start of its process to its first
+    result, and `bytes`, its peak memory."""
+    setup = subject.to_compile("fresh", threads=threads, recompile=True)
+    fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
+    environment = {**thread_environment(threads), **fresh}
+    found = compiling.compile_one("compiling", setup, _SECONDS, environment)
+    return {
+        "compile": found["compile"],
+        "check": found["check"],
+        "processes": {entry.name: cold_start(entry, threads) for entry in entries},
+    }
+
+
+def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
+    """Seconds from the start of a contestant's process to its first result, and its peak memory."""
+    setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
+    environment = {**thread_environment(threads), **entry.env}
+    start = time.perf_counter()
+    with Child(
+        entry.name,
+        "bench.memory:first_result",
+        setup,
+        timeout=_SECONDS,
+        environment=environment,
+    ) as child:
+        child.receive("first result")
+        seconds = time.perf_counter() - start
+        return {"first": seconds, "bytes": child.receive("memory")["bytes"]}
+
+
+def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Headings and a row for each case: times to compile and check, to the first result, memory."""
+    names = list(dict.fromkeys(name for case in cases for name in case["costs"]["processes"]))
+    rows = [["case", "compile", "of which the check"]]
+    rows[0] += [f"first result, {name}" for name in names] + [f"memory, {name}" for name in names]
+    for case in cases:
+        found = case["costs"]["processes"]
+        firsts = [duration(found[n]["first"]) if n in found else "" for n in names]
+        sizes = [f"{found[n]['bytes'] / 1e6:.0f} MB" if n in found else "" for n in names]
+        ours = [duration(case["costs"][part]) for part in ("compile", "check")]
+        rows.append([case["case"], *ours, *firsts, *sizes])
+    return rows

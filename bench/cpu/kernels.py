@@ -1,0 +1,203 @@
+"""The roofline of a compiled model: how close its kernels come to what this machine can do.
+
+Times are those of `python -m needle_tvm profile`, in a process of its own; the profiler's share of
+them is taken off evenly, so that they add up to the time of a call without it. Bytes are the
+compulsory ones: each argument once. Operations are TVM's estimate, for convolutions and matmuls no
+more than what the model itself asks for: multiplications with padding, of pixels or of tiles, do
+not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from needle.trace import Graph, trace
+from needle_tvm.errors import TuningError
+from needle_tvm.frontend import lowering
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import thread_environment
+from needle_tvm.process.timing import load_arrays
+from needle_tvm.target.spec import resolve
+from needle_tvm.tune import roofline
+from needle_tvm.words import duration
+
+TOP = 5  # kernels of a model in the table
+
+_SECONDS = 120.0  # for a child to answer
+_RUNS = 200
+_BUILTIN = "vm.builtin."
+_ALIKE = 2.0  # a kernel whose operations differ from an op's by a larger factor is not that op's
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a convolution or matmul: elements of the result, operations without and with
+    those on the zeros of padding."""
+
+    elements: int
+    useful: int
+    padded: int
+
+
+def useful_work(graph: Graph) -> list[Work]:
+    """The work of every convolution and matmul of the graph, in order."""
+    found = []
+    for node in graph.nodes:
+        if node.op is None or node.op.name not in ("conv", "matmul"):
+            continue
+        specs = [operand.spec for operand in node.input_nodes]
+        elements = math.prod(node.spec.shape)
+        padded = 2 * elements * node.op.reduction_length(*specs)
+        useful = padded
+        if node.op.name == "conv":
+            useful = round(padded * _inside(node.op, *(spec.shape for spec in specs)))
+        found.append(Work(elements, useful, padded))
+    return found
+
+
+def _inside(op: Any, x: Sequence[int], w: Sequence[int]) -> float:
+    """The share of a convolution's taps that meet the input and not its padding."""
+    share = 1.0
+    for axis in range(2):
+        stride, pad, dilation = (
+            getattr(op, name)[axis] for name in ("stride", "padding", "dilation")
+        )
+        taps, size = w[axis], x[axis + 1]
+        count = (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+        at = stride * np.arange(count)[:, None] + dilation * np.arange(taps) - pad
+        share *= float(np.mean((at >= 0) & (at < size)))
+    return share
+
+
+def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
+    """Operations of a kernel that writes so many elements: those of the most similar op among
+    `known`, or TVM's `estimate` if none is similar."""
+
+    def distance(work: Work) -> float:
+        sizes = (size for size in (work.useful, work.padded) if size)
+        return min((abs(math.log(max(estimate, 1) / size)) for size in sizes), default=math.inf)
+
+    alike = [work for work in known if work.elements == elements]
+    best = min(alike, key=distance, default=None)
+    if best is None or distance(best) > math.log(_ALIKE):
+        return estimate
+    return min(best.useful, estimate)
+
+
+def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
+    """The kernels of a case, slowest first, as JSON values: seconds, operations and bytes of all
+    calls of one run, and the share of the roofline that they reach."""
+    from needle_tvm.tir.functions import prim_funcs
+
+    graph = trace(subject.model, *subject.tensors)
+    module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
+    functions, known = prim_funcs(module), useful_work(graph)
+    contestant = subject.compiled("profile", executable, threads)
+    found = _ask("profile_artifact", dict(contestant.kwargs), threads)
+    rows = []
+    for row in corrected(found):
+        entry = {**row, "operations": None, "roofline": None}
+        function = functions.get(row["name"])
+        if function is not None:
+            try:
+                estimate, _ = roofline.work(function)
+            except TuningError:
+                continue
+            elements = math.prod(row["shapes"][-1])
+            count = operations(estimate, elements, known) * row["calls"]
+            least = row["calls"] * roofline.floor(
+                limits, count / row["calls"], row["bytes"] / row["calls"]
+            )
+            by_work = count / limits.gigaflops / 1e9 >= least * 0.999
+            entry |= {"operations": count, "bound": "arithmetic" if by_work else "traffic"}
+            entry["roofline"] = least / row["seconds"] if row["seconds"] else None
+        rows.append(entry)
+    return {"seconds": found["plain_seconds"], "kernels": rows}
+
+
+def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A profile's kernels without the profiler's own time, which is taken to be the same for each
+    call: so much that all calls together take as long as a plain run."""
+    rows = found["rows"]
+    extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
+    each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
+    kernels = [
+        {**row, "seconds": max(row["seconds"] - each * row["calls"], 0.0)}
+        for row in rows
+        if not row["name"].startswith(_BUILTIN)
+    ]
+    whole = sum(row["seconds"] for row in kernels) or 1.0
+    kernels = [{**row, "share": row["seconds"] / whole} for row in kernels]
+    return sorted(kernels, key=lambda row: -row["seconds"])
+
+
+def measure_limits(threads: int) -> roofline.Limits:
+    """The limits of this machine with so many threads, measured in about a second."""
+    return roofline.Limits.from_json(_ask("probe", {"threads": threads}, threads))
+
+
+def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    with Child(
+        service,
+        f"{__name__}:{service}",
+        setup,
+        timeout=_SECONDS,
+        environment=thread_environment(threads),
+    ) as child:
+        return child.receive(service)
+
+
+def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Headings and rows: the slowest kernels of each case with their share of the time, their
+    rates, and the share of this machine's limits that they reach."""
+    rows = [["case", "kernel", "calls", "time", "share", "GFLOP/s", "GB/s", "roofline", "bound"]]
+    for case in cases:
+        for number, row in enumerate(case["profile"]["kernels"][:TOP]):
+            seconds, count, share = row["seconds"], row["operations"], row["roofline"]
+            rows.append(
+                [
+                    "" if number else case["case"],
+                    row["name"],
+                    str(row["calls"]),
+                    duration(seconds),
+                    f"{row['share']:.0%}",
+                    f"{count / seconds / 1e9:.1f}" if count is not None and seconds else "",
+                    f"{row['bytes'] / seconds / 1e9:.1f}" if seconds else "",
+                    "" if share is None else f"{share:.0%}",
+                    row.get("bound", ""),
+                ]
+            )
+    return rows
+
+
+def limits_line(limits: Mapping[str, Any]) -> str:
+    """The limits that the roofline is made of, in words."""
+    rates = ", ".join(f"{rate:.0f} in {_size(size)}" for size, rate in limits["gigabytes"])
+    return f"this machine: {limits['gigaflops']:.0f} GFLOP/s float32; GB/s: {rates}"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:g} MB" if count >= 2**20 else f"{count / 2**10:g} kB"
+
+
+# The child's side.
+
+
+def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: `Limits.to_json` of this machine."""
+    yield roofline.probe(setup)
+
+
+def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A service: the profile of the artifact at `path` on saved `inputs`."""
+    from needle_tvm import runtime
+    from needle_tvm.runtime import profile
+
+    program = runtime.load(setup["path"])
+    inputs = load_arrays(setup["inputs"])
+    yield profile.profile(program, inputs, _RUNS).to_dict()

@@ -1,0 +1,128 @@
+"""Results of benchmarks as tables, pages and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from apps import report
+from needle_tvm.process.command_line import console
+from needle_tvm.words import counted, duration, interval
+
+EAGER = "needle eager"
+
+Rows = Sequence[Sequence[str]]  # the headings, then the rows
+
+
+def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each contestant of each case: its times, and those over the times of ours."""
+    ours = list(dict.fromkeys(name for case in cases for name in case["ratios"]))
+    with_errors = any("error" in entry for case in cases for entry in case["contestants"])
+    rows = [["case", "contestant", "median", "quartiles", *(f"its time / {n}" for n in ours)]]
+    rows[0] += ["error"] * with_errors
+    for case in cases:
+        for entry in case["contestants"]:
+            row = [case["case"], entry["name"], duration(entry["median"])]
+            row.append(interval(entry["lower_quartile"], entry["upper_quartile"]))
+            ratios = [case["ratios"].get(name, {}).get(entry["name"]) for name in ours]
+            row += [report.ratio(ratio) if ratio else "" for ratio in ratios]
+            rows.append(row + [_error(entry)] * with_errors)
+    return rows
+
+
+def _error(entry: Mapping[str, Any]) -> str:
+    if "error" not in entry:
+        return ""
+    return "unbounded" if entry["error"] is None else f"{entry['error']:.1e}"
+
+
+def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the fastest peer, and its time over those of ours that are compiled."""
+    ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
+    rows = [["case", "fastest peer", "its time", *(f"its time / {name}" for name in ours)]]
+    for case in cases:
+        name = case.get("fastest")
+        medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
+        ratios = [case["ratios"].get(mine, {}).get(name) for mine in ours]
+        cells = [case["case"], name or "none", duration(medians[name]) if name else ""]
+        rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
+    return rows
+
+
+def print_case(case: Mapping[str, Any]) -> None:
+    """Print the times of one case, and what was left out of it."""
+    print_rows(case["case"], [row[1:] for row in times([case])])
+    out = console()
+    for name, reason in case["failed"].items():
+        out.print(f"left out: {name}: {reason}")
+    if "fastest" in case:
+        out.print(f"fastest peer: {case['fastest']}\n")
+
+
+def print_rows(title: str, rows: Rows) -> None:
+    """Print a table, numbers to the right."""
+    headings, *others = rows
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in others:
+        table.add_row(*row)
+    out = console()
+    out.print(table)
+    out.print()
+
+
+def markdown_rows(rows: Rows) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, "|---" * len(rows[0]) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def conditions(result: Mapping[str, Any]) -> str:
+    """Where and how the times of a report were taken, in one sentence."""
+    machine = result["machine"]
+    return (
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}; "
+        f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
+        "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
+    )
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """The conditions, the notes of the report itself, and which peers are missing, a line each."""
+    missing = result["peers_missing"].items()
+    left_out = [f"{name} left out: not installed: {', '.join(lacks)}" for name, lacks in missing]
+    return [conditions(result), *result.get("notes", ()), *left_out]
+
+
+def page(result: Mapping[str, Any], parts: Sequence[tuple[str, Rows]]) -> str:
+    """A page in Markdown: the notes, the parts with their titles, and all times of the cases."""
+    parts = [*parts, ("all times", times(result["cases"]))] if result["cases"] else parts
+    tables = [f"## {title}\n\n{markdown_rows(rows)}" for title, rows in parts]
+    return "\n\n".join(["\n\n".join(notes(result)), *tables])
+
+
+def publish(
+    result: Mapping[str, Any],
+    folder: Path,
+    name: str,
+    parts: Sequence[tuple[str, Rows]],
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+) -> None:
+    """Print the parts (title and rows) and the notes of a report; write NAME.json, NAME.md and,
+    with `draw`, NAME.png."""
+    out = console()
+    for title, rows in parts:
+        print_rows(title, rows)
+    for line in notes(result):
+        out.print(line)
+    report.write_json(result, folder / f"{name}.json")
+    report.write_atomically(folder / f"{name}.md", page(result, parts).encode())
+    if draw is not None:
+        draw(result, folder / f"{name}.png")
+    out.print(f"wrote {folder / name}.json, .md{', .png' if draw else ''}")

@@ -1,1 +1,0 @@
-"""Side-by-side runs against peers; `python -m benchmarks.mlp --help`."""

@@ -1,0 +1,1 @@
+"""Tools run by hand that judge the tests, the campaign of random programs and the compiler."""
