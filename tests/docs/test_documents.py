@@ -16,13 +16,13 @@ def blocks(name, language):
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_python_blocks_run(name, tmp_path, cache_dir):
+def test_python_blocks_run(name, tmp_path):
     script = tmp_path / "script.py"  # a file, so that inspect finds the source of its classes
     script.write_text("\n".join(blocks(name, "python")))
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
-        env={**os.environ, "NEEDLE_CACHE_DIR": str(cache_dir)},
+        env={**os.environ, "NEEDLE_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         timeout=240,
