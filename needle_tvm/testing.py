@@ -32,11 +32,12 @@ def check_op(
     devices: Sequence[Device] | None = None,
     dtypes: Sequence[str] = DTYPES,
 ) -> None:
-    """Checks every rule of an op against its samples, as `needle.testing.check_op` does, and that
-    what it compiles to at each of the stages agrees with its NumPy twin in all of these dtypes.
+    """Check every rule of an op against its samples, as `needle.testing.check_op` does, and its
+    compiled code at each stage against its NumPy reference in all `dtypes`.
 
-    Raises OpCheckError, and what compiling raises; UsageError for arguments that are no op,
-    devices or dtypes, StageError for no stages.
+    Raises OpCheckError if a check fails, and whatever compiling raises. Raises UsageError for an
+    argument that is not an op, a list of devices or one of dtypes, and StageError if `stages` is
+    not a list of stages.
     """
     try:
         testing.checked_arguments(op_class, devices, dtypes)
@@ -49,10 +50,10 @@ def check_op(
 
 
 def compiled(stage: str) -> Compiled:
-    """What `needle.testing.check_op` takes as `compiled`: the op at a stage, for this processor.
+    """The `compiled` argument of `needle.testing.check_op`: runs ops at a stage on this processor.
 
-    It is compiled in memory: nothing is linked, cached or exported. Raises StageError where there
-    is no such stage, and when it is called OpCheckError for an op that cannot be translated.
+    Ops are compiled in memory; nothing is linked, cached or exported. Raises StageError for an
+    unknown stage. Calling the result raises OpCheckError for an op that cannot be translated.
     """
     Options().check(stage)
     target = resolve("cpu").to_tvm()
