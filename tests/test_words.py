@@ -1,4 +1,4 @@
-"""Numbers in sentences, and text that is fit to print."""
+"""Numbers in sentences, and text escaped for printing."""
 
 import pytest
 
