@@ -1,4 +1,4 @@
-"""`make gpu-test` and `make gpu-bench` where there is no GPU: refusals, budgets, results."""
+"""`make gpu-test` and `make gpu-bench` without a GPU: refusals, budgets, results."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def program(folder, name, text):
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """A folder that is the whole PATH, with a GPU, nvcc and cmake in it."""
+    """A folder, the only one on PATH, with stubs for nvcc, cmake and a GPU."""
     program(tmp_path, "nvidia-smi", "echo 'NVIDIA H200, 580.1, 9.0'; echo 'Second, 1, 8.0'")
     program(tmp_path, "nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
     program(tmp_path, "cmake", "exit 0")
@@ -108,9 +108,9 @@ def test_a_missing_compiler_or_module_is_said(tools, monkeypatch):
     with pytest.raises(host.Refusal, match="no module tvm: install the project"):
         host.need_tools("bench")
     (tools / "setup.sh").touch()
-    host.need_tools("bench")  # TVM comes by the bundle
+    host.need_tools("bench")  # the bundle brings TVM
     (tools / "nvcc").unlink()
-    host.need_tools("bench")  # nvcc may, too
+    host.need_tools("bench")  # the bundle may bring nvcc, too
     (tools / "cmake").unlink()
     with pytest.raises(host.Refusal, match="no cmake"):
         host.need_tools("bench")
@@ -120,7 +120,7 @@ def test_a_missing_compiler_or_module_is_said(tools, monkeypatch):
 
 
 def test_the_bundle_is_set_up_once_and_the_command_goes_on(tmp_path):
-    """The real script sources a bundle that brings a module and is then itself again."""
+    """The real script sources the bundle's setup.sh and then starts itself again."""
     root = tmp_path / "root"
     (root / "benchmarks" / "gpu").mkdir(parents=True)
     (root / ".gpu").mkdir()
@@ -143,7 +143,7 @@ def test_the_bundle_is_set_up_once_and_the_command_goes_on(tmp_path):
 
 
 def test_a_bundle_is_unpacked_once(tmp_path):
-    """setup.sh with a module in TVM's place: found afterwards, and not unpacked again."""
+    """setup.sh, with a stub for TVM, makes the module importable and does not unpack it again."""
     stub = tmp_path / "tvm" / "__init__.py"
     stub.parent.mkdir()
     stub.write_text(
@@ -191,7 +191,7 @@ def test_a_bundle_is_unpacked_once(tmp_path):
     assert done.returncode == 1 and "went on" not in done.stdout
 
 
-# The run of the sections
+# Running the sections
 
 EMPTY = {
     "models": {"group": "models", "contestants": [], "failed": {}},
@@ -221,7 +221,7 @@ EMPTY = {
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """`bench` with a build and sections that do nothing but note that they were asked for."""
+    """`bench` with a stub build and stub sections that only record that they were called."""
     asked, answers, building = [], {}, []
 
     def run_section(section, options, seconds):
@@ -272,7 +272,7 @@ def test_what_an_earlier_call_measured_is_kept_and_the_rest_measured(fake, capsy
     assert fake.run("--resume", str(path), "--only", "training", "steps", "gemm") == 0
     assert fake.asked == ["gemm-4096", "steps"]
     assert set(fake.result["sections"]) == {"training-8", "training-256", "search", "gemm-4096"}
-    # Nothing of other versions is mixed in.
+    # Results of other versions are refused.
     other = {**fake.result, "versions": {**fake.result["versions"], "NumPy": "0.1"}}
     path.write_text(json.dumps(other))
     assert fake.run("--resume", str(path)) == 1
@@ -313,7 +313,7 @@ def test_a_section_that_fails_or_takes_too_long_is_a_reason(capfd):
         pytest.skip("there is a GPU here")
     section = sections.SECTIONS["lab-vector_add"]
     assert bench.run_section(section, options(), 100).startswith("no CUDA device was found")
-    assert capfd.readouterr().err.count("\n") <= 2  # a line, no traceback
+    assert capfd.readouterr().err.count("\n") <= 2  # one line and no traceback
     told = bench.run_section(section, options(), 0.05)
     assert told == "it was not done within the 0 s it was given"
 
@@ -331,7 +331,7 @@ def test_a_section_is_run_in_a_process_of_its_own(tmp_path, capfd):
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """The vector_add ladder of a GPU, with this processor in its place."""
+    """The vector_add ladder of a GPU, run on this processor instead."""
     ladder = Ladder(vector_add_cpu.ladder.workload, "cuda")
     ladder.rungs += vector_add_cpu.ladder.rungs[:2]
     target = build.make_target("cpu")
@@ -347,7 +347,7 @@ SETTINGS = Settings(deadline=float("inf"), rounds=2)
 
 
 def test_a_gpu_ladder_from_end_to_end_with_a_processor_in_its_place(pretended, monkeypatch, fake):
-    """Everything but the GPU: compiled, checked, timed with its launches, written."""
+    """Compiles, checks, times launches and writes results, all without the GPU."""
     size = {"N": 4096}
     run = kernel_lab.run.run
 

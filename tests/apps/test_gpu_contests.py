@@ -1,4 +1,4 @@
-"""The contests of `make gpu-bench`, with this processor in the place of a GPU, and small."""
+"""The contests of `make gpu-bench`, small and on this processor instead of a GPU."""
 
 import time
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_what_fails_or_is_wrong_is_left_out_by_name(settings):
 
 
 def test_a_tolerance_is_that_of_the_precision(settings):
-    """Operands of one precision whose products are compared with those of another."""
+    """Compare a matmul of rounded operands with one of exact operands."""
     halves = [x.astype(np.float16).astype(np.float64) for x in products.operands(4)]
     rounded = [halves[0] @ halves[1]]
     found = contest.run([entry("exact"), entry("half", precision="tf32")], rounded, settings)
@@ -65,7 +65,7 @@ def test_where_nothing_can_be_timed_the_contest_fails(settings):
         contest.run([entry("broken", function="nosuch")], exact(), settings)
 
 
-# What torch.compile is prepared with: a factory notes each process it runs in.
+# Preparing torch.compile, with a factory that records each of its calls
 
 
 def noting(folder, name, fails=False):
@@ -92,7 +92,7 @@ def test_peers_are_tuned_in_turn_and_once(caches, tmp_path):
     failed = compiling.tune_peers(peers, time.time() + 100)
     assert list(failed) == ["b"] and "no such GPU" in failed["b"]
     assert {name: len((tmp_path / name).read_text()) for name in "ac"} == {"a": 3, "c": 3}
-    assert compiling.tune_peers([peers[0]], 0.0) == {}  # that is done
+    assert compiling.tune_peers([peers[0]], 0.0) == {}  # it is tuned already
     failed = compiling.tune_peers([peer("d")], time.time() - 1)
     assert failed == {"d": "torch.compile was not done in time"}
 
@@ -148,7 +148,7 @@ def test_a_training_step_is_compared_with_float64_and_timed(settings):
 
 @pytest.mark.slow
 def test_torch_compile_is_tuned_before_the_contest(monkeypatch, caches, settings):
-    """Both of its forms, on a small model; the contest finds what was tuned."""
+    """Tune both forms of torch.compile on a small model; the contest uses the result."""
     pytest.importorskip("torch")
     monkeypatch.setitem(cases.MODELS, "mlp", cases.mlp(20, 30, 10, batches=(8,)))
     monkeypatch.setattr(Settings, "rehearsal", property(lambda self: False))

@@ -1,4 +1,4 @@
-"""What is made of a GPU's figures: what is wanted and whether it is there, pages."""
+"""Reports of a GPU's figures: the bars, whether they are met, and pages."""
 
 import json
 
@@ -8,7 +8,7 @@ from benchmarks.gpu import bars, bench, host, report, report_lab, settings
 
 
 def timed(name, seconds, ours=False, precision="float32", **others):
-    """A contestant whose blocks take so long."""
+    """A contestant whose blocks take `seconds`."""
     blocks = [seconds, 2 * seconds, seconds]
     return {
         "name": settings.named(name, precision),
@@ -25,7 +25,7 @@ def timed(name, seconds, ours=False, precision="float32", **others):
 
 
 def model(name, batch=8, tuned=1e-4, **others):
-    """A section of a model: the best of PyTorch takes 1.5e-4 in float32, 1.2e-4 in bfloat16."""
+    """A model's section; PyTorch's best takes 1.5e-4 s in float32 and 1.2e-4 s in bfloat16."""
     contestants = [
         timed("needle eager", 3e-4, ours=True),
         timed("needle fused", 2e-4, ours=True),
@@ -62,7 +62,7 @@ def samples(*allocated):
 
 
 def result(rehearsal=False, **found):
-    """A result of these sections, whose names have _ for -."""
+    """A result with these sections; their names have _ instead of -."""
     named = {name.replace("_", "-"): section for name, section in found.items()}
     return {
         "date": "2026-11-21T10:00:00+00:00",
@@ -100,7 +100,7 @@ def test_the_best_of_pytorch_is_what_counts():
     assert bar.note == "needle tuned beside torch.compile"
     bar = found[best("mlp", 8, "bfloat16")]
     assert bar.measured == pytest.approx(1.2) and bar.verdict == bars.MISSED
-    assert found[best("mlp", 256, "bfloat16")].verdict == bars.MET  # as fast is enough there
+    assert found[best("mlp", 256, "bfloat16")].verdict == bars.MET  # equal speed is enough there
     bar = found[best("mlp", 8, "tf32")]
     assert bar.verdict == bars.OPEN and bar.note == "needle tuned, tf32: no dtype="
 
@@ -151,7 +151,7 @@ def test_own_kernels_of_the_product_are_the_compilers_or_the_labs():
     }
     found = by_text(result(gemm_4096=product, lab_gemm_4096={"group": "lab", **lab}))
     assert found[text].measured == pytest.approx(0.95) and found[text].note == "the lab's fast"
-    lab["size"] = dict.fromkeys("MNK", 2048)  # another product says nothing of this one
+    lab["size"] = dict.fromkeys("MNK", 2048)  # a matmul of another size does not count
     found = by_text(result(gemm_4096=product, lab_gemm_4096={"group": "lab", **lab}))
     assert found[text].measured == pytest.approx(0.75)
     chosen = "product of 4096 x 4096, bfloat16: cuBLAS's time / that of the chosen kernel"
@@ -175,7 +175,7 @@ def test_a_rehearsal_meets_nothing():
 
 
 def cells(text):
-    """The rows of all tables by their first cell."""
+    """The rows of all tables, keyed by their first cell."""
     rows = [line for line in text.splitlines() if line.startswith("|")]
     return {row.split("|")[1].strip(): [c.strip() for c in row.split("|")[1:-1]] for row in rows}
 
@@ -215,7 +215,7 @@ def test_the_page_tells_everything(tmp_path):
     assert kept["sections"] == found["sections"]
     assert [bar["verdict"] for bar in kept["bars"]] == [bar.verdict for bar in bars.of(found)]
     stem.with_suffix(".md").unlink()
-    assert bench.page(stem.with_suffix(".json")) == 0  # also draws
+    assert bench.page(stem.with_suffix(".json")) == 0  # also draws the chart
     assert stem.with_suffix(".md").read_text() == text
     assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(host.Refusal, match="nosuch"):

@@ -1,4 +1,4 @@
-"""`make gpu-test` where there is no GPU: its steps, their time, what is counted."""
+"""`make gpu-test` without a GPU: its steps, their time limits and their counts."""
 
 import os
 import sys
@@ -88,7 +88,7 @@ def test_every_step_names_what_is_there(monkeypatch):
 
 
 def test_what_a_command_started_ends_with_it(tmp_path):
-    """A program under compute-sanitizer is a child of it, and would go on."""
+    """A program under compute-sanitizer is its child and would otherwise go on."""
     inner = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(3);"
     inner += f"open({str(tmp_path / 'ended')!r}, 'w').close()"
     outer = "import subprocess, sys; sys.stderr.write('here\\n'); sys.stderr.flush();"

@@ -1,4 +1,4 @@
-"""Numbers as text, the table, the JSON and the chart."""
+"""Formatting of numbers, the table, the JSON and the chart."""
 
 import io
 import json
