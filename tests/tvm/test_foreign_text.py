@@ -1,4 +1,4 @@
-"""What files and other machines hold never reaches the terminal as it is, nor is it read unseen."""
+"""Text from files and other machines is escaped before it is printed, and read within limits."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from needle_tvm.words import printable
 
 from .conftest import make_mlp, tensor
 
-# Sets the window's title, clears the screen, goes back over the line, writes from right to left.
+# Sets the window title, clears the screen, overwrites the line, writes from right to left.
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\x9b31m\r\u202eb\u2028"
 
 
@@ -41,7 +41,7 @@ def copied(exported, tmp_path):
 
 
 def hostile(value):
-    """A manifest's value with every string in it made hostile, but for what is looked up."""
+    """A manifest's value with HOSTILE appended to every string."""
     if isinstance(value, str):
         return value + HOSTILE
     if isinstance(value, list):
@@ -81,7 +81,7 @@ def test_inspect_prints_nothing_hostile(copied, capsys):
     assert not err and r"\x1b]0;title\x07" in out
     assert main(["inspect", str(copied), "--json"]) == 0
     clean(out := capsys.readouterr().out)
-    assert json.loads(out)["stage"] == HOSTILE  # in full, for programs
+    assert json.loads(out)["stage"] == HOSTILE  # JSON holds the full text, for programs
 
 
 @pytest.mark.parametrize("command", [["verify"], ["run", "--random"], ["profile"]])
@@ -137,7 +137,7 @@ def test_a_profile_prints_nothing_hostile():
 
 
 def test_records_print_nothing_hostile(tmp_path, capsys):
-    """A store may be someone else's that was merged."""
+    """A store may have been merged with someone else's."""
     key = rows.KeyRow(json.dumps({"target": {"kind": HOSTILE}, "versions": {HOSTILE: HOSTILE}}))
     module = rows.Module("{}")
     workload = rows.Workload(HOSTILE, rows.name(module), rows.name(key))
@@ -174,7 +174,7 @@ def test_warnings_and_tracebacks_are_printable(tmp_path):
     clean(last)
 
 
-# What is read before anybody has signed for it
+# Limits on files that are read before their signature is checked
 
 
 def sparse(path, size):
@@ -215,7 +215,7 @@ def test_a_manifest_that_nobody_could_read_is_not_written(exported, tmp_path, mo
 
 @pytest.mark.parametrize("name", [artifact.LIBRARY, artifact.PARAMS, artifact.GOLDEN])
 def test_files_are_read_no_further_than_recorded(copied, name):
-    """One may have changed since it was verified, too."""
+    """A file may also have changed since it was verified."""
     manifest = artifact.verify(copied)
     sparse(copied / name, 6 << 30)
     for read in (

@@ -1,4 +1,4 @@
-"""Groups of a convolution merged where they fill too little of a vector."""
+"""Groups of a convolution are merged if one fills too little of a vector."""
 
 import itertools
 
@@ -47,9 +47,9 @@ def groups_of(module):
 @pytest.mark.parametrize(
     ("channels", "expected"),
     [
-        ((16, 16, 8), (1, (3, 3, 16, 16))),  # two outputs a group: eight fill a vector
+        ((16, 16, 8), (1, (3, 3, 16, 16))),  # two outputs per group: eight groups fill a vector
         ((12, 18, 6), (2, (3, 3, 6, 18))),
-        ((34, 34, 2), (1, (3, 3, 34, 34))),  # 17: no part of a vector divides it
+        ((34, 34, 2), (1, (3, 3, 34, 34))),  # 17: not divisible into parts of a vector
         ((60, 60, 3), (3, (3, 3, 20, 60))),  # 20: two vectors of ten
         ((40, 40, 4), (4, (3, 3, 10, 40))),
         ((16, 16, 4), (4, (3, 3, 4, 16))),

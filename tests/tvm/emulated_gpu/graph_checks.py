@@ -1,6 +1,6 @@
-"""Compiled models captured as CUDA graphs: never anybody else's data, and never old ones.
+"""Compiled models captured as CUDA graphs never use another call's data or stale data.
 
-Run as checks.py is, by test_cuda_graph.py.
+test_cuda_graph.py runs these like checks.py.
 """
 
 import threading
@@ -23,12 +23,12 @@ WIDTH = 8
 
 @pytest.fixture(autouse=True)
 def always_captured(monkeypatch):
-    """Small models as well, which gain nothing by it."""
+    """Capture small models as well, which gain nothing by it."""
     monkeypatch.setattr(cuda_graph, "_pays", lambda main: True)
 
 
 class Layers(ndl.nn.Module):
-    """Linear layers, one kernel each, as a chain; each program of them has weights of its own."""
+    """A chain of linear layers, one kernel each; each program has its own weights."""
 
     def __init__(self, count=3):
         super().__init__()
@@ -66,7 +66,7 @@ def test_each_call_has_its_own_inputs_and_results(tmp_path):
     model = Layers()
     data = arrays(4)
     ready = compiled(model, [ndl.Tensor(data[0])], tmp_path / "a")
-    tensors = [ready.call(ready.convert([x])) for x in data]  # all kept, read afterwards
+    tensors = [ready.call(ready.convert([x])) for x in data]  # all kept, and read afterwards
     copies = [ready.run([x])[0] for x in data]
     for x, tensor, copy in zip(data, tensors, copies, strict=True):
         close(ready.to_arrays(tensor)[0], eager(model, x))
@@ -117,7 +117,7 @@ def test_weights_that_are_packed_at_load_are_packed_anew(tmp_path):
 
 
 def many(x, index, flags, nothing):
-    """Results of several dtypes: one twice, another's view, a scalar, an empty one, an input."""
+    """Results of several dtypes: one returned twice, a view, a scalar, an empty one, an input."""
     y = ndl.ops.exp(x) + ndl.ops.embedding(index, x)
     z = ndl.ops.where(flags, y, ndl.ops.negate(y))
     wide = ndl.ops.tanh(nothing)
@@ -171,7 +171,7 @@ def test_programs_and_threads_do_not_disturb_each_other(tmp_path):
                 tensors = ready[which].call(ready[which].convert([data[at]]))
                 close(ready[which].run([data[at - 1]])[0], expected[which][at - 1])
                 close(ready[which].to_arrays(tensors)[0], expected[which][at])
-        except Exception as error:  # any: it is raised where the test sees it
+        except Exception as error:  # raised again where the test sees it
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(first,)) for first in range(3)]
@@ -221,7 +221,7 @@ def test_streams_take_turns(tmp_path):
 
 
 def stream_of(ready):
-    """A stream of the driver's that waits for no other."""
+    """A new stream that waits for no other."""
     import ctypes
 
     driver, stream = cuda_driver.of(ready.device), ctypes.c_void_p()
@@ -253,7 +253,7 @@ def test_what_cannot_be_captured_runs_kernel_by_kernel(tmp_path, monkeypatch):
     for x in data:
         close(ready.run([x])[0], eager(model, x))
         close(ready.to_arrays(ready.call(ready.convert([x])))[0], eager(model, x))
-    driver.synchronize(stream)  # others go on
+    driver.synchronize(stream)  # other streams still work
 
 
 def test_it_can_be_turned_off(tmp_path):
