@@ -110,7 +110,7 @@ def test_a_signature_of_another_length_is_refused_without_a_key_too(signed, no_d
 
 
 def test_a_pipe_for_a_file_is_refused(signed, no_dlopen):
-    """Reading it would wait for ever."""
+    """Reading it would never end."""
     for name in (artifact.MANIFEST, artifact.SIGNATURE, artifact.LIBRARY):
         copy = shutil.copytree(signed, signed.parent / name)
         (copy / name).unlink()
@@ -125,7 +125,7 @@ def test_signing_in_place(executable, keys, tmp_path):
     artifact.sign(path, keys[0])
     after = {file.name: file.read_bytes() for file in path.iterdir()}
     assert len(after.pop(artifact.SIGNATURE)) == signature.LENGTH
-    assert after == before  # a signature is beside what it signs
+    assert after == before  # signing only adds a file
     artifact.verify(path, keys[1])
     executable.export(path)
     assert not (path / artifact.SIGNATURE).exists()

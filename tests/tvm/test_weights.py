@@ -1,4 +1,4 @@
-"""Inputs and weights that a compiled model cannot take as they are meant, refused by name."""
+"""A compiled model refuses by name the inputs and weights that it cannot take as meant."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def params(exported):
 
 
 def unchanged(program, refused):
-    """The error of a call that must leave the weights in use as they were."""
+    """The error of a refused call, which must leave the weights unchanged."""
     x = np.ones((2, 8), np.float32)
     before = program(x)
     with pytest.raises(ParameterError) as caught:
@@ -76,7 +76,7 @@ def test_other_subclasses_are_taken(program, params):
 
 @pytest.fixture
 def tied(exported):
-    """A program whose first weight has another name, and whose second is the third's twin."""
+    """A program whose first weight has another name, and whose second equals the third."""
     manifest = artifact.read_manifest(exported)
     manifest["functions"]["main"]["ties"] = [
         ["modules.0.weight", "also"],
@@ -135,7 +135,7 @@ class Tied(nn.Module):
 
 
 def check_tied(executable, state, want, tmp_path):
-    """`state` has the weight under both names; `want(state)` is what the model gives for ones."""
+    """Check tied weights. `state` has both names; `want(state)` is the model's output for ones."""
     x = np.ones((2, 8), np.float32)
     state = {name: value * 2 for name, value in state.items()}
     executable.set_params(state)
