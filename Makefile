@@ -1,4 +1,4 @@
-# Thin: environment, build, and the commands a person or CI types. Everything lives in .venv.
+# The environment, the build, and the commands a person or CI types. Everything lives in .venv.
 #
 #   make          builds the native backend into .venv        make run     evaluates the MLP
 #   make test     the default test suite                       make bench   against its peers
@@ -48,8 +48,8 @@ test-all: export NEEDLE_CASES ?= 6000
 test-all: build
 	$(PY) -m pytest -n 2 --dist loadfile -m "not gpu" $(PYTEST_ARGS)
 
-# Hours of random programs, from seeds that it prints: ARGS="--seeds A:B" goes on where it ended,
-# ARGS="--minutes 30 --processes 2" ends sooner and runs two at once.
+# Runs random programs for hours, from seeds that it prints. ARGS="--seeds A:B" continues a run;
+# ARGS="--minutes 30 --processes 2" ends sooner and runs two programs at once.
 campaign: build
 	$(PY) -m needle_tvm.check --out $(OUT)/campaign/programs.jsonl $(ARGS)
 
@@ -60,7 +60,7 @@ lint: $(STAMPS)/lint
 	$(VENV)/bin/lint-imports --no-cache
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
-# The array tests against a sanitized build, in a copy of the tree and an environment of its own:
+# Runs the array tests against a sanitized build, in a copy of the tree and a separate environment:
 # the editable install in .venv would always win over it.
 SANITIZED := build/sanitize
 SANITIZE_FLAGS := -DNEEDLE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
@@ -95,24 +95,24 @@ bench-layers: build peers
 bench-training: build peers
 	$(PY) -m bench.training --out $(OUT)/bench $(ARGS)
 
-# Long: four searches, and nothing else should run beside them.
+# Takes long: it runs four searches, beside which nothing else should run.
 bench-tuning: build
 	$(PY) -m bench.tuning --out $(OUT)/bench $(ARGS)
 
 peers: $(STAMPS)/peers
 
-# Without .venv, as on a bare GPU host, the system's Python will do: nothing is installed but needle's
-# own modules, in this folder, and TVM may come by .gpu/setup.sh.
+# Without .venv, as on a bare GPU host, the system's Python runs these. They install only needle's own
+# modules, in this folder; TVM may come from .gpu/setup.sh.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
-# For GPU hosts without a network, here: TVM, for their Python, in .gpu/.
+# Puts TVM for a GPU host without a network, and for that host's Python, into .gpu/.
 GPU_HOST_PYTHON ?= 3.12
 gpu-bundle: $(STAMPS)/dependencies
 	@bench/gpu/bundle.sh $(PY) $(GPU_HOST_PYTHON)
 
-# Only what these recipes make; a user's cache of compiled models stays.
+# Removes only what these recipes make; a user's cache of compiled models stays.
 clean:
 	rm -rf $(VENV) build dist $(OUT)
 
@@ -130,7 +130,7 @@ help:
 	@echo "gpu-bundle       TVM for a GPU host without a network, into .gpu/"
 	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
 
-# Before anything is installed: what would otherwise show at the end of a page of pip's output.
+# Checked before anything is installed, so that a missing tool is not an error deep in pip's output.
 # $(call require,COMMAND,MESSAGE) stops make with one line unless the shell command succeeds.
 require = $(if $(shell { $(1); } >/dev/null 2>&1 && echo yes),,$(error needle needs $(2)))
 define require_tools
@@ -151,7 +151,7 @@ $(STAMPS)/venv:
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-# $(call install,STAMP,GROUPS): what pyproject.toml lists for the groups, then the stamp.
+# $(call install,STAMP,GROUPS) installs what pyproject.toml lists for the groups, then sets the stamp.
 define install
 @$(PY) .ci/requirements.py $(2) > $(1).txt
 @$(PY) -m pip install -r $(1).txt

@@ -157,10 +157,11 @@ def has_float(value: Any) -> bool:
     return any(is_floating(a.dtype.name) for a in flat([value]))
 
 
-def largest(value: Any) -> float:
+def largest(value: Any, kind: str = "f") -> float:
+    """The largest finite magnitude in the arrays of a dtype kind."""
     sizes = [
-        float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+        float(np.max(np.abs(a.astype("float64")), where=np.isfinite(a), initial=0.0))
         for a in map(widened, flat([value]))
-        if a.dtype.kind == "f"
+        if a.dtype.kind == kind
     ]
     return max(sizes, default=0.0)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from needle_tvm._tvm.versions import UNKNOWN, installed
 from needle_tvm.process.command_line import Parser, guarded
 
-# Each has add_parser(subparsers), which adds commands whose default `command` is the function that
-# is called with the parsed options and returns the exit code.
+# Each module has add_parser(subparsers). The commands that it adds set the default `command`: a
+# function that takes the parsed options and returns the exit code.
 MODULES = (
     "needle_tvm.cli.artifact_command",
     "needle_tvm.cli.profile_command",
@@ -21,7 +21,7 @@ MODULES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = Parser(prog="python -m needle_tvm", description=__doc__, allow_abbrev=False)
     version = f"needle-dl {installed('needle-dl') or UNKNOWN}, TVM {installed('apache-tvm')}"
     parser.add_argument("--version", action="version", version=version)

@@ -1,4 +1,4 @@
-"""Errors users of needle_tvm meet. All derive from `NeedleTVMError` and read as one line."""
+"""Errors that users of needle_tvm meet. All derive from `NeedleTVMError` and print as one line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from needle_tvm.words import one_line
 
 
 class NeedleTVMError(Exception):
-    """Base of every error needle_tvm raises on purpose.
+    """Base class of every error that needle_tvm raises on purpose.
 
-    Its text is printable, since it may quote what a file holds, and ends up on terminals.
+    The text is escaped where it is not printable: it may quote a file, and ends up on terminals.
     """
 
     def __str__(self) -> str:
@@ -16,72 +16,74 @@ class NeedleTVMError(Exception):
 
 
 class ScheduleWarning(UserWarning):
-    """A kernel is left without a schedule, since TVM refused the one it should have had: its
-    results are right, and it is slow. A fault of needle_tvm's, worth a report."""
+    """A kernel stays unscheduled because TVM refused its schedule: it is correct but slow.
+
+    This is a fault of needle_tvm's and worth a report.
+    """
 
 
 class InstallError(NeedleTVMError):
-    """TVM is missing, or its version and tvm-ffi's do not belong together."""
+    """TVM is missing, or its version and that of tvm-ffi do not fit together."""
 
 
 class UsageError(NeedleTVMError, ValueError):
-    """What was asked for does not exist or cannot be met: an argument of a call or a command."""
+    """An argument of a call or a command names something unknown or impossible."""
 
 
 class TargetError(UsageError):
-    """A target that is unknown, or that this machine cannot compile for or run."""
+    """The target is unknown, or this machine cannot compile for it or run it."""
 
 
 class StageError(UsageError):
-    """An unknown stage, or an option that does not fit it."""
+    """The stage is unknown, or an option does not fit it."""
 
 
 class TranslationError(NeedleTVMError):
-    """A model that cannot be turned into a Relax module."""
+    """The model cannot be translated to a Relax module."""
 
 
 class CompilationError(NeedleTVMError):
-    """A pass, a schedule rule or TVM that fails on a model: a fault of the compiler's."""
+    """A pass, a schedule rule or TVM failed on a model, which is the compiler's fault."""
 
 
 class MismatchError(NeedleTVMError):
-    """Compiled code whose results are not the model's."""
+    """The results of compiled code differ from the model's."""
 
 
 class ToolchainError(NeedleTVMError):
-    """A compiler that is missing, or does not compile what it must."""
+    """A required compiler is missing or fails."""
 
 
 class CudaCompilerError(ToolchainError):
-    """CUDA code that nvcc does not compile."""
+    """nvcc does not compile the CUDA code."""
 
 
 class CudaError(NeedleTVMError):
-    """A call of the CUDA driver that fails."""
+    """A call to the CUDA driver failed."""
 
 
 class CaptureError(CudaError):
-    """Work that could not be captured as a CUDA graph."""
+    """Work could not be captured as a CUDA graph."""
 
 
 class InputError(NeedleTVMError, ValueError):
-    """Arguments of a compiled function that do not fit its signature."""
+    """Arguments of a compiled function do not fit its signature."""
 
 
 class ParameterError(NeedleTVMError, ValueError):
-    """Weights whose names, shapes or dtypes do not fit the compiled model."""
+    """Names, shapes or dtypes of weights do not fit the compiled model."""
 
 
 class ArtifactError(NeedleTVMError):
-    """An artifact that cannot be written, or that must not be loaded."""
+    """An artifact cannot be written, or must not be loaded."""
 
 
 class SignatureError(ArtifactError):
-    """An artifact that is not signed, or not by the key that was asked for."""
+    """An artifact is not signed, or not by the required key."""
 
 
 class KeyFileError(NeedleTVMError):
-    """A file that holds no key to sign with, or to check signatures with."""
+    """A file does not hold a key to sign with or to check signatures with."""
 
 
 class EvaluationError(NeedleTVMError):
@@ -89,11 +91,11 @@ class EvaluationError(NeedleTVMError):
 
 
 class RecordsError(NeedleTVMError):
-    """A record store that cannot be opened, read or written; what was written then is not in it."""
+    """A record store cannot be opened, read or written; a write that fails leaves nothing in it."""
 
 
 class DamagedRecordsError(RecordsError):
-    """A record store whose files are damaged."""
+    """The files of a record store are damaged."""
 
 
 class TuningError(NeedleTVMError):
@@ -101,4 +103,4 @@ class TuningError(NeedleTVMError):
 
 
 class RemoteError(TuningError):
-    """A tracker or a server of remote measuring: not to be reached, or no address to listen on."""
+    """A tracker or measuring server cannot be reached, or has no address to listen on."""

@@ -1,4 +1,4 @@
-"""Errors that no model is to blame for: a pass, a rule or TVM failed on what it was given."""
+"""Errors that are the compiler's fault: a pass, a rule or TVM failed on its input."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from needle_tvm.errors import CompilationError, NeedleTVMError
 if TYPE_CHECKING:
     from needle.autograd import Node
 
-_MESSAGE = "Error message: "  # where TVM's page about a schedule ends
+_MESSAGE = "Error message: "  # ends TVM's page about a schedule
 
-# What TVM says before the sentence that its author wrote: "Check failed: (a) is false: ", or
+# TVM's prefix to the sentence that its author wrote: "Check failed: (a) is false: ", or
 # "Check failed: a <= b (3 vs. 2) : ".
 _CONDITION = re.compile(r"^Check failed: .*?(?:\) is false|\(\S+ vs\. \S+\)) ?: *")
 
 
 @contextmanager
 def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
-    """Whatever is raised inside, but for errors raised on purpose, becomes a CompilationError.
+    """Turn any exception raised inside, except errors raised on purpose, into a CompilationError.
 
-    It says in a sentence that `what` failed, and which name in `disable` leaves it out, where there
-    is one; TVM's own page is its cause.
+    The error says in one sentence that `what` failed, and that `disable=[switch]` leaves it out if
+    there is a `switch`. Its cause is TVM's own page.
     """
     try:
         yield
-    except CompilationError as error:  # of something inside
+    except CompilationError as error:  # from a `blamed_on` inside
         raise CompilationError(f"{what}: {error}") from error.__cause__
     except (NeedleTVMError, MemoryError):
         raise
@@ -41,7 +41,7 @@ def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says in a line, without the program and the condition that TVM prints."""
+    """An error's message as one line, without the program and the condition that TVM prints."""
     text = str(error).strip()
     _, found, rest = text.rpartition(_MESSAGE)
     first = (rest if found else text).partition("\n")[0]
@@ -52,5 +52,5 @@ def sentence(error: Exception) -> str:
 
 def named(node: Node) -> str:
     """A node's op, and the module that made it."""
-    assert node.op is not None  # leaves are no one's fault
+    assert node.op is not None  # a leaf cannot be at fault
     return f"op {node.op.name}{f' (in {node.scope})' if node.scope else ''}"

@@ -1,4 +1,4 @@
-"""Names that users choose by: the stages, and who computes a GPU's matmuls."""
+"""Names that users choose from: the stages, and the implementations of a GPU's matmuls."""
 
 from __future__ import annotations
 

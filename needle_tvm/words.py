@@ -1,4 +1,8 @@
+<<<<<<< .merge_file_WYOZZy
 """Numbers as text, and others' words made fit to print. Standard library only."""
+=======
+"""Numbers in sentences, and foreign text escaped for printing. Standard library only."""
+>>>>>>> .merge_file_6nh7YY
 
 from __future__ import annotations
 
@@ -34,15 +38,15 @@ def interval(lower: float, upper: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, the plural made with an s: "1 thread", "1,024 threads"."""
+    """A number with its noun; the plural adds an s: "1 thread", "1,024 threads"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def printable(text: str) -> str:
-    """`text` with escapes such as \\x1b for every character that is not shown as itself.
+    """`text` with an escape such as \\x1b for every character that is not printable.
 
-    What files and other machines hold may be meant for the terminal, and not for its reader:
-    control sequences, changes of direction, line breaks, bytes that are no text.
+    Text from files and other machines may hold control sequences, changes of direction, line
+    breaks and bytes that are not text, on which a terminal would act.
     """
     if text.isprintable():
         return text

@@ -1,7 +1,7 @@
-"""What all tests share.
+"""Options and fixtures shared by all tests.
 
-`--device cuda` runs every test that takes a device on the GPU, and with `--emulated-cuda MODULE`, a
-build with NEEDLE_CUDA=EMULATED, on a GPU that is emulated. Without either such tests are skipped.
+`--device cuda` runs every test that takes a device on the GPU. With `--emulated-cuda MODULE`, a
+build with NEEDLE_CUDA=EMULATED, they run on an emulated GPU. Without either they are skipped.
 
 NEEDLE_CASES sets how many cases hypothesis draws for each property. The default makes more than
 20,000 over all properties, `make test-all` more than 100,000; the run says at its end how many
@@ -25,13 +25,13 @@ from needle import rng as needle_rng
 from needle.backend_ndarray import Device
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background by a shell: the programs that tests interrupt would inherit this.
+    # A shell starts background jobs with SIGINT ignored, which programs started here would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "needle",
     max_examples=int(os.environ.get("NEEDLE_CASES", "500")),
-    deadline=None,  # the machine may be shared; time is no property of the code here
+    deadline=None,  # the machine may be shared, so times say nothing about the code
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("needle")
@@ -49,14 +49,14 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     name, emulated = config.getoption("--device"), config.getoption("--emulated-cuda")
     if emulated:
-        # Only here: an installed needle has no CUDA device where there is no GPU.
+        # Only for tests: an installed needle has no CUDA device on a machine without a GPU.
         full = "needle.backend_ndarray._cuda"
         loader = importlib.machinery.ExtensionFileLoader(full, emulated)
         spec = importlib.util.spec_from_file_location(full, emulated, loader=loader)
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         sys.modules[full] = module
-    # For modules that choose while they are imported, and not for the processes that they start.
+    # Read by modules that choose a device on import; processes that they start do not see it.
     pytest.needle_device = name
 
 
@@ -67,7 +67,7 @@ def chosen_devices(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Fills in the fixture `device`, unless a test names its devices itself."""
+    """Parametrise the fixture `device`, unless a test names its devices itself."""
     named = [m.args[0] for m in metafunc.definition.iter_markers("parametrize")]
     if "device" in metafunc.fixturenames and not any("device" in names for names in named):
         metafunc.parametrize("device", chosen_devices(metafunc.config), ids=repr, indirect=True)
@@ -75,7 +75,7 @@ def pytest_generate_tests(metafunc):
 
 @functools.cache
 def why_no_gpu() -> str | None:
-    """Why tests marked `gpu` cannot run here; asked only when one is about to."""
+    """Why tests marked `gpu` cannot run here, or None; called only when one is about to run."""
     from kernel_lab import build
 
     return build.why_no_gpu()
@@ -102,7 +102,7 @@ def counted(property_test):
 
 
 def pytest_collection_modifyitems(items):
-    """Every case of every hypothesis test is counted."""
+    """Count every case of every hypothesis test."""
     for item in items:
         handle = getattr(getattr(item, "obj", None), "hypothesis", None)
         if handle is not None:
@@ -134,13 +134,13 @@ CPU_DEVICES = [device for device in (ndl.cpu(), ndl.cpu_numpy()) if device.enabl
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Device:
-    """Every CPU device that can be used here, or the one that --device names."""
+    """Every CPU device available here, or the one that --device names."""
     return request.param
 
 
 @pytest.fixture(autouse=True)
 def seeded(request: pytest.FixtureRequest):
-    """Each test draws the same numbers in every run, and leaves the generator as it was."""
+    """Seed the generator, so that each test draws the same numbers in every run, and restore it."""
     before = needle_rng.get_state()
     np.random.seed(zlib.crc32(request.node.nodeid.encode()))
     yield

@@ -1,4 +1,4 @@
-"""The package's face: what it exports, imports and prints."""
+"""The packages' public surface: exports, imports, and no output on import."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def run(code):
 
 
 def test_importing_imports_no_compiler_and_prints_nothing():
-    """With TVM blocked everything is importable, and nothing heavy comes along unasked."""
+    """With TVM blocked everything can be imported, and nothing heavy is imported with it."""
     code = """
 import importlib, pkgutil, sys
 for name in ("tvm", "torch"):

@@ -1,6 +1,6 @@
 """Waiting for other processes on a machine that may be busy.
 
-Each bound says when to give up, not how fast something must be.
+A time limit here says when to give up, not how fast something must be.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds
 
 
 def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What `condition` returns as soon as that is true, or in the end."""
+    """The result of `condition` as soon as it is true, or its last one after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -22,9 +22,9 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Sends SIGINT until the process ends; what it then has written to its two pipes.
+    """Send SIGINT until the process ends, and return its output on both pipes.
 
-    One may not be heard: Python drops an interrupt that arrives while a weakref's callback or a
+    A single one may be lost: Python drops an interrupt that arrives while a weakref's callback or a
     `__del__` runs ("Exception ignored in ...").
     """
     for _ in range(4):

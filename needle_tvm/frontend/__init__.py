@@ -1,1 +1,1 @@
-"""Models as the compiler takes them: a module, weights by name, an eager reference."""
+"""Front ends: a model as a Relax module, its weights by name, and its eager reference."""

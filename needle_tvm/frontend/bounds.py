@@ -1,12 +1,12 @@
-"""What a graph's outputs may be: float64 values, with the error that travelled along to each.
+"""Expected outputs of a graph: float64 values, and the propagated error of each element.
 
-How much a rounding on the way matters to a result depends on the program: `log(x)` near 1 or `a -
-b` of near equals make a large error of a small one, and an argmax of a near tie another answer. So
-the graph is evaluated several times in float64, each op's result disturbed by what an
-implementation of that op may be off by: Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic:
-exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997). How far the results
-lie apart is the error. An element on which no two runs need agree, such as the argmax of a near
-tie, tells nothing.
+The effect of a rounding on a result depends on the program: `log(x)` near 1, or `a - b` of nearly
+equal numbers, turns a small error into a large one, and the argmax of a near tie into another
+answer. So the graph is evaluated several times in float64, with each op's result disturbed by the
+error that an implementation of the op may have. This is Monte Carlo arithmetic (Parker, "Monte
+Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997). The
+spread of the results is the error. An element on which correct runs need not agree, such as the
+argmax of a near tie, is not compared.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-PRODUCTS = (Matmul, Conv)  # what kernels/dense/narrow_products.py narrows
+PRODUCTS = (Matmul, Conv)  # the ops that kernels/dense/narrow_products.py narrows
 
-# How these are computed decides whether zeros around or between the pixels of an image meet an
-# infinite weight, and which results a transform spreads a NaN to.
+# The algorithm of a convolution decides whether zeros around or between the pixels of an image
+# meet an infinite weight, and to which results a transform spreads a NaN.
 CONVOLUTIONS = (Conv, ConvInput, ConvWeight)
-ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # no two runs agree on what is drawn from these
+ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn so that runs disagree
 
 _RUNS = 4
-_SURE = 48  # runs before a difference counts: a tie is missed by one run in two
-_SPREAD = 4.0  # what runs differ by is less than the most they could
-_ROUNDING = 8.0  # the same for one rounding of a sum, which is seen once
+_SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
+_SPREAD = 4.0  # the runs differ by less than the largest possible difference
+_ROUNDING = 8.0  # the same for one rounding of a sum, of which there is a single sample
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output: its value in float64 (integers and booleans as they are), the error each element
-    may have, and which elements tell anything."""
+    """One output: its value in float64 (integers and booleans unchanged), the error that each
+    element may have, and a mask of the elements to compare."""
 
     value: Array
     error: Array
     known: Array
 
     def difference(self, found: Array) -> str | None:
-        """What is wrong with a result, in words; None where nothing is."""
+        """Describe what is wrong with a result; None if nothing is."""
         if found.shape != self.value.shape:
             return f"shape {found.shape}, expected {self.value.shape}"
         got, want = widened(found), self.value
@@ -78,8 +78,11 @@ class Expected:
 
 
 class Evaluation:
-    """A graph on arrays, in float64 and disturbed; `params` are weights by name, and `precision` is
-    what the operands of products may be rounded to."""
+    """Evaluations of a graph on arrays, exact in float64 and disturbed.
+
+    `params` are weights by name. Operands of matmuls and convolutions may be rounded to
+    `precision`.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class Evaluation:
         self._runs: list[list[Array]] = []
 
     def expected(self, runs: int = _RUNS) -> list[Expected]:
-        """The graph's outputs by so many disturbed runs, those before counted."""
+        """The graph's expected outputs from `runs` disturbed runs, including earlier ones."""
         while len(self._runs) < runs:
             self._runs.append(self._run(disturbed=True))
         specs = [spec for node in self._graph.outputs for spec in node.specs]
@@ -112,7 +115,7 @@ class Evaluation:
         ]
 
     def difference(self, found: Sequence[Array]) -> str | None:
-        """What is wrong with the outputs found, in words; None where nothing is."""
+        """Describe what is wrong with the outputs found; None if nothing is."""
         if self._difference(found, _RUNS) is None:
             return None
         return self._difference(found, _SURE)
@@ -149,7 +152,7 @@ class Evaluation:
             return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
 
     def _rounded(self, value: Any, dtype: str, amplitude: tuple[float, float]) -> Array:
-        """A result as its dtype holds it, disturbed by up to so much of itself, and so much."""
+        """A result rounded to its dtype, after a disturbance of (relative, absolute) amplitude."""
         value = np.asarray(value)
         if not is_floating(dtype):
             return value.astype(dtype)
@@ -161,7 +164,7 @@ class Evaluation:
 
 
 def widened(array: Any) -> Array:
-    """An array with floating-point elements in float64, others as they are."""
+    """A floating-point array in float64; other arrays unchanged."""
     array = np.asarray(array)
     return array.astype(np.float64) if is_floating(array.dtype.name) else array
 
@@ -175,8 +178,9 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _twin(node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The parts of a node's value by its op's NumPy twin, or where it has none by its `compute` on
-    the NumPy device. Raises MismatchError naming an op whose rule fails or gives other shapes."""
+    """The parts of a node's value by its op's NumPy `reference`, or by `compute` on the NumPy
+    device if it has none. Raises MismatchError naming an op whose rule fails or gives other shapes
+    than `infer`."""
     op = node.op
     assert op is not None
     rule = "compute" if op.reference is None else "reference"
@@ -198,19 +202,19 @@ def _twin(node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
 def _amplitudes(
     node: Node, operands: Sequence[Any], precision: str
 ) -> tuple[tuple[float, float], ...]:
-    """By how much of itself, and how much besides, a correct implementation of a node's op may be
-    off, for each of its parts.
+    """The (relative, absolute) error that a correct implementation of a node's op may have, for
+    each part of its value.
 
-    The op's NumPy twin is run in float32 beside float64. Where it is exact there, as one that moves
-    or chooses elements is, it is taken to be so in every dtype. Else what it was off by shows how
-    large the terms are that it sums up inside.
+    The op's NumPy reference runs in float32 and in float64. If it is exact in float32, like an op
+    that moves or selects elements, it is taken to be exact in every dtype. Otherwise its error
+    shows how large the terms of its sums are.
     """
     op = node.op
     assert op is not None
     exact = [_map(_as_float32, operand) for operand in operands]
     wide = _twin(node, [_map(widened, operand) for operand in exact])
     off = _off(node, exact, wide)
-    # Rows of equal numbers are summed up without an error in one order, and in another not.
+    # A row of equal numbers may have an exact sum in one order and an inexact one in another.
     uneven = [_map(_uneven, operand) for operand in exact]
     off_uneven = _off(node, uneven, _twin(node, [_map(widened, operand) for operand in uneven]))
     length = op.reduction_length(*[source.spec for source in node.input_nodes])
@@ -233,7 +237,7 @@ def _amplitudes(
 
 
 def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float]:
-    """By how much the op's NumPy twin in float32 is off of itself in float64, at most in a part."""
+    """The largest error of the op's NumPy reference in float32 against float64, for each part."""
     found = []
     for have, want in zip(_twin(node, operands), map(widened, wide), strict=True):
         have = widened(have)
@@ -244,7 +248,7 @@ def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float
 
 
 def _rounds(values: Array) -> bool:
-    """Whether float32 does not hold some of these float64 values."""
+    """Whether float32 cannot represent some of these float64 values."""
     return bool((values.astype(np.float32).astype(np.float64) != values).any())
 
 
@@ -253,7 +257,7 @@ def _as_float32(array: Array) -> Array:
 
 
 def _uneven(array: Array) -> Array:
-    """Float32 numbers a rounding away from these, every other one larger and smaller."""
+    """Float32 numbers one rounding away from these, some larger and some smaller."""
     if array.dtype.kind != "f":
         return array
     away = np.resize(np.array([1, -1, 1]) * np.finfo(np.float32).eps, array.shape)
@@ -267,8 +271,8 @@ def _map(change: Any, value: Any) -> Any:
 
 
 def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
-    """Relative error each node's value may have picked up on the way to it, where the operands of
-    products are rounded to `precision`."""
+    """The relative error accumulated in each node's value if operands of matmuls and convolutions
+    are rounded to `precision`."""
     bounds: dict[Node, float] = {}
     for node in graph.nodes:
         before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
@@ -284,7 +288,10 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
 
 
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
-    """What a result of that dtype (None: the value's) may be, by its value and disturbed ones."""
+    """The `Expected` of a result from its value and the values of disturbed runs.
+
+    `dtype` is the dtype of the result; None stands for that of `value`.
+    """
     dtype = dtype or value.dtype.name
     if not is_floating(dtype):
         known = np.logical_and.reduce([run == value for run in runs])
@@ -306,7 +313,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """What is wanted, less what another right answer is not finite on, or this one alone is not."""
+    """`wanted` without the elements where only one of it and another right answer is finite, or
+    where neither is and they differ."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted

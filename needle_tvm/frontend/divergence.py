@@ -1,4 +1,4 @@
-"""Which op of a traced graph compiled code computes wrongly."""
+"""Finding the op of a traced graph that compiled code computes wrongly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from needle_tvm.target.spec import TargetSpec, resolve
 
 
 def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
-    """Every node's value in float64 on the NumPy device (integers and booleans as they are)."""
+    """Every node's value in float64 on the NumPy device (integers and booleans unchanged)."""
     values: dict[Node, Any] = {}
     for leaf, array in zip(graph.inputs, arrays, strict=True):
         values[leaf.node] = _widened(array)
@@ -43,11 +43,12 @@ def first_divergence(
     stage: str,
     program: runtime.Program,
 ) -> str | None:
-    """Name and module of the first op, in topological order, that `stage` computes wrongly, on the
-    device of `program`, and in its precision where that is its stage; None where each is right.
+    """Name and module of the first op, in topological order, that `stage` computes wrongly; None
+    if every op is right.
 
-    Compiles the graph once more with every op's result as an output; where the results are right
-    that way, only the fusion across them can be at fault.
+    Runs on the device of `program`, and in its precision if `stage` is its stage. Compiles the
+    graph again with every op's result as an output. If all results are then right, only the fusion
+    across ops can be at fault.
     """
     nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
     probe = copy.copy(graph)
@@ -74,7 +75,7 @@ def first_divergence(
 
 
 def _target_of(program: runtime.Program) -> TargetSpec:
-    """This machine's device of the kind that the program runs on."""
+    """The target of this machine's device of the kind that the program runs on."""
     target = program.manifest["target"]
     if target["kind"] == "cuda":
         return resolve(f"cuda:{program.device}")
@@ -87,7 +88,7 @@ def _widened(array: np.ndarray[Any, Any]) -> NDArray:
 
 
 def worst(expected: Sequence[Any], found: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:
-    """Largest absolute and relative difference; infinite where NaNs or infinities differ."""
+    """Largest absolute and relative difference; infinite if shapes, NaNs or infinities differ."""
     absolute = relative = 0.0
     for reference, result in zip(expected, found, strict=True):
         want, have = (np.asarray(a, dtype=np.float64) for a in (reference.numpy(), result))

@@ -1,4 +1,4 @@
-"""Which inputs of a graph are indices, and what is valid for them."""
+"""The inputs of a graph that are used as indices, and their valid ranges."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsq
 
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
-    """Of inputs that ops take as indices, as they are, in another arrangement or dtype: the least
-    and the largest that all of these ops take."""
+    """The least and the largest valid index for each input that ops take as indices, directly or
+    after a change of layout or dtype. The range is valid for all of these ops."""
     found: dict[Node, tuple[int, int]] = {}
     for node in graph.nodes:
         if node.op is None:
@@ -32,6 +32,6 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether what lies outside of a range of indices does so in a node's result, too."""
+    """Whether a value outside a range of indices is still outside it in a node's result."""
     dtype = node.spec.dtype
     return not isinstance(node.op, Cast) or dtype in INTEGER or dtype in ("float32", "float64")

@@ -1,4 +1,4 @@
-"""Lower a traced graph: its module at a stage, and the signature of its `main`."""
+"""Lowering of a traced graph: its module at a stage, and the signature of its `main`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
-    """`lowered`, for a stage by name; `choices` are further fields of `Variant`."""
+    """Like `lowered`, for a stage by name; `choices` are further fields of `Variant`."""
     return lowered(graph, target, Variant(stage, **choices))
 
 
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
-    """The module before its loops are scheduled: what tuning takes its tasks from."""
+    """The module before its loops are scheduled, from which tuning takes its tasks."""
     module = translate(graph, prefer_emit=pipeline.of(target, variant.stage).prefer_emit)
     return build.lower_module(module, target, variant)
 
 
 def signature(graph: Graph) -> dict[str, Any]:
-    """What `main` of a graph takes and gives, as a manifest holds it.
+    """The inputs, parameters and outputs of a graph's `main`, in the form of a manifest.
 
-    Raises TranslationError for an argument that cannot be kept in one.
+    Raises TranslationError for an argument that a manifest cannot hold.
     """
     ranges = index_ranges(graph)
     return {
@@ -59,7 +59,7 @@ def _leaf(leaf: Leaf) -> dict[str, Any]:
 
 
 def _arguments(graph: Graph) -> list[dict[str, Any]]:
-    """The traced call's arguments as `trees.flatten_arguments` reads them."""
+    """The traced call's arguments in the form that `trees.flatten_arguments` reads."""
     args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
     names = positional_names(graph.signature, len(args))
     named = [*zip(names, args, strict=True), *kwargs.items()]
@@ -69,7 +69,7 @@ def _arguments(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _check_static(name: str, tree: Any) -> None:
-    """Raise TranslationError unless every value in the tree that is no array fits into JSON."""
+    """Raise TranslationError unless every value in the tree that is not an array fits into JSON."""
     if tree == trees.LEAF:
         return
     ((kind, parts),) = tree.items()

@@ -1,4 +1,4 @@
-"""A needle model as a `Source`: what `compile` starts from. Imports TVM only to lower it."""
+"""A needle model as a `Source`, from which `compile` starts. Imports TVM only to lower it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
     from needle_tvm.lower.variant import Variant
 
-_MOST_ELEMENTS = 2**59  # of 8 bytes: what a signed 64-bit number of bytes can be, and some room
+_MOST_ELEMENTS = 2**59  # of 8 bytes each, so that sizes in bytes fit into int64 with some room
 
 
 def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) -> Source:
-    """What a Module or a function of Tensors is for these example arguments.
+    """The `Source` of a Module or a function of Tensors, traced on these example arguments.
 
-    Raises needle's TraceError, UsageError for tensors of no memory's size, ValueError for a model
-    in train mode unless `training`, and whatever the model itself raises.
+    Raises needle's TraceError, UsageError for tensors too large for any memory, ValueError for a
+    model in train mode unless `training`, and whatever the model itself raises.
     """
     graph = trace(model, *inputs, training=training)
     _check_extents(graph)
@@ -46,7 +46,7 @@ def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) 
 
 
 def _check_extents(graph: Graph) -> None:
-    """Raise UsageError for a tensor whose elements the code could not count in 64 bits."""
+    """Raise UsageError for a tensor with too many elements for 64-bit sizes."""
     for node in graph.nodes:
         for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
             if prod(spec.shape) > _MOST_ELEMENTS:

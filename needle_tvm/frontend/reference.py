@@ -1,7 +1,7 @@
-"""What the eager model gives, and how close compiled code has to come: the example of an artifact.
+"""The eager model's outputs and their tolerances, which are the worked example of an artifact.
 
-An artifact that has travelled to another machine, or was linked with another math library, is
-tested against what the model it was compiled from gives, not against itself.
+With it an artifact on another machine, or linked with another math library, is tested against the
+model it was compiled from and not against itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
-EAGER, COMPILED = "eager", "compiled"  # who computed the outputs
+EAGER, COMPILED = "eager", "compiled"  # where outputs come from
 
 
 def eager_outputs(
     graph: Graph, inputs: Arrays, params: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """What the traced model gives for these inputs and weights, op by op on its own device.
+    """The traced model's outputs for these inputs and weights, computed op by op on its own device.
 
     Raises MismatchError naming an op that computes another shape or dtype than `infer` says.
     """
@@ -68,7 +68,7 @@ def _check_inferred(node: Node, value: Any) -> None:
 
 
 def tolerances(graph: Graph, precision: str = FLOAT32) -> list[float]:
-    """For each output, how far two computations of it may lie apart, relative to its magnitude: the
-    eager model's, and one whose products take operands rounded to `precision`."""
+    """The largest difference allowed for each output, relative to its magnitude, between the eager
+    model and code whose matmuls and convolutions take operands rounded to `precision`."""
     eager, compiled = error_bounds(graph), error_bounds(graph, precision)
     return [eager[node] + compiled[node] for node in graph.outputs]

@@ -1,4 +1,4 @@
-"""What is compiled, whichever front end it comes from."""
+"""`Source`, the form in which every front end hands a model to the compiler."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Weights(Protocol):
     """The weights of a model by name, wherever they are kept; see `needle.weights.Weights`."""
 
     def values(self) -> Mapping[str, Any]:
-        """The weights as they are."""
+        """The current weights."""
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call `use` with the weights where one has changed since the last time."""
+        """Call `use` with the weights if one has changed since the last call."""
 
 
 @dataclass(frozen=True)
 class FixedWeights:
-    """Weights that stay what they were."""
+    """Weights that never change."""
 
     arrays: Mapping[str, Array]
 
@@ -36,21 +36,23 @@ class FixedWeights:
         return self.arrays
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
-        """Nothing ever changes."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model as the compiler takes it.
+    """A model in the form the compiler takes.
 
-    `fingerprint` stands for everything of it that decides the code; `unfollowed` says what does so
-    and is not in it, and nothing is cached then. `lower(target)` returns the module after the
-    stage's graph passes, and the signature for the manifest; it is only called where nothing is
-    cached. `reference(inputs, params)` is what the eager model gives, `tolerances()` how far each
-    output may be from it, relative to its magnitude. `explain(found)` looks closer where that is
-    not enough: it says what is wrong with outputs for `example` and the weights, None for nothing.
-    `diverges(program, stage)` names the first operation whose result is wrong when it is compiled
-    at that stage, None where each is right.
+    - `fingerprint` covers everything in the model that decides the code. `unfollowed` lists what
+      also decides it but is not covered; if there is any, nothing is cached.
+    - `lower(target)` returns the module after the stage's graph passes, and the signature for the
+      manifest. It is called only if the cache has no entry.
+    - `reference(inputs, params)` returns the eager model's outputs, and `tolerances()` how far
+      each output may be from them, relative to its magnitude.
+    - `explain(found)` checks outputs for `example` and the current weights more closely. It says
+      what is wrong with them, or returns None.
+    - `diverges(program, stage)` names the first operation whose result is wrong when compiled at
+      that stage, or returns None if each is right.
     """
 
     fingerprint: str
@@ -64,12 +66,12 @@ class Source:
     unfollowed: list[str] = field(default_factory=list)
 
     def params(self) -> dict[str, Array]:
-        """The weights as NumPy arrays, as they are."""
+        """The current weights as NumPy arrays."""
         return {name: to_numpy(value) for name, value in self.weights.values().items()}
 
 
 def to_numpy(value: Any) -> Array:
-    """A Tensor, NDArray or anything NumPy understands as a NumPy array."""
+    """Convert a Tensor, an NDArray or anything NumPy understands to a NumPy array."""
     from needle_tvm.artifact.arrays import as_numpy
 
     return value.numpy() if hasattr(value, "numpy") else as_numpy(value, "array")

@@ -1,4 +1,4 @@
-"""A traced tensor graph as a TVM Relax module. Knows no op by name: each op emits itself."""
+"""Translation of a traced graph to a Relax module. No op is known by name: each emits itself."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
-    """Module with one function `main(inputs..., params...)` that computes the graph's outputs.
+    """Return a module with one function `main(inputs..., params...)` for the graph's outputs.
 
-    Parameters stay parameters: attribute `num_input` of `main` says how many of its arguments are
-    inputs. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes know
-    them; otherwise every op is its own tensor expression. One output is returned bare, several as
-    a tuple, in the graph's order.
+    Parameters stay parameters: attribute `num_input` of `main` is the number of inputs among its
+    arguments. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes
+    recognise them; otherwise every op becomes a tensor expression. One output is returned bare,
+    several as a tuple, in the graph's order.
 
     Raises TranslationError naming the op and the module that made it when an op has no rule, its
     rule fails, or gives other shapes and dtypes than `infer` says.
@@ -40,7 +40,7 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
         for leaf, variable in zip((*graph.inputs, *graph.params), arguments, strict=True)
     }
     for leaf in graph.constants:
-        # With its dtype: TVM takes float64 for float32, and int64 for int32, where none is given.
+        # Without a dtype, TVM would convert float64 to float32, and int64 to int32.
         array = leaf.value.numpy()
         values[leaf.node] = relax.const(array, array.dtype.name)
     try:
@@ -53,7 +53,7 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
                 results = [builder.emit_output(values[node]) for node in graph.outputs]
             builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     except BaseException:
-        builder._end_block()  # of a block that is left open TVM warns on the terminal
+        builder._end_block()  # TVM warns on the terminal of a block that is left open
         raise
     return builder.get()
 
@@ -64,7 +64,7 @@ def _variable(leaf: Leaf) -> relax.Var:
 
 
 def _identifier(name: str) -> str:
-    """`name` as a TVMScript identifier; Relax renames on collision, positions are what counts."""
+    """`name` as a TVMScript identifier. Relax renames on collision; only positions matter."""
     return re.sub(r"\W", "_", name)
 
 
@@ -76,7 +76,7 @@ def _emit(
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
             return _nothing(builder, node)
-        # As the eager kernels do it: halves are widened, computed in float32, and rounded once.
+        # Like the eager kernels, widen halves, compute in float32, and round once.
         widen = _has_half(node) and not op.moves
         if prefer_emit and op.emit is not None and not _has_empty(node):
             wide = [_widened(builder, operand) for operand in operands] if widen else operands
@@ -91,7 +91,7 @@ def _emit(
         return _emit_te(builder, node, op, operands, widen)
     except (TranslationError, KeyboardInterrupt):
         raise
-    except Exception as error:  # whatever a rule raises must name the op it belongs to
+    except Exception as error:  # the error of any rule must name its op
         raise _refused(node, sentence(error)) from error
 
 
@@ -104,8 +104,8 @@ def _refused(node: Node, reason: str) -> TranslationError:
 def _check(
     node: Node, rule: str, found: list[tuple[tuple[Any, ...], str]], wide: bool = False
 ) -> None:
-    """Raise TranslationError unless the shapes and dtypes that a rule gives are those that `infer`
-    says. With `wide` halves may be float32 yet."""
+    """Raise TranslationError unless a rule gives the shapes and dtypes that `infer` says. With
+    `wide`, halves may still be float32."""
     if len(found) != len(node.specs):
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
@@ -117,7 +117,7 @@ def _check(
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
-    """Results without elements, whatever the operands are."""
+    """The results of a node whose results all have no elements."""
     parts = tuple(
         builder.emit_te(nothing, spec.shape, spec.dtype, primfunc_name_hint="nothing")
         for spec in node.specs
@@ -126,19 +126,19 @@ def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
 
 
 def _has_empty(node: Node) -> bool:
-    """Whether an extent is 0, which to some of Relax's operators means something else."""
+    """Whether an extent is 0, which some Relax operators take for something else."""
     specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
     return any(0 in spec.shape for spec in specs)
 
 
 def _has_half(node: Node) -> bool:
-    """Whether float16 or bfloat16 comes in or goes out."""
+    """Whether an operand or a result is float16 or bfloat16."""
     specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
     return any(is_half(spec.dtype) for spec in specs)
 
 
 def _widened(builder: relax.BlockBuilder, operand: Any) -> Any:
-    """A Relax value with halves in float32."""
+    """A Relax value, cast to float32 if it is a half."""
     if isinstance(operand, tuple):
         return tuple(_widened(builder, part) for part in operand)
     if is_half(str(operand.ty.dtype)):
@@ -188,8 +188,7 @@ def _emit_te(
 
 
 def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
-    """Results with copies of those that are an operand, or another result: a function of TVM's
-    writes each of its results."""
+    """Copy each result that is an operand or another result: a TVM function writes every result."""
     taken = reads.flat(tensors)
     for number, part in enumerate(parts):
         if any(part.same_as(other) for other in (*taken, *parts[:number])):
@@ -198,8 +197,8 @@ def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
 
 
 def _ends_a_product_twice(node: Node) -> bool:
-    """Whether a product that a node's op reads could be fused with it into a function of several
-    results. Schedule rules of products go from the sum to the one block that is read no more."""
+    """Whether a matmul whose result the node reads could be fused with it into a function of
+    several results. Matmul schedules go from the reduction to one single last block."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     return len(parts) > 1 and min(parts) >= max(operands, default=0)

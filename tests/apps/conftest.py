@@ -1,4 +1,4 @@
-"""Running the apps as a user does: as scripts, in processes of their own."""
+"""Runs the apps as a user does: as scripts in separate processes."""
 
 import importlib
 import os
@@ -18,7 +18,7 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture
 def run_app(cache_dir, tmp_path):
-    """run_app(script, *arguments, cwd=ROOT): the finished process, output captured as text."""
+    """run_app(script, *arguments, cwd=ROOT) returns the finished process, with output as text."""
 
     def run(script, *arguments, cwd=ROOT, timeout=240):
         environment = {**os.environ, "NEEDLE_CACHE_DIR": str(cache_dir)}

@@ -1,4 +1,4 @@
-"""Every bad argument is one line on stderr that names it, exit code 2, and nothing written."""
+"""Every bad argument gives one line on stderr that names it, exit code 2, and no written file."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The mechanics of a benchmark run; its figures mean nothing here."""
+"""The mechanics of a benchmark run; the figures are not checked."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_a_matrix_product_is_timed_beside_numpys(cache_dir, tmp_path):
 @pytest.mark.slow
 @pytest.mark.peer
 def test_a_step_takes_no_more_memory_than_it_should(cache_dir, tmp_path):
-    """At most 1.3 times PyTorch's. The peaks are counted, not timed."""
+    """At most 1.3 times PyTorch's peak. Peaks are counted, so the test does not depend on time."""
     pytest.importorskip("torch")
     models = ("mlp", "transformer", "lstm-128")
     done = run(cache_dir, "--memory", "--only", *models, "--out", tmp_path, name="training")

@@ -1,4 +1,4 @@
-"""The parts of the inference benchmark; its figures mean nothing here."""
+"""The parts of the inference benchmark; the figures are not checked."""
 
 import json
 
@@ -33,8 +33,8 @@ def traced(model, *shape):
 @pytest.mark.parametrize(
     ("size", "options", "taps"),
     [
-        (1, {}, 1),  # the middle of 3 x 3 alone
-        (2, {}, 2 * 2 * 4),  # each of four pixels meets all four
+        (1, {}, 1),  # only the middle tap of 3 x 3
+        (2, {}, 2 * 2 * 4),  # each of the four results reads all four pixels
         (5, {"padding": 0}, 9 * 9),
         (5, {"stride": 2}, (2 + 3 + 2) ** 2),
         (5, {"dilation": 2, "padding": 2}, (2 + 2 + 3 + 2 + 2) ** 2),
@@ -60,8 +60,8 @@ def test_a_kernel_counts_as_the_op_it_is_like():
     assert kernels.operations(9500, 100, known) == 1000
     assert kernels.operations(1100, 100, known) == 1000
     assert kernels.operations(21000, 100, known) == 20000
-    assert kernels.operations(19000, 100, known) == 19000  # no more than it is estimated at
-    assert kernels.operations(100, 100, known) == 100  # an elementwise kernel of as many elements
+    assert kernels.operations(19000, 100, known) == 19000  # never more than the estimate
+    assert kernels.operations(100, 100, known) == 100  # an elementwise kernel of equal size
     assert kernels.operations(9500, 99, known) == 9500
     assert kernels.operations(0, 100, []) == 0
 
@@ -74,7 +74,7 @@ def test_the_time_of_looking_is_taken_off():
     found = kernels.corrected({"rows": rows, "plain_seconds": 10.0})
     assert [(one["name"], one["seconds"]) for one in found] == [("b", 6.0), ("a", 4.0)]
     assert [one["share"] for one in found] == [0.6, 0.4]
-    found = kernels.corrected({"rows": rows[:1], "plain_seconds": 10.0})  # nothing to take off
+    found = kernels.corrected({"rows": rows[:1], "plain_seconds": 10.0})  # nothing to subtract
     assert found[0]["seconds"] == 5.0
 
 

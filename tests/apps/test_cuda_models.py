@@ -1,4 +1,4 @@
-"""The models of tvm_eval.py compiled for GPUs that need not be here, at every stage."""
+"""The models of tvm_eval.py compile at every stage for GPUs that this machine need not have."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Training on the digits, and the trained weights through the compiler."""
+"""Training on the digits, and compiling the trained model."""
 
 import json
 import re

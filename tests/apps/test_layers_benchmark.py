@@ -1,4 +1,4 @@
-"""The benchmark of single layers; its figures mean nothing here."""
+"""The benchmark of single layers; the figures are not checked."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What make says on a machine where something is missing, before it starts anything."""
+"""make names a missing tool before it starts anything."""
 
 import os
 import shutil

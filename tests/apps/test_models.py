@@ -1,4 +1,4 @@
-"""The models that are known by name: their shape, PyTorch's results, and every stage."""
+"""The models known by name: their shapes, PyTorch's results, and every stage."""
 
 import json
 
@@ -122,7 +122,7 @@ def test_language_models(kind, cache_dir, monkeypatch):
     assert scores.shape == (21, 30)
     changed = words.copy()
     changed[4:] = 0
-    before = model(tensor(changed))[0].numpy()[: 4 * 3]  # what comes later changes nothing
+    before = model(tensor(changed))[0].numpy()[: 4 * 3]  # later words do not change these
     np.testing.assert_allclose(before, scores.numpy()[: 4 * 3], rtol=1e-5, atol=1e-6)
     if kind != "transformer":
         first, state = model(tensor(words[:4]))

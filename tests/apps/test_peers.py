@@ -1,4 +1,4 @@
-"""Every peer computes what needle's eager model does, on models of small sizes."""
+"""Every peer's outputs equal those of needle's eager model, on small models."""
 
 import argparse
 
@@ -30,7 +30,7 @@ SMALL = {
 
 
 def prepare(monkeypatch, folder, name):
-    """A subject of a small size."""
+    """A small subject."""
     factory, options = SMALL[name]
     monkeypatch.setitem(cases.MODELS, name, cases.Model(name, factory, (3,), options))
     return cases.Subject.of(cases.Case(name, 3), folder)
@@ -42,7 +42,7 @@ def test_every_model_of_the_benchmark_has_a_twin():
 
 
 def check(subject, keys):
-    """The peers' outputs beside eager's and beside those in float64."""
+    """Compare the peers' outputs with the eager model's and with those in float64."""
     peers = [apps.peers.PEERS[key] for key in keys]
     expected = [
         peer.name

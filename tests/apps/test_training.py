@@ -1,4 +1,4 @@
-"""Training from the command line: it learns, logs, and goes on exactly where it was left."""
+"""Training from the command line: it learns, logs, and resumes exactly where it stopped."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def cifar10(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
-    """A text in which each word says what comes next."""
+    """A text in which each word determines the next."""
     folder = tmp_path_factory.mktemp("text")
     for name, lines in (("train", 60), ("test", 10)):
         lines = [" ".join(f"w{(i + j) % 7}" for j in range(5)) for i in range(lines)]
@@ -64,7 +64,7 @@ def train(run_app, cifar10, text, tmp_path):
 
 
 def records(path):
-    """The log without what differs from run to run."""
+    """The log without fields that differ between runs."""
     out = []
     for line in path.read_text().splitlines():
         values = json.loads(line)
@@ -90,7 +90,7 @@ def test_a_resumed_run_ends_with_the_same_weights(train, tmp_path, name):
     done = train(name, "broken", "--stop-after", first)
     assert done.returncode == 0, done.stderr
     assert "left off" in done.stdout and not (tmp_path / "broken.safetensors").exists()
-    # As if it had gone on, and crashed before another checkpoint
+    # As if the run had continued and crashed before the next checkpoint
     log = tmp_path / "broken.jsonl"
     log.write_text(log.read_text() + f'{{"step": {first + 1}, "loss": 0.5}}\n{{"step": ')
     done = train(name, "broken", "--resume", "--stop-after", 1)

@@ -41,7 +41,7 @@ def test_evaluation_from_anywhere(run_app, tmp_path, folder):
         assert 0 <= stage["parity"]["max_absolute"] < 1e-3
     assert json.loads((tmp_path / "mlp-cpu.json").read_text()) == result
     assert (tmp_path / "mlp-cpu.png").read_bytes().startswith(b"\x89PNG")
-    for word in ("needle eager", *STAGES, "wrote"):  # the table goes to stderr then
+    for word in ("needle eager", *STAGES, "wrote"):  # with --json - the table goes to stderr
         assert word in done.stderr
 
 
@@ -197,7 +197,7 @@ def test_products_that_no_stage_has_are_refused_before_anything_is_compiled(
 
 
 def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
-    """The command line shows a table of it, so it must not be made a line of text on the way."""
+    """The command line shows it as a table, so it must arrive as data and not as a line of text."""
     status, seen = Status([], 1, 2, 3.0), []
 
     def compile(*inputs, progress, **options):

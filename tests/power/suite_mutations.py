@@ -47,7 +47,13 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
     package = sorted((tree / Path(entry["file"]).parts[0]).rglob("*"))
     others = [f for f in package if f.suffix in (".py", ".h", ".cc", ".inc") and f != own]
     lead, before, trail = ([x.strip() for x in entry[key]] for key in ("lead", "before", "trail"))
-    around = ((lead, trail), (lead, []), ([], trail), (lead[-1:], []), ([], trail[:1]))
+    around: tuple[tuple[list[str], list[str]], ...] = (
+        (lead, trail),
+        (lead, []),
+        ([], trail),
+        (lead[-1:], []),
+        ([], trail[:1]),
+    )
     for above, below in around:
         wanted = [*above, *before, *below]
         for files in ([own] if own.exists() else [], others):
@@ -56,9 +62,9 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
                 lines = [line.strip() for line in file.read_text().splitlines()]
                 starts = range(len(lines) - len(wanted) + 1)
                 hits += [(file, i) for i in starts if lines[i : i + len(wanted)] == wanted]
-            if len(hits) > 1:
+            if len(hits) > 1 and "now" not in entry:
                 raise LookupError(f"is there {len(hits)} times")
-            if hits:
+            if len(hits) == 1:
                 file, at = hits[0][0], hits[0][1] + len(above)
                 lines = file.read_text().splitlines()
                 was, now = (x[: -len(x.lstrip())] for x in (entry["before"][0], lines[at]))

@@ -1,1 +1,1 @@
-"""Models of PyTorch, through `torch.export`."""
+"""The front end for PyTorch models, through `torch.export`."""

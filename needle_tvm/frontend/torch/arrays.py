@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as NumPy arrays, and back."""
+"""Conversion of PyTorch tensors to NumPy arrays, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def array(value: Any) -> Array:
-    """A tensor, of PyTorch or of the runtime, as a NumPy array of its own."""
+    """Copy a tensor of PyTorch or of the runtime to a NumPy array."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -21,7 +21,7 @@ def array(value: Any) -> Array:
 
 
 def tensor(array: Array) -> Any:
-    """An array as a tensor of its own."""
+    """Copy an array to a PyTorch tensor."""
     import torch
 
     array = np.array(array)

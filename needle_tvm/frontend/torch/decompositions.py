@@ -1,4 +1,4 @@
-"""PyTorch's operators in terms of others, where TVM's front end does not know them rightly."""
+"""Decompositions of PyTorch operators that TVM's front end lacks or translates wrongly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _trilinear(
 
 
 def _scaled(operation: str) -> Callable[..., Any]:
-    """x + alpha * y, or the like; of the front end's converters none reads `alpha`."""
+    """x + alpha * y, or the like; no converter of the front end reads `alpha`."""
 
     def of(x: Any, y: Any, alpha: Any = 1) -> Any:
         return NotImplemented if alpha == 1 else getattr(x, operation)(y * alpha)
@@ -37,7 +37,7 @@ def _logaddexp(x: Any, y: Any) -> Any:
 
 
 def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Halves are computed on in float32, and rounded once; of integers the result is float32."""
+    """Compute halves in float32 and round once; integers give float32."""
 
     def of(x: Any, *others: Any, **options: Any) -> Any:
         if not x.is_floating_point():
@@ -51,7 +51,7 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _promoting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Two tensors in the dtype that PyTorch's own result has."""
+    """Cast two tensors to the dtype of PyTorch's result first."""
 
     def of(x: Any, y: Any, *others: Any, **options: Any) -> Any:
         import torch
@@ -90,7 +90,7 @@ def _avg_pool(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Any:
-    """By another divisor, as the mean over windows of what is padded first."""
+    """Average pooling with a given divisor, as the mean over windows of a padded input."""
     import torch
 
     if divisor is None:
@@ -116,7 +116,7 @@ def _inner(x: Any, y: Any) -> Any:
 def _slice_scatter(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Within what there is: TVM's operator goes where it is told."""
+    """`slice_scatter` with its bounds clamped to the axis, which TVM's operator does not do."""
     import torch
 
     first, last, _ = slice(start, end, step).indices(x.shape[dim])
@@ -126,8 +126,9 @@ def _slice_scatter(
 
 
 def _resized(name: str) -> Callable[..., Any]:
-    """PyTorch's own, where TVM's operator is none: it takes the scale of the sizes whichever is
-    given, computes places in float32, and divides by 0 for one place between aligned corners."""
+    """PyTorch's own decomposition, where TVM's operator is not equal: it always takes the scale
+    from the sizes, computes positions in float32, and divides by 0 for one position between aligned
+    corners."""
 
     def of(x: Any, size: Any, align: bool, scales: Any) -> Any:
         import torch
@@ -174,30 +175,30 @@ def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
 
 
 def _clamp_between(x: Any, low: Any = None, high: Any = None) -> Any:
-    """By tensors, which may have more axes than x."""
+    """Clamp by tensors, which may have more axes than x."""
     import torch
 
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
 
-_ROOTED = ("torch.float32", "torch.float64", "torch.bfloat16")  # by which PyTorch takes powers
+_ROOTED = ("torch.float32", "torch.float64", "torch.bfloat16")  # PyTorch takes x ** 0.5 by sqrt
 
 
 def _power(x: Any, exponent: float) -> Any:
-    """Booleans as the numbers they stand for; small whole powers as products, as in PyTorch: TVM
-    warns of these on the terminal."""
+    """Powers of booleans as integers. Small whole powers are repeated multiplications, as in
+    PyTorch: TVM warns of these on the terminal."""
     if "bool" in str(x.dtype):
         return x.long().pow(exponent)
     if exponent in (0.5, -0.5) and str(x.dtype) in _ROOTED:
-        return x.sqrt() if exponent > 0 else x.rsqrt()  # of -inf no number
+        return x.sqrt() if exponent > 0 else x.rsqrt()  # NaN for -inf
     if exponent not in (3, 4) or not x.is_floating_point():
         return NotImplemented
     return _in_float32(lambda x: x * x * (x if exponent == 3 else x * x))(x)
 
 
 def _joined(tensors: Any, dim: int = 0) -> Any:
-    """Tensors of several dtypes in the one that holds them all."""
+    """Concatenate tensors of several dtypes in their common dtype."""
     import torch
 
     dtypes = [tensor.dtype for tensor in tensors]
@@ -225,7 +226,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _preferred(extreme: str) -> Callable[[Any, Any], Any]:
-    """The larger, or the smaller, of two; the other one of a NaN."""
+    """The larger, or the smaller, of two; if one is NaN, the other."""
 
     def of(x: Any, y: Any) -> Any:
         return _where(x != x, y, _where(y != y, x, getattr(x, extreme)(y)))
@@ -255,7 +256,7 @@ def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 
 
 def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The lower of the two in the middle, and its place; a NaN where there is one."""
+    """The lower median and its index; NaN if there is one."""
     if x.ndim == 0:
         return x.clone(), x.new_zeros((), dtype=_long())
     middle = (x.shape[dim] - 1) // 2
@@ -275,7 +276,7 @@ def _long() -> Any:
 
 
 def _of_a_number(name: str) -> Callable[..., Any]:
-    """What an operator along an axis gives of a tensor without axes: that of one element."""
+    """Apply an operator along an axis to a 0-d tensor, as to one element."""
 
     def of(x: Any, *others: Any, **options: Any) -> Any:
         import torch
@@ -290,7 +291,7 @@ def _of_a_number(name: str) -> Callable[..., Any]:
 
 
 def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
-    """The largest of each window, and its place: windows begin and end as `size` divides."""
+    """The largest element of each window and its index; `size` divides the input into windows."""
     import torch
 
     *_, height, width = x.shape
@@ -311,7 +312,8 @@ def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
 
 
 def _padded(x: Any, pad: Any, value: float = 0) -> Any:
-    """Padding that is negative cuts off, which may leave nothing of x; what is not 0 is true."""
+    """Pad with a constant. Negative padding crops, possibly all of x; for bool, any value but 0 is
+    True."""
     import torch
 
     if "bool" in str(x.dtype) and value not in (0, 1):
@@ -325,7 +327,7 @@ def _padded(x: Any, pad: Any, value: float = 0) -> Any:
 
 
 def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
-    """Windows along an axis, their places the last axis."""
+    """Windows along an axis, with the positions in a window as the last axis."""
     import torch
 
     if x.ndim == 0:
@@ -340,7 +342,7 @@ def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
 def _vector_norm(
     x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """How many elements are not 0, and the square root of the sum of squares; no other norm."""
+    """Only the norms of order 0 (number of nonzero elements) and 2."""
     import torch
 
     if x.ndim == 0:
@@ -355,7 +357,7 @@ def _vector_norm(
 
 
 def _cdist(x: Any, y: Any, p: float, mode: int | None) -> Any:
-    """Distances of rows: of differences, whatever `mode` says of products instead."""
+    """Distances of rows as norms of differences; `mode`, which may ask for a matmul, is ignored."""
     import torch
 
     return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
@@ -365,7 +367,7 @@ def _searchsorted(
     ordered: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Any = None,
 ) -> Any:  # fmt: skip
-    """How many elements of a row are before each of `x`; all before NaN."""
+    """The number of elements of a row before each element of `x`; all are before NaN."""
     if sorter is not None or x.ndim == 0:
         return NotImplemented
     row, x = ordered.unsqueeze(-2), x.unsqueeze(-1)
@@ -374,7 +376,7 @@ def _searchsorted(
     return count.int() if out_int32 else count
 
 
-# Operators of PyTorch, by name, in terms of others.
+# Decompositions by PyTorch's name of the operator.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "adaptive_max_pool2d.default": _adaptive_max_pool2d,
     "_trilinear.default": _trilinear,
@@ -415,7 +417,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "_cdist_forward.default": _cdist,
     "searchsorted.Tensor": _searchsorted,
     "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
-    # LLVM has neither for vectors of float64.
+    # LLVM has neither sinh nor cosh for vectors of float64.
     "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),
     "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),
     "mish.default": _in_float32(lambda x: x * x.exp().log1p().tanh()),

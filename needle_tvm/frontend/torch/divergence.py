@@ -1,4 +1,4 @@
-"""Which of a PyTorch model's operators compiled code computes wrongly."""
+"""Finding the operator of a PyTorch model that compiled code computes wrongly."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | None:
-    """Name and module of the first operator, in the order of the program, whose result is wrong;
-    None where each is right.
+    """Name and module of the first operator, in program order, whose result is wrong; None if every
+    result is right.
 
-    Compiles the model once more with every operator's result as an output; where the results are
-    right that way, only the fusion across them can be at fault.
+    Compiles the model again with every operator's result as an output. If all results are then
+    right, only the fusion across operators can be at fault.
     """
     from needle_tvm.frontend.torch.lowering import lowered
     from needle_tvm.lower import build
@@ -51,7 +51,7 @@ def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | 
 
 
 def _nodes(program: Any) -> list[Any]:
-    """The operators of a program that make one tensor each."""
+    """The operators of a program that return one tensor each."""
     return [
         node
         for node in program.graph.nodes

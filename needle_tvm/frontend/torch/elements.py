@@ -1,5 +1,5 @@
-"""PyTorch's functions of one or two numbers, as expressions: right to the last few bits,
-also near 0 and for large quotients, where TVM's are not."""
+"""PyTorch's functions of one or two numbers as expressions, accurate to the last few bits also
+near 0 and for large quotients, where TVM's are not."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _op = relax.op
 def of_two(
     rule: Callable[[Any, Any], Any], whole: Callable[[Any, Any], Any], rounds: bool = True
 ) -> Any:
-    """A converter of two operands, either of which may be a number: `rule` says what becomes of
-    elements that are floats, in float32 if they are halves, and `whole` of tensors of integers.
-    PyTorch rounds a number beside halves to these first, but for some operators."""
+    """A converter for two operands, either of which may be a number.
+
+    `rule` computes on float elements (in float32 for halves), and `whole` on integer tensors. With
+    `rounds`, a number beside halves is first rounded to their dtype, as PyTorch does for most
+    operators.
+    """
 
     def convert(node: Any, importer: Any) -> Any:
         dtype, builder = result_dtype(node), importer.block_builder
@@ -44,21 +47,22 @@ def of_two(
 
 
 def number(value: float, dtype: str) -> relax.Constant:
-    """A number beside a tensor of a dtype. An integer outside an integer's range wraps around, as
-    PyTorch's does."""
+    """A number as a constant of a dtype. An integer outside an integer dtype's range wraps around,
+    as in PyTorch."""
     if isinstance(value, int) and not is_floating(dtype):
         return relax.const(np.array(value, np.int64).astype(dtype), dtype)
     return relax.const(value, dtype)
 
 
 def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A rule for two elements as one for two tensors."""
+    """A rule for two elements as a rule for two tensors."""
     return partial(_te.broadcast, TE_NAMESPACE, lambda x, y: rule(tirx.convert(x), tirx.convert(y)))
 
 
 def cast(node: Any, importer: Any) -> Any:
-    """To another dtype. A negative number becomes a uint8 by way of a signed one, as in PyTorch
-    (`static_cast_with_inter_type` in c10/util/TypeCast.h): LLVM leaves open what it is else."""
+    """Cast to another dtype. A negative float becomes uint8 by way of a signed integer, as in
+    PyTorch (`static_cast_with_inter_type` in c10/util/TypeCast.h): the direct cast is undefined in
+    LLVM."""
     if node.args[0] not in importer.env:  # a number
         return number(node.args[0], result_dtype(node))
     if str(node.kwargs.get("dtype")) == "torch.uint8":
@@ -73,25 +77,25 @@ def cast(node: Any, importer: Any) -> Any:
 
 
 def fmod(x: Any, y: Any) -> Any:
-    """The C library's, exact whatever the quotient is: TVM's own rounds that."""
+    """The C library's fmod, which is exact for every quotient; TVM's own rounds the quotient."""
     dtype = str(x.ty)
     return tirx.call_pure_extern(dtype, "fmod" if dtype == "float64" else "fmodf", x, y)
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """With the sign of y, exact where the quotient is large."""
+    """The remainder with the sign of y, exact also for large quotients."""
     rest = fmod(x, y)
     return tirx.Select(_of_other_sign(rest, y), rest + y, rest)
 
 
 def _of_other_sign(x: Any, y: Any) -> Any:
-    """Whether one of two is below 0, and the other is not."""
+    """Whether one of two numbers is below 0 and the other above."""
     zero = tirx.const(0, str(x.ty))
     return tirx.any(tirx.all(x < zero, y > zero), tirx.all(x > zero, y < zero))
 
 
 def floor_divided(x: Any, y: Any) -> Any:
-    """The whole number that `_remainder` leaves, and not one less where the quotient rounds up."""
+    """The quotient that belongs to `remainder`, and not one off where `x / y` rounds up."""
     zero, one = (tirx.const(value, str(x.ty)) for value in (0, 1))
     rest = fmod(x, y)
     quotient = (x - rest) / y
@@ -102,7 +106,7 @@ def floor_divided(x: Any, y: Any) -> Any:
 
 
 def hypot(x: Any, y: Any) -> Any:
-    """By the ratio to the larger, whose square neither overflows nor vanishes."""
+    """sqrt(x * x + y * y) by the ratio to the larger one, so that no square overflows."""
     zero, one, infinity = (tirx.const(value, str(x.ty)) for value in (0, 1, math.inf))
     x, y = tirx.abs(x), tirx.abs(y)
     large = tirx.Select(x < y, y, x)
@@ -112,13 +116,13 @@ def hypot(x: Any, y: Any) -> Any:
 
 
 def whole_power(x: Any, y: Any) -> Any:
-    """x ** y of integers."""
+    """x ** y for integers."""
     return relax.BlockBuilder.current().call_te(_powers, x, y, primfunc_name_hint="power")
 
 
 def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
-    """By squaring for each bit of y, the highest first, and modulo what the dtype holds, as PyTorch
-    does. Of negative powers those of 1 and -1 are these, all others 0."""
+    """x ** y by squaring for each bit of y, the highest first, with wrap-around, as in PyTorch. A
+    negative power is 0 unless x is 1 or -1."""
     dtype = str(x.dtype)
     count = int(dtype.partition("int")[2])
     zero, one = (tirx.const(value, dtype) for value in (0, 1))
@@ -138,7 +142,7 @@ def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
 
 
 def elementwise(rule: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A function of each element, which is a float."""
+    """A converter that applies `rule` to each float element."""
 
     def convert(node: Any, importer: Any) -> Any:
         name = str(rule.__name__).strip("_")
@@ -164,7 +168,7 @@ def _series(x: Any, factors: list[float]) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """exp(x) - 1, near 0 by the series, of which nothing cancels."""
+    """exp(x) - 1, near 0 by its series, in which nothing cancels."""
     terms = 17 if str(x.ty) == "float64" else 9
     near = x * _series(x, [1 / math.factorial(i + 1) for i in range(terms)])
     return tirx.Select(tirx.abs(x) < _number(x, 0.5), near, tirx.exp(x) - _number(x, 1))
@@ -206,7 +210,7 @@ def atanh(x: Any) -> Any:
 
 
 def _tanh(x: Any) -> Any:
-    """By expm1, which keeps all digits near 0."""
+    """tanh by expm1, which keeps all digits near 0."""
 
     def of(x: Any) -> Any:
         below = expm1(_number(x, -2) * x)
@@ -216,7 +220,7 @@ def _tanh(x: Any) -> Any:
 
 
 def tanh(node: Any, importer: Any) -> Any:
-    """TVM's of float64 loses its digits near 0."""
+    """tanh; for float64 not TVM's, which loses digits near 0."""
     x = importer.env[node.args[0]]
     if str(x.ty.dtype) == "float64":
         return elementwise(_tanh)(node, importer)

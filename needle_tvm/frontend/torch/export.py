@@ -1,4 +1,4 @@
-"""PyTorch models as Relax modules, and why some cannot become one."""
+"""Translation of PyTorch models to Relax modules, and errors for those that cannot be."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DTYPES = frozenset(
 
 
 def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
-    """TranslationError for a tensor among the inputs, which are named, and the weights that no code
-    can be made for, and for a model that is a TorchScript program."""
+    """Raise TranslationError for a TorchScript model, and for an input (name, tensor) or a weight
+    that compiled code cannot hold."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
@@ -43,7 +43,7 @@ def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
 
 
 def _unreadable(tensor: Any) -> str | None:
-    """What makes a tensor one that no code can be made for; None for nothing."""
+    """Describe why compiled code cannot hold a tensor; None if it can."""
     import torch
 
     if torch.nn.parameter.is_lazy(tensor):
@@ -59,10 +59,10 @@ def _unreadable(tensor: Any) -> str | None:
 
 
 def translate(model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
-    """The Relax module, the exported program, and its functional form, which became the module.
+    """Return the Relax module, the exported program, and its functional form, which was translated.
 
-    Raises TranslationError where PyTorch does not run the model on these inputs, or the model
-    cannot be translated, and CompilationError where the translation is at fault.
+    Raises TranslationError if PyTorch does not run the model on these inputs or the model cannot
+    be translated, and CompilationError if the translation is at fault.
     """
     import torch
 
@@ -77,14 +77,14 @@ def translate(model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
                 except (ValueError, NotImplementedError, AssertionError) as error:
                     if _is_of_tvms_core(error):
                         raise
-                    raise _not_taken(model, str(error)) from error  # what the front end has not
+                    raise _not_taken(model, str(error)) from error  # not known to the front end
         except NeedleTVMError:
-            _run(model, inputs)  # export does not compare all dtypes, and describes other errors
+            _run(model, inputs)  # export misses some dtype errors and words others differently
             raise
 
 
 def _run(model: Any, inputs: tuple[Any, ...]) -> None:
-    """TranslationError if PyTorch does not run a model on these inputs; nothing is written to."""
+    """Raise TranslationError if PyTorch does not run a model on these inputs. Runs on copies."""
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -92,7 +92,7 @@ def _run(model: Any, inputs: tuple[Any, ...]) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.func.functional_call(model, *copies)
-    except Exception as error:  # whatever the model's own code raises
+    except Exception as error:  # the model's own code may raise anything
         raise _not_taken(
             model, f"PyTorch itself does not run it on these inputs ({_named(error)})"
         ) from error
@@ -106,8 +106,8 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
     from needle_tvm.frontend.torch import importer
     from needle_tvm.frontend.torch import ops as torch_ops
 
-    # An export tells inputs apart by what they are: one tensor in two places would be one input,
-    # and a parameter that is also an input a parameter.
+    # Export identifies inputs by object: one tensor in two places would be one input, and an input
+    # that is also a parameter would be a parameter.
     inputs = torch.utils._pytree.tree_map_only(
         torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
     )
@@ -126,14 +126,14 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
             "number of Python's), and compiled code always does the same: choose among results by "
             "torch.where",
         ) from error
-    except Exception as error:  # many types of its own for a model that it cannot take
+    except Exception as error:  # export has many error types for models that it cannot take
         raise _not_taken(model, _named(error)) from error
     return exported, functional
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what export logs and prints of an error that it raises as well: whole graphs."""
+    """Silence export, which logs and prints whole graphs for errors that it also raises."""
 
     def nothing(_: logging.LogRecord) -> bool:
         return False
@@ -155,7 +155,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _refuse(model: Any, functional: Any) -> None:
-    """TranslationError for a program that compiled code could not do the same as."""
+    """Raise TranslationError for a program whose behaviour compiled code could not reproduce."""
     changed, random = torch_graph.changed(functional), torch_graph.random(functional)
     if random is not None or changed is not None:
         for name, module in model.named_modules():
@@ -186,7 +186,7 @@ def _refuse(model: Any, functional: Any) -> None:
 
 
 def _is_of_tvms_core(error: Exception) -> bool:
-    """Whether C++ raised it, whose checks are of what a translation made and not of the model."""
+    """Whether C++ raised the error: its checks concern the translation and not the model."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1].f_code.co_filename.endswith((".h", ".cc"))
 
@@ -196,7 +196,7 @@ def _not_taken(model: Any, reason: str) -> TranslationError:
 
 
 def _named(error: Exception) -> str:
-    """The first line of an error, and its type."""
+    """The type and the first line of an error."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""What a program of `torch.export` returns and changes."""
+"""Queries about `torch.export` programs: their outputs, writes and random numbers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """What a model returns that is no tensor."""
+    """A value other than a tensor that a model returns."""
 
     value: Any
 
 
 def outputs(program: Any) -> list[Any]:
-    """The nodes whose values a functional program's model returns, without what is no tensor."""
+    """The nodes of the tensors that a functional program returns."""
     nodes = {node.name: node for node in program.graph.nodes}
     return [nodes[argument.name] for argument in _returned(program) if _is_computed(argument)]
 
 
 def fixed(program: Any) -> list[Fixed | None]:
-    """For each thing the model returns what it is where it is no tensor, and else None."""
+    """For each value the model returns, None if it is a tensor, else the value."""
     return [
         None if _is_computed(argument) else Fixed(getattr(argument, "value", None))
         for argument in _returned(program)
@@ -39,7 +39,7 @@ def _is_computed(argument: Any) -> bool:
 
 
 def changed(program: Any) -> str | None:
-    """The first buffer or input a functional program writes to, in words; None for none."""
+    """The first buffer or input that a functional program writes to, in words, or None."""
     signature = program.graph_signature
     for what, names in (
         ("buffer", signature.buffers_to_mutate),
@@ -51,8 +51,7 @@ def changed(program: Any) -> str | None:
 
 
 def of_unknown_shape(program: Any) -> str | None:
-    """The first operator of a functional program whose result has a shape that depends on values;
-    None for none."""
+    """The first operator of a functional program with a shape that depends on values, or None."""
     import torch
 
     for node in program.graph.nodes:
@@ -64,7 +63,7 @@ def of_unknown_shape(program: Any) -> str | None:
 
 
 def random(program: Any) -> str | None:
-    """The first operator of a functional program that draws random numbers; None for none."""
+    """The first operator of a functional program that draws random numbers, or None."""
     import torch
 
     for node in program.graph.nodes:
@@ -75,21 +74,21 @@ def random(program: Any) -> str | None:
 
 
 def _draws_nothing(node: Any) -> bool:
-    """Whether an operator is one of dropout that does not train, or drops nothing."""
+    """Whether an operator is dropout that is not training or drops nothing."""
     given = bound(node.target, node.args, node.kwargs)
     trains = given.get("train", given.get("training", True))
     return trains is False or any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
 
 
 def bound(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator of PyTorch is called with, by name, defaults included."""
+    """A PyTorch operator's arguments by name, including defaults."""
     arguments = operator._schema.arguments
     given = dict(zip((argument.name for argument in arguments), args, strict=False))
     return {argument.name: argument.default_value for argument in arguments} | given | {**kwargs}
 
 
 def returning(program: Any, nodes: Sequence[Any]) -> Any:
-    """A functional program with the values of these nodes as its outputs. Imports PyTorch."""
+    """A functional program that returns the values of these nodes. Imports PyTorch."""
     import torch
     from torch.export import graph_signature as signatures
 

@@ -1,4 +1,4 @@
-"""TVM's front end for programs of `torch.export`, in PyTorch's dtypes."""
+"""TVM's front end for `torch.export` programs, extended to compute in PyTorch's dtypes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from needle_tvm._tvm.names import IRModule, relax, tirx
 def functional_program(
     program: Any, kept: Iterable[str], taken_apart: Mapping[str, Callable[..., Any]]
 ) -> Any:
-    """A `torch.export` program without writes in place, of PyTorch's core operators and those of
-    `kept`; those of `taken_apart` become what the functions do. Imports PyTorch."""
+    """A `torch.export` program without in-place writes, made of PyTorch's core operators and those
+    in `kept`. The functions in `taken_apart` decompose their operators. Imports PyTorch."""
     import torch
 
     def operator(name: str) -> Any:
@@ -33,16 +33,16 @@ def functional_program(
 def from_exported_program(
     program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
 ) -> IRModule:
-    """Relax module of a functional program, weights as parameters of `main`.
+    """The Relax module of a functional program, with weights as parameters of `main`.
 
-    Attribute `num_input` of `main` says how many of its arguments are inputs. The operators of
-    `converters` are translated by them. Raises ValueError where the front end gives a value
-    another shape or dtype than PyTorch, and where an operator has no translation. Imports PyTorch.
+    Attribute `num_input` of `main` is the number of inputs among its arguments. `converters`
+    translate the operators they are named for. Raises ValueError if the front end gives a value
+    another shape or dtype than PyTorch, or if an operator has no translation. Imports PyTorch.
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     class Importer(ExportedProgramImporter):
-        """Converts in the precision of PyTorch, and compares each value with what PyTorch says."""
+        """Converts in PyTorch's precision and checks each value's type against PyTorch's."""
 
         def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
             for name, convert in self.convert_map.items():
@@ -51,7 +51,7 @@ def from_exported_program(
 
         def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
             known = node.meta.get("val")
-            if _is_nothing(known):  # nothing is computed, nor should loops be made
+            if _is_nothing(known):  # without elements there is nothing to loop over
                 return self.block_builder.emit(_each(_zeros, known))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
@@ -91,7 +91,7 @@ def from_exported_program(
             program,
             keep_params_as_input=True,
             unwrap_unit_return_tuple=not several,
-            no_bind_return_tuple=several,  # each is a variable of its own, which passes may replace
+            no_bind_return_tuple=several,  # so that each is a variable that passes may replace
             custom_convert_map=dict(converters or {}),
         )
     except Exception:
@@ -102,16 +102,16 @@ def from_exported_program(
 
 
 def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
-    """The operators of a program that are not among the known ones, in its order."""
+    """The unknown operators of a program, in its order."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = [node for node in nodes if node.target.__name__ not in known]
-    effects = "with_effects"  # what an operator is called by that may raise an error
+    effects = "with_effects"  # calls an operator that may raise an error
     targets = [n.args[1] if n.target.__name__ == effects else n.target for n in missing]
     return list(dict.fromkeys(map(str, targets)))
 
 
-# What moves elements, chooses among them or compares them; and products, whose converters sum in
-# float32, and keep operands that tensor cores take.
+# Operators that move, select or compare elements; and matmuls, whose converters sum in float32 and
+# keep operands in a dtype that tensor cores take.
 _EXACT = frozenset(
     "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
     "clamp clone "
@@ -130,7 +130,7 @@ _COMPARING = frozenset("eq ne lt le gt ge".split())
 
 
 def _parts(node: Any) -> set[int]:
-    """Which results of an operator with several are used."""
+    """The indices of the results that are used, for an operator with several."""
     return {user.args[1] for user in node.users if user.target is getitem}
 
 
@@ -139,7 +139,7 @@ def _is_empty(node: Any) -> bool:
 
 
 def _of_nothing(node: Any) -> Any:
-    """What an operator gives of tensors without elements, whose values are known: none."""
+    """An operator's result for tensors without elements, as a constant."""
     import torch
 
     def empty(each: Any) -> Any:
@@ -152,19 +152,19 @@ def _of_nothing(node: Any) -> Any:
 
 def _constant(tensor: Any) -> Any:
     dtype = str(tensor.dtype).partition(".")[2]
-    if dtype == "bfloat16":  # which NumPy has not
+    if dtype == "bfloat16":  # NumPy does not have it
         return relax.op.astype(relax.const(tensor.float().numpy(), "float32"), dtype)
     return relax.const(tensor.numpy(), dtype)
 
 
 def _is_nothing(value: Any) -> bool:
-    """Whether a tensor, or each of a tuple, has no elements."""
+    """Whether a tensor, or each tensor of a tuple, has no elements."""
     parts = value if isinstance(value, (tuple, list)) else [value]
     return bool(parts) and all(0 in getattr(part, "shape", ()) for part in parts)
 
 
 def _each(rule: Callable[[Any], Any], value: Any) -> Any:
-    """What a rule makes of a tensor, or a tuple of what it makes of each."""
+    """Apply a rule to a tensor, or to each tensor of a tuple."""
     if isinstance(value, (tuple, list)):
         return relax.Tuple([rule(part) for part in value])
     return rule(value)
@@ -175,14 +175,14 @@ def _zeros(value: Any) -> Any:
 
 
 def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
-    """What an operator's floating-point operands, and integers beside them, are cast to first:
-    PyTorch computes on halves in float32 and rounds once, and the front end makes integers of
-    floating-point numbers that it finds beside integers. Empty for nothing."""
+    """The dtype to which an operator's floating-point operands, and integers beside them, are cast
+    first; empty for no cast. PyTorch computes on halves in float32 and rounds once, and the front
+    end would turn floating-point numbers beside integers into integers."""
     name = _operator(node)
     if name in _ARITHMETIC:
         common = _promoted(node) if name in _COMPARING else dtype
         if name in _COMPARING and common == "bool":
-            return "int8"  # which TVM can compare
+            return "int8"  # TVM cannot compare bool
         if common in HALVES and name not in _EXACT:
             return "float32"
         if set(given) != {common} or any(map(_whole, given)):
@@ -195,7 +195,7 @@ def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
 
 
 def _promoted(node: Any) -> str:
-    """The dtype in which PyTorch compares: a tensor without axes, or a number, seldom widens it."""
+    """The dtype in which PyTorch compares, which 0-d tensors and numbers seldom widen."""
     import torch
 
     one, other = (getattr(each, "meta", {}).get("val", each) for each in node.args[:2])
@@ -203,8 +203,7 @@ def _promoted(node: Any) -> str:
 
 
 def _in_range(node: Any, dtype: str) -> tuple[Any, ...]:
-    """The arguments of an operator that computes on integers, where numbers beyond their range wrap
-    around."""
+    """An operator's arguments; if it computes on integers, numbers wrap around to their dtype."""
     import torch
 
     if _operator(node) in _COMPARING:
@@ -225,7 +224,7 @@ def _operator(node: Any) -> str:
 
 
 def _is_number(node: Any, operand: Any) -> bool:
-    """Whether a tensor of booleans, beside others, stands for numbers: elsewhere it is a mask."""
+    """Whether a boolean operand stands for numbers and is not a mask."""
     name = _operator(node)
     return name in _ARITHMETIC and not (name == "where" and operand is node.args[0])
 
@@ -239,8 +238,8 @@ def _dtype(expr: Any) -> str:
 
 
 def _compare(node: Any, known: Any, found: Any) -> None:
-    """ValueError where a Relax type is not what PyTorch says of a node's value. Parts of a tuple
-    are compared where they are taken out of it."""
+    """Raise ValueError if a Relax type differs from PyTorch's type of a node's value. Parts of a
+    tuple are compared where they are taken out of it."""
     extents = getattr(getattr(found, "shape", None), "values", None)
     if not hasattr(known, "dtype") or extents is None:
         return

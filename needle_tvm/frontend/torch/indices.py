@@ -1,4 +1,4 @@
-"""Which inputs of an exported PyTorch program are indices, and what is valid for them."""
+"""The inputs of an exported PyTorch program that are used as indices, and their valid ranges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEEP_ALL = {
     ),
     *("unflatten", "unsqueeze", "view", "view_as", "_unsafe_view", "swapaxes", "long", "int"),
 }
-# Take an axis, and along it an index that does not count from the end.
+# Take an axis, and along it an index that may not count from the end.
 _ALONG = {
     *("gather", "index_select", "scatter", "scatter_add", "scatter_reduce"),
     *("index_add", "index_copy", "index_reduce"),
@@ -46,8 +46,8 @@ _CLASSES = {"nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "cross_
 
 
 def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
-    """Of an exported program's inputs, by their placeholder's name, that operators take as indices,
-    as they are or in another arrangement: the least and the largest that all of these take."""
+    """The least and the largest valid index for each input, by placeholder name, that operators
+    take as indices, directly or after a change of layout. The range is valid for all of them."""
     found: dict[str, tuple[int, int]] = {}
     for node in exported.graph.nodes:
         for source, low, high in _indices(node):
@@ -60,7 +60,7 @@ def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
 
 
 def _indices(node: Any) -> Iterator[tuple[Any, int, int]]:
-    """The nodes that an operator takes as indices, and what is valid for each."""
+    """The nodes that an operator takes as indices, with the least and the largest valid index."""
     if node.op != "call_function" or not hasattr(node.target, "_schema"):
         return
     name, given = _name(node).removesuffix("_"), _given(node)
@@ -75,7 +75,7 @@ def _indices(node: Any) -> Iterator[tuple[Any, int, int]]:
         count = prod(_shape(x))
         yield index, -count, count - 1
     elif name in _CLASSES and _integer(given["target"]):
-        # Those that are ignored are one more number, and what lies between is taken too.
+        # The ignored class is one more valid number, and numbers between are accepted too.
         classes, ignored = _shape(x)[min(1, len(_shape(x)) - 1)], given["ignore_index"]
         yield given["target"], min(0, ignored), max(classes - 1, ignored)
     elif name == "one_hot" and given["num_classes"] >= 0:
@@ -95,7 +95,7 @@ def _given(node: Any) -> dict[str, Any]:
 
 
 def _name(node: Any) -> str:
-    """Of "aten.index_select.default": "index_select"."""
+    """An operator's name: "index_select" for "aten.index_select.default"."""
     packet = getattr(node.target, "overloadpacket", None)
     return getattr(packet, "__name__", "")
 

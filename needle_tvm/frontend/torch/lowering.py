@@ -1,4 +1,4 @@
-"""The stages for what TVM's front end made of a PyTorch model. Imports TVM's compiler."""
+"""Lowering of a PyTorch model's Relax module by stage. Imports TVM's compiler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from needle_tvm.lower.variant import Variant
 if TYPE_CHECKING:
     pass
 
-# Without a word of its own, a transposed convolution takes the layout of what it is given, in
-# which neither TVM nor `frontend.torch.passes.conv_transpose` knows it.
+# Without an entry here, a transposed convolution would take the layout of its input, which neither
+# TVM nor `frontend.torch.passes.conv_transpose` supports.
 _LAYOUTS = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
@@ -27,14 +27,14 @@ _LAYOUTS = {
 
 
 def lowered(module: IRModule, target: Target, variant: Variant) -> IRModule:
-    """The variant's module, prepared before so that its passes know what the front end made."""
+    """The variant's module, after passes that prepare the front end's result for its pipeline."""
     with target, blamed_on("what prepares PyTorch's program"):
         if variant.stage == "tuned":
             for prepare in (norm_as_scale, plain_views):
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)
             module = transform.DecomposeOpsForInference()(module)
-            # The front end views a layer's input once for each product of it.
+            # The front end makes a view of a layer's input for each matmul that reads it.
             module = transform.EliminateCommonSubexpr()(module)
             module = transform.ConvertLayout(_LAYOUTS)(module)
             for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):

@@ -1,4 +1,4 @@
-"""A PyTorch model, taken through `torch.export`, as a `Source`."""
+"""An exported PyTorch model as a `Source`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def source(taken: Taken, spec: TargetSpec, variant: Variant) -> Source:
-    """What the compiler takes of a model that was taken."""
+    """The `Source` of an exported model."""
 
     def lower(target: Target) -> tuple[IRModule, dict[str, Any]]:
         return lowered(taken.module, target, variant), taken.signature

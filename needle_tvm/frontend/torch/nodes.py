@@ -1,4 +1,4 @@
-"""What the converters of PyTorch's operators ask of a node, and of Relax expressions."""
+"""Queries about nodes and Relax expressions, for the converters of PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _op = relax.op
 
 
 def arguments(node: Any, **defaults: Any) -> list[Any]:
-    """Of an operator's arguments those after the first, by name."""
+    """An operator's arguments after the first, in the order of `defaults`."""
     return list(
         {**defaults, **dict(zip(defaults, node.args[1:], strict=False)), **node.kwargs}.values()
     )
 
 
 def filled(importer: Any, node: Any, value: float, shape: tuple[int, ...], dtype: str) -> Any:
-    """A node's value; where there is none, a constant."""
+    """A node's value, or a constant if the node is None."""
     return importer.env[node] if node is not None else relax.const(np.full(shape, value), dtype)
 
 
 def along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
-    """What a reduction takes, the axes it goes along (None: all), and whether these are kept. A
-    number has none, whatever is asked for."""
+    """The operand of a reduction, its axes (None for all), and whether these are kept. A 0-d tensor
+    has no axes, whatever is asked for."""
     given = dict(zip(("x", "dim", "keepdim"), node.args, strict=False)) | dict(node.kwargs)
     x, axes = importer.env[given["x"]], given.get("dim")
     axes = [axes] if isinstance(axes, int) else list(axes or []) or None
@@ -34,7 +34,7 @@ def along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
 
 
 def result_dtype(node: Any) -> str:
-    """The dtype PyTorch gives the result."""
+    """The dtype that PyTorch gives the result."""
     return dtype_of(node.meta["val"])
 
 
@@ -43,7 +43,7 @@ def dtype_of(tensor: Any) -> str:
 
 
 def pairs(value: Any, dims: int) -> list[int]:
-    """An option of a window, for each of its dimensions."""
+    """An option of a window as one number for each of its dimensions."""
     return [value] * dims if isinstance(value, int) else list(value) * (dims // len(value))
 
 

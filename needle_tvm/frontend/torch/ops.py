@@ -1,17 +1,17 @@
-"""PyTorch's operators that are translated here, not taken apart first or left to TVM's front end.
+"""Converters for PyTorch operators that are neither decomposed nor left to TVM's front end.
 
-- `scaled_dot_product_attention` would arrive as a "safe" softmax of scores in memory, with the
-  scale in two halves. Here it is product, scale, mask, softmax and product, which becomes one
-  kernel. The safe softmax gives 0 where a plain one gives NaN: in rows of a mask that are -inf
-  throughout. These are set to 0 at the end, unless the mask is known to have none.
-- `linear` and `matmul` would arrive as products of a batch of copies of the weights where the input
-  is a permutation. Here the rows of the input are multiplied, before they are permuted.
-- Convolutions and products of a batch would be of float32 whatever they are given, norms without a
-  scale of their own would lack one, and what is indexed by several tensors would have its axes in
-  another order than PyTorch.
-- `amax` and `amin` the front end does not know, and of `grid_sample` it has another idea.
+- `scaled_dot_product_attention` would be decomposed into a "safe" softmax of materialised scores,
+  with the scale split in two. Here it is matmul, scale, mask, softmax and matmul, which becomes one
+  kernel. The safe softmax gives 0 where a plain one gives NaN: in rows of a mask that are all -inf.
+  These are set to 0 at the end, unless the mask is known to have none.
+- `linear` and `matmul` of a permuted input would become batched matmuls of copies of the weights.
+  Here the rows of the input are multiplied before they are permuted.
+- The front end computes convolutions and batched matmuls in float32 whatever their dtype, does not
+  handle norms without a scale, and orders the axes of an index by several tensors differently from
+  PyTorch.
+- The front end does not know `amax` and `amin`, and interprets `grid_sample` differently.
 
-`torch_decompositions` writes what it does not know either by operators that it does.
+`decompositions` rewrites other operators that the front end does not know.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _op = relax.op
 def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     """softmax(q k^T * scale + mask) v of (..., T, D), (..., S, D) and (..., S, E).
 
-    `constant` gives the value of a node that depends on no input and no parameter, else None.
+    `constant` returns the value of a node that depends on no input and no parameter, else None.
     """
     given = torch_graph.bound(node.target, node.args, node.kwargs)
     emit = importer.block_builder.emit
@@ -58,7 +58,7 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     if keys == 0:
         return emit(_op.zeros(result, dtype))
     mask, empty = None, None
-    if given.get("is_causal"):  # the first key is seen in every row
+    if given.get("is_causal"):  # every row sees the first key
         seen = np.tril(np.ones((queries, keys), bool))
         mask = relax.const(np.where(seen, 0.0, -np.inf), dtype)
     elif given.get("attn_mask") is not None:
@@ -70,7 +70,7 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
             mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))
         mask, empty = _mask(emit, mask, value, dtype)
     if alike:
-        # Heads of a batch: four axes, whatever there were.
+        # Always four axes: batch, heads, rows, features.
         heads = lead[-1] if lead else 1
         q, k, v = (
             emit(_op.reshape(each, (math.prod(lead) // heads, heads, *shape_of(each)[-2:])))
@@ -91,7 +91,7 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
 
 
 def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
-    """(..., G, S, D) with each group's heads beside each other, `heads` in all."""
+    """Repeat the heads of (..., G, S, D), each beside its copies, to `heads` in all."""
     *lead, groups, length, features = shape_of(x)
     split = emit(_op.reshape(x, (*lead, groups, 1, length, features)))
     wide = emit(_op.broadcast_to(split, (*lead, groups, heads // groups, length, features)))
@@ -99,9 +99,9 @@ def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
 
 
 def _mask(emit: Callable[[Any], Any], mask: Any, value: Any, dtype: str) -> tuple[Any, Any]:
-    """What to add to the scores, and which rows see no key at all: None where there is none.
+    """The mask to add to the scores, and which rows see no key, or None if every row sees one.
 
-    `value` is that of the mask where it is known.
+    `value` is the mask's value if it is known.
     """
     minus_infinity = relax.const(-np.inf, dtype)
     if str(mask.ty.dtype) == "bool":
@@ -122,7 +122,7 @@ def linear(node: Any, importer: Any) -> Any:
 
 
 def matmul(node: Any, importer: Any) -> Any:
-    """NumPy's product of two tensors of any rank."""
+    """NumPy's matmul of two tensors of any rank."""
     x, y = (importer.env[each] for each in node.args)
     if len(shape_of(y)) == 2 and len(shape_of(x)) > 2:
         return _rows_product(importer.block_builder, x, y, None)
@@ -133,7 +133,7 @@ def matmul(node: Any, importer: Any) -> Any:
 
 
 def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
-    """x (..., K) @ weights (K, N) + bias as a product of rows, permuted as `x` is."""
+    """x (..., K) @ weights (K, N) + bias as a 2-D matmul, then permuted as `x` is."""
     emit, rank, order = builder.emit, len(shape_of(x)), None
     source = builder.lookup_binding(x) if isinstance(x, relax.Var) else None
     if isinstance(source, relax.Call) and str(source.op.name) == "relax.permute_dims":
@@ -145,7 +145,7 @@ def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
             order = None
     *lead, k = shape_of(x)
     dtype = str(x.ty.dtype)
-    if k == 0:  # which a reshape takes for an extent of x
+    if k == 0:  # a reshape would take the 0 for "the extent of x"
         rows = emit(_op.zeros((math.prod(lead), k), dtype))
     else:
         rows = x if rank == 2 else emit(_op.reshape(x, (math.prod(lead), k)))
@@ -171,12 +171,12 @@ def _extreme(reduction: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 
 def grid_sample(node: Any, importer: Any) -> Any:
-    """(B, C, H, W) at the places (B, h, w, 2) of a grid; the front end leaves the grid as it is,
-    where TVM's operator takes (B, 2, h, w)."""
+    """Sample (B, C, H, W) at the positions (B, h, w, 2) of a grid. TVM's operator takes the grid as
+    (B, 2, h, w), but the front end does not permute it."""
     x, grid = (importer.env[each] for each in node.args[:2])
     method, padding, align = (*node.args[2:5], 0, 0, False)[:3]
     emit = importer.block_builder.emit
-    if padding == 2 and align:  # TVM divides by the extent less 1; two equal pixels give the same
+    if padding == 2 and align:  # TVM divides by extent - 1; two equal pixels give the same result
         for axis in (2, 3):
             if shape_of(x)[axis] == 1:
                 x = emit(_op.concat([x, x], axis))
@@ -193,7 +193,7 @@ def grid_sample(node: Any, importer: Any) -> Any:
 
 
 def convolution(node: Any, importer: Any) -> Any:
-    """Of one, two or three dimensions, in the dtype of what it is given."""
+    """Convolution in one, two or three dimensions, in the dtype of its input."""
     given = [*node.args, *[None] * (9 - len(node.args))]
     x, weight = (importer.env[each] for each in given[:2])
     stride, padding, dilation, transposed, added, groups = given[3:]
@@ -223,7 +223,7 @@ def convolution(node: Any, importer: Any) -> Any:
 
 
 def _matmul_of(names: tuple[str, ...]) -> Callable[[Any, Any], Any]:
-    """beta * added + alpha * (x @ y), where there is something added."""
+    """beta * added + alpha * (x @ y), or x @ y if `names` has no "added"."""
 
     def convert(node: Any, importer: Any) -> Any:
         given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
@@ -243,7 +243,7 @@ def _matmul_of(names: tuple[str, ...]) -> Callable[[Any, Any], Any]:
 
 
 def layer_norm(node: Any, importer: Any) -> Any:
-    """Over the last axes."""
+    """Layer norm over the last axes."""
     x, shape = importer.env[node.args[0]], tuple(node.args[1])
     weight, bias = (
         filled(importer, each, value, shape, str(x.ty.dtype))
@@ -256,7 +256,7 @@ def layer_norm(node: Any, importer: Any) -> Any:
 
 
 def group_norm(node: Any, importer: Any) -> Any:
-    """Over the channels of a group and all places."""
+    """Group norm over the channels of a group and all positions."""
     x, weight, bias, _, channels, _, groups, epsilon = node.args
     x = importer.env[x]
     shape, dtype = shape_of(x), str(x.ty.dtype)
@@ -271,8 +271,9 @@ def group_norm(node: Any, importer: Any) -> Any:
 def _normalized(
     importer: Any, x: Any, rows: tuple[int, ...], weight: Any, bias: Any, epsilon: float
 ) -> Any:
-    """Each row of `x` reshaped normalized, and then each channel scaled: TVM's own norms of groups
-    and instances take the square of the mean from the mean of the squares, and float32 alone."""
+    """Normalise each row of `x` reshaped to `rows`, then scale and shift each channel. TVM's own
+    group and instance norms subtract the squared mean from the mean of squares, and take only
+    float32."""
     emit, shape, dtype = importer.block_builder.emit, shape_of(x), str(x.ty.dtype)
     one, zero = (relax.const(np.full(rows[-1:], value), dtype) for value in (1.0, 0.0))
     out = emit(_op.nn.layer_norm(emit(_op.reshape(x, rows)), one, zero, [-1], epsilon))
@@ -284,7 +285,7 @@ def _normalized(
 
 
 def batch_norm(node: Any, importer: Any) -> Any:
-    """By the statistics that are given."""
+    """Batch norm by given statistics."""
     x, weight, bias, mean, variance, _, epsilon = node.args
     x = importer.env[x]
     channels, dtype = (shape_of(x)[1],), str(x.ty.dtype)
@@ -298,7 +299,7 @@ def batch_norm(node: Any, importer: Any) -> Any:
 
 
 def own_statistics(node: Any, importer: Any) -> Any:
-    """Batch norm by the statistics of what is given; of one batch, it is instance norm."""
+    """Batch norm by the statistics of the input; for a batch of one it is instance norm."""
     x, weight, bias, *_, epsilon = node.args
     x, emit = importer.env[x], importer.block_builder.emit
     shape, dtype = shape_of(x), str(x.ty.dtype)
@@ -317,7 +318,7 @@ def own_statistics(node: Any, importer: Any) -> Any:
 
 
 def any_(node: Any, importer: Any) -> Any:
-    """Whether anything is not 0, along some axes or all."""
+    """Whether any element is not 0, along some axes or all."""
     (x, axes, keepdim), emit = along(node, importer), importer.block_builder.emit
     if str(x.ty.dtype) != "bool":
         x = emit(_op.not_equal(x, relax.const(0, str(x.ty.dtype))))
@@ -333,8 +334,7 @@ def prod(node: Any, importer: Any) -> Any:
 
 
 def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Sums, or products, of all elements up to each, in the dtype of the result; of halves in
-    float32, rounded once."""
+    """Cumulative sums or products in the dtype of the result; halves in float32, rounded once."""
 
     def convert(node: Any, importer: Any) -> Any:
         x, dtype, emit = importer.env[node.args[0]], result_dtype(node), importer.block_builder.emit
@@ -347,7 +347,7 @@ def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 
 def max_pool(node: Any, importer: Any) -> Any:
-    """The largest of each window, and its place where that is asked for."""
+    """The largest element of each window, and its index if that is used."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     values, places = node.meta["val"]
     dims = 3 if "3d" in str(node.target) else 2
@@ -378,8 +378,8 @@ def max_pool(node: Any, importer: Any) -> Any:
 def _window_places(
     extents: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> np.ndarray[Any, Any]:
-    """What the windows of a pool see: (windows, elements), each a place in the row of all. One
-    beyond the edge stands for another of the same window."""
+    """The flat indices (windows, elements) that a pool's windows see. An index beyond the edge is
+    replaced by another one of the same window."""
     dims = len(extents)
     axes = []
     for i, extent in enumerate(extents):
@@ -396,7 +396,7 @@ def _window_places(
 
 
 def full(node: Any, importer: Any) -> Any:
-    """One number everywhere, which may be no finite one."""
+    """A tensor filled with one number, which need not be finite."""
     shape, dtype = tuple(node.meta["val"].shape), result_dtype(node)
     value = node.args[1]
     value = importer.env[value] if value in importer.env else relax.const(value, dtype)
@@ -405,7 +405,7 @@ def full(node: Any, importer: Any) -> Any:
 
 
 def arange(node: Any, importer: Any) -> Any:
-    """Numbers from the first up, or down, to the last; TVM's operator only counts up."""
+    """Numbers from the first up, or down, to the last. TVM's operator only counts up."""
     start, end, step = (*node.args, 1)[:3]
     (count,), dtype = node.meta["val"].shape, result_dtype(node)
     if isinstance(count, int) and (step <= 0 or "int" not in dtype):
@@ -414,7 +414,7 @@ def arange(node: Any, importer: Any) -> Any:
 
 
 def _split(node: Any, importer: Any) -> Any:
-    """Parts along an axis; one that is all of it is no split, which TVM's passes cannot take."""
+    """Parts along an axis. A single part is not a split, which TVM's passes cannot take."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     sizes, axis = arguments(node, sizes=1, dim=0)
     extent = shape_of(x)[axis]
@@ -426,7 +426,7 @@ def _split(node: Any, importer: Any) -> Any:
 
 
 def nearest(node: Any, importer: Any) -> Any:
-    """The nearest element below each place; TVM's operator rounds other places than PyTorch."""
+    """The nearest element below each position. TVM's operator rounds positions differently."""
     x, sizes, scales = (*node.args, None, None)[:3]
     out, shape = importer.env[x], shape_of(importer.env[x])
     for i, extent in enumerate(shape[2:]):
@@ -439,12 +439,12 @@ def nearest(node: Any, importer: Any) -> Any:
 
 
 def antialiased(node: Any, importer: Any) -> Any:
-    """Refused: TVM's operator does not smooth."""
+    """Raise ValueError: TVM's operator does not smooth."""
     raise ValueError(f"{node.target}: TVM has no resize with antialias=True")
 
 
 def _constants(program: Any) -> Callable[[Any], Any]:
-    """A function that evaluates a node of the program, None where it depends on an argument."""
+    """A function that evaluates a node of the program; None if it depends on an argument."""
     import torch
 
     signature, values = program.graph_signature, {}
@@ -477,7 +477,7 @@ def _constants(program: Any) -> Callable[[Any], Any]:
     return constant
 
 
-# By PyTorch's names, as the front end knows them: each takes a node and an importer.
+# By PyTorch's name of the operator; each converter takes a node and an importer.
 CONVERTERS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention.default": attention,
     "linear.default": linear,
@@ -543,6 +543,6 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
 
 
 def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
-    """`CONVERTERS` for a program."""
+    """`CONVERTERS`, with attention that knows the program's constants."""
     known = partial(attention, constant=_constants(program))
     return {**CONVERTERS, "scaled_dot_product_attention.default": known}

@@ -1,5 +1,7 @@
-"""PyTorch's gathers, scatters and sorts. Nothing outside of a tensor
-is ever touched: an index out of range is taken to be the nearest valid one."""
+"""PyTorch's gathers, scatters and sorts.
+
+They never touch memory outside a tensor: an index out of range is taken for the nearest valid one.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,16 @@ def topk(node: Any, importer: Any) -> Any:
 
 
 def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | None) -> Any:
-    """Values and places in order along an axis, NaN after the largest: all, or the first `count`.
+    """All, or the first `count`, values and indices in order along an axis, NaN after the largest.
 
-    TVM's comparisons of floats leave an order undefined where there is a NaN, and of bfloat16
-    altogether. Integers in the same order are sorted instead.
+    TVM's comparison of floats leaves the order undefined if there is a NaN, and always for
+    bfloat16. So integers in the same order are sorted instead.
     """
     x, builder = importer.env[node.args[0]], importer.block_builder
     keys, emit = x, builder.emit
     if str(x.ty.dtype) not in INTEGER:
         keys = emit(builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"))
-    if not shape_of(x):  # a number is in order
+    if not shape_of(x):  # a 0-d tensor is in order
         return emit(relax.Tuple([x, relax.const(0, "int64")]))
     places = emit(_op.argsort(keys, dim, bool(descending), "int64"))
     if count is not None:
@@ -56,8 +58,7 @@ def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | 
 
 
 def _sort_keys(x: te.Tensor) -> te.Tensor:
-    """Integers in the order of x: the bits of floats, turned round where they are below 0, so that
-    -0 is 0."""
+    """Integers in the order of x: the bits of floats, reversed below 0 so that -0 equals 0."""
     dtype = str(x.dtype)
     if not is_floating(dtype):
         return _te.cast(TE_NAMESPACE, x, "int32")
@@ -74,8 +75,8 @@ def _sort_keys(x: te.Tensor) -> te.Tensor:
 
 
 def index(node: Any, importer: Any) -> Any:
-    """x[i, :, j]: by tensors of integers that broadcast, and whole axes. The axes of what is chosen
-    stand where the tensors stood, and first where an axis stood between them."""
+    """x[i, :, j] with integer tensors that broadcast, and whole axes. The axes of the tensors'
+    shape come where the tensors stood, or first if an axis stood between them."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     shape, given = list(shape_of(x)), list(node.args[1])
     chosen = [axis for axis, each in enumerate(given) if each is not None]
@@ -108,13 +109,13 @@ def index(node: Any, importer: Any) -> Any:
 
 
 def _nearest(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
-    """Places along an axis, those beyond its ends at the ends: nothing is written elsewhere."""
+    """Indices clamped to an axis, so that nothing outside is written."""
     low, high = relax.const(0, "int64"), relax.const(extent - 1, "int64")
     return emit(_op.minimum(emit(_op.maximum(emit(_op.astype(places, "int64")), low)), high))
 
 
 def _counted(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
-    """As `_nearest`, where negative places count from the end."""
+    """Like `_nearest`, with negative indices counting from the end."""
     places = emit(_op.astype(places, "int64"))
     negative = emit(_op.less(places, relax.const(0, "int64")))
     turned = emit(_op.add(places, relax.const(extent, "int64")))
@@ -122,7 +123,7 @@ def _counted(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
 
 
 def gather(node: Any, importer: Any) -> Any:
-    """Elements along an axis, whose places do not count from its end."""
+    """Elements along an axis at indices that may not count from its end."""
     axis, places = arguments(node, dim=0, index=None)[:2]
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     shape, places = shape_of(x), importer.env[places]
@@ -132,8 +133,8 @@ def gather(node: Any, importer: Any) -> Any:
 
 
 def index_put(node: Any, importer: Any) -> Any:
-    """x[i, :, j] = values, or += values: by tensors of integers that broadcast, and whole axes.
-    Values at the same place are written, or added, one after another."""
+    """x[i, :, j] = values, or += values, with integer tensors that broadcast, and whole axes.
+    Values for the same position are written, or added, one after another."""
     given, values, add = arguments(node, indices=(), values=None, accumulate=False)[:3]
     x, values, emit = importer.env[node.args[0]], importer.env[values], importer.block_builder.emit
     shape = shape_of(x)
@@ -156,8 +157,7 @@ def index_put(node: Any, importer: Any) -> Any:
         at = emit(_op.broadcast_to(_counted(emit, tensor, shape[axis]), places))
         at = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
         flat = emit(_op.add(flat, emit(_op.reshape(at, (-1, 1)))))
-    # Of the axes of what is chosen, those of the tensors come first here, which in PyTorch they
-    # do only where another axis stands between.
+    # The axes of the tensors come first here; in PyTorch only if another axis stands between them.
     before = chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
     chosen_shape = [shape[axis] for axis in rest]
     values = emit(
@@ -171,13 +171,13 @@ def index_put(node: Any, importer: Any) -> Any:
 
 
 def _written(emit: Callable[[Any], Any], x: Any, flat: Any, source: Any, reduction: str) -> Any:
-    """x with elements of `source` at places of all of it in one row."""
+    """x with the elements of `source` written at flat indices."""
     operands = [emit(_op.reshape(each, (-1,))) for each in (x, flat, source)]
     return emit(_op.reshape(emit(_op.scatter_elements(*operands, 0, reduction)), shape_of(x)))
 
 
 def bucketize(node: Any, importer: Any) -> Any:
-    """The first boundary that is not below each element; NaN is above all."""
+    """The index of the first boundary that is not below each element; NaN is above all."""
     x, boundaries = (importer.env[each] for each in node.args[:2])
     options = {"out_int32": False, "right": False} | dict(node.kwargs)
     emit = importer.block_builder.emit
@@ -189,16 +189,18 @@ def bucketize(node: Any, importer: Any) -> Any:
 
 
 def scatter(reduction: str) -> Callable[[Any, Any], Any]:
-    """Elements of a tensor, or a number, put where indices along an axis say. TVM's own takes
-    indices that are as many as `x` along the other axes: here the elements of all axes are in
-    one."""
+    """A converter that writes elements of a tensor, or a number, at indices along an axis.
+
+    TVM's operator needs as many indices as `x` has elements along the other axes, so all axes are
+    flattened to one here.
+    """
 
     def convert(node: Any, importer: Any) -> Any:
         names = ("x", "axis", "places", "source")
         given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
         x, places = importer.env[given["x"]], importer.env[given["places"]]
         shape, chosen, emit = shape_of(x), shape_of(places), importer.block_builder.emit
-        if not shape:  # a number is one element
+        if not shape:  # a 0-d tensor is one element
             shape, chosen = (1,), (1,)
         axis, dtype = given["axis"] % len(shape), str(x.ty.dtype)
         source = importer.env.get(given["source"])

@@ -1,4 +1,4 @@
-"""What PyTorch gives for an exported program, and what errors may have travelled to it."""
+"""PyTorch's outputs of an exported program, and the errors that may propagate to them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _SUMMING = tuple(
     f"aten.{name}"
     for name in "addmm baddbmm bmm convolution cumsum dot linear matmul mean mm mv sum".split()
 )
-_CANCELLED = 0.1  # of the largest of a tensor: the terms of an element that cancelled
+_CANCELLED = 0.1  # size of terms that cancelled in an element, relative to the tensor's largest
 
-# Whether what counts for nothing, a zero between the pixels or a weight of 0, meets an infinite
-# element is a matter of how these are computed: with one, their results tell nothing.
+# The algorithm decides whether a zero between the pixels, or a weight of 0, meets an infinite
+# element. With such an element the results of these operators are not compared.
 _INTERPOLATING = ("aten.convolution", "aten.grid_sampler", "aten.upsample")
 
-# Which of equals are taken, or come first, PyTorch leaves open.
+# PyTorch leaves open which of several equal elements these take or put first.
 _ORDERING = ("aten.topk", "aten.sort.default")
 
-# These take a mean from their elements, or from what they multiply these by: the two may cancel.
+# These subtract a mean from their elements or from the factors of these: the two may cancel.
 _NORMS = ("aten.native_group_norm", "aten.native_layer_norm", "aten._native_batch_norm_legit")
 
-_SURE = 48  # of them before a difference counts: a tie is missed by one run in two
+_SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
 
 
 def of(taken: Taken) -> Callable[..., list[Array]]:
-    """A function of inputs and weights by name that runs the exported program in PyTorch; it raises
-    TranslationError where PyTorch does."""
+    """A function of inputs and weights by name that runs the exported program in PyTorch. It raises
+    TranslationError if PyTorch refuses the inputs."""
     import torch
 
-    # The model's owner may change its buffers later; in the code they are constants.
+    # Buffers are constants of the code, while the model's owner may change them later.
     exported = taken.exported
     constants = {name: tensor.detach().clone() for name, tensor in exported.named_buffers()}
 
@@ -52,12 +52,12 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
         nested = _nested(taken, [tensor(array) for array in inputs])
         state = {name: tensor(array) for name, array in params.items()}
         with torch.no_grad():
-            # Each name has its own tensor here, a tied one too: `set_params` has compared them.
+            # Tied parameters have separate tensors here; `set_params` has compared them.
             try:
                 result = torch.func.functional_call(
                     exported.module(), {**constants, **state}, nested, tie_weights=False
                 )
-            except (RuntimeError, IndexError) as error:  # of an index that is out of range
+            except (RuntimeError, IndexError) as error:  # for an index out of range
                 raise TranslationError(
                     f"PyTorch itself does not run the model on these inputs ({error})"
                 ) from error
@@ -68,15 +68,15 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
 
 
 class Reference:
-    """What values of the program are for its example, and which errors are no fault.
+    """Expected values of a program for its example inputs, with the allowed error of each.
 
-    Its operators run in PyTorch one by one, each result disturbed by what an implementation may be
-    off by: as far as the results of such runs lie apart a right one may be off (`check.bounds`).
-    Every other run computes in float64, for PyTorch's own results need not be the nearest: it
-    rounds the coordinates of `grid_sample` to bfloat16, and its `gelu` of inf is NaN in vectors of
-    float32. Whole numbers are taken to be exact. `precision` is what operands of products may be
-    rounded to. The values are those of `nodes` of the functional program, by default of its
-    outputs.
+    The operators run in PyTorch one by one, and each result is disturbed by the error that an
+    implementation may have. The spread of the results of such runs is the allowed error
+    (`frontend.bounds`). Every other run computes in float64, because PyTorch's own results need not
+    be the nearest: it rounds the coordinates of `grid_sample` to bfloat16, and its vectorised
+    float32 `gelu` of inf is NaN. Whole numbers are taken to be exact. Operands of matmuls and
+    convolutions may be rounded to `precision`. The values are those of `nodes` of the functional
+    program, by default its outputs.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class Reference:
         self._taken, self._precision = taken, precision
         self._nodes = torch_graph.outputs(taken.functional) if nodes is None else nodes
         self._exact = _run(taken, self._nodes)
-        # What the model itself gives must be within the bounds as well.
+        # The model's own outputs must be within the bounds as well.
         self._eager = of(taken)(taken.example, taken.params) if nodes is None else self._exact
         self._runs: list[list[Array]] = []
-        # What PyTorch decomposes may multiply an infinite element by a weight of 0 where its own
-        # kernel leaves it out: upsampling and `nn.Bilinear` do.
+        # A decomposition (upsampling, `nn.Bilinear`) may multiply an infinite element by a weight
+        # of 0 where PyTorch's own kernel leaves it out.
         given = [*taken.example, *taken.params.values()]
         self._finite = all(np.isfinite(bounds.widened(each)).all() for each in given)
 
     def difference(self, found: Sequence[Array]) -> str | None:
-        """What is wrong with results, in words; None where they are as near as can be asked."""
+        """Describe what is wrong with results; None if they are within the bounds."""
         wrong = self.first_wrong(found)
         return None if wrong is None else f"output {wrong[0]}: {wrong[1]}"
 
     def first_wrong(self, found: Sequence[Array]) -> tuple[int, str] | None:
-        """The number of the first wrong result, and what is wrong with it."""
+        """The number of the first wrong result and what is wrong with it; None if all are right."""
         return None if self._wrong(found, _RUNS) is None else self._wrong(found, _SURE)
 
     def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
@@ -122,7 +122,8 @@ class Reference:
 
 
 def _run(taken: Taken, nodes: Sequence[Any], interpreter: Any = None) -> list[Array]:
-    """The values of nodes for the example; `interpreter` is a class like `torch.fx.Interpreter`."""
+    """The nodes' values for the example inputs, computed by an `interpreter` class like
+    `torch.fx.Interpreter`."""
     import torch
 
     program, given = taken.functional, iter(map(tensor, taken.example))
@@ -142,8 +143,8 @@ def _run(taken: Taken, nodes: Sequence[Any], interpreter: Any = None) -> list[Ar
 
 
 def _disturbed(taken: Taken, precision: str, seed: int) -> Any:
-    """An interpreter that disturbs what each operator gives; with an odd seed it computes in
-    float64 where the operator can."""
+    """An interpreter class that disturbs each operator's result. With an odd seed it computes in
+    float64 if the operator can."""
     import torch
 
     disturb = _disturbance(taken, precision, seed)
@@ -175,7 +176,7 @@ def _disturbed(taken: Taken, precision: str, seed: int) -> Any:
 
 
 def _in_steps(operator: Any, disturb: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator that is computed of simpler ones, whose results are disturbed."""
+    """An operator computed by its decomposition, with the result of each step disturbed."""
     import torch
     from torch._decomp import decomposition_table
 
@@ -194,8 +195,8 @@ def _in_steps(operator: Any, disturb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_equals(operator: Any, generator: Any) -> Callable[..., Any]:
-    """An operator that orders elements along an axis, given those in another order: equal ones
-    come from other places then."""
+    """An operator that sorts along an axis, applied to a random permutation of its input, so that
+    equal elements come from other places."""
     import torch
 
     def run(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,8 +211,8 @@ def _of_equals(operator: Any, generator: Any) -> Callable[..., Any]:
 
 
 def _in_float64(operator: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> Any:
-    """What an operator gives of its operands in float64, in the dtypes of `result`; the result
-    itself where it takes no such operands."""
+    """An operator's result for its operands in float64, cast to the dtypes of `result`; `result`
+    itself if the operator does not take float64."""
     import torch
 
     map_tensors = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor)
@@ -235,13 +236,13 @@ def _widened(value: Any) -> Any:
 
 
 def _as_before(value: Any, before: Any) -> Any:
-    """A tensor in the dtype of another, where both hold floating-point numbers."""
+    """A tensor in the dtype of another; anything but a tensor unchanged."""
     return value.to(before.dtype) if hasattr(value, "is_floating_point") else value
 
 
 def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
-    """A function that puts a floating-point tensor off by a little: each element by a part of
-    itself, and where it `sums` terms, which may have cancelled, by a part of the largest."""
+    """A function that disturbs a floating-point tensor: each element by a fraction of itself, and
+    with `sums`, whose terms may have cancelled, by a fraction of the largest element."""
     import torch
 
     amplitudes: dict[Any, float] = {}
@@ -273,9 +274,9 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
 
 
 def _nested(taken: Taken, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The model's arguments, of these tensors, in the containers that it was exported with."""
+    """The tensors in the containers of the model's exported arguments."""
     import torch
 
-    spec = taken.exported.call_spec.in_spec  # of positional arguments and those by name
+    spec = taken.exported.call_spec.in_spec  # of (positional arguments, keyword arguments)
     arguments: tuple[Any, ...] = torch.utils._pytree.tree_unflatten(tensors, spec)[0]
     return arguments

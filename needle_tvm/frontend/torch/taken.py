@@ -1,4 +1,4 @@
-"""What the front end takes of a PyTorch model: programs, signature, example and weights."""
+"""A PyTorch model in the front end: its programs, signature, example inputs and weights."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taken:
-    """A PyTorch model as its front end took it: the exported program, its functional form, how its
-    inputs are nested, the Relax module, the manifest's signature, and example inputs and weights as
-    NumPy arrays."""
+    """An exported PyTorch model: the exported program, its functional form, the nesting of its
+    inputs, the Relax module, the manifest's signature, and example inputs and weights as NumPy
+    arrays."""
 
     exported: Any
     functional: Any
@@ -35,7 +35,7 @@ class Taken:
 
 
 def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
-    """Export a model in eval mode and translate it; TranslationError where that cannot be done."""
+    """Export a model in eval mode and translate it. Raises TranslationError if that fails."""
     import torch
 
     arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
@@ -61,13 +61,13 @@ def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
 
 
 def result_types(module: IRModule) -> list[Any]:
-    """The types of what `main` returns, one tensor or a tuple of them."""
+    """The types of the tensors that `main` returns."""
     ty = module["main"].ret_ty
     return list(getattr(ty, "fields", [ty]))
 
 
 def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:
-    """What `main` takes and gives, as a manifest holds it."""
+    """The inputs, parameters and outputs of `main`, in the form of a manifest."""
     main = module["main"]
     count = int(main.attrs["num_input"])
     names = positional_names(inspect.signature(model.forward), len(arguments))
@@ -100,7 +100,7 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
 
 
 def _ties(model: Any) -> list[list[str]]:
-    """The names of each parameter that has several."""
+    """Groups of names that belong to one parameter."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -119,7 +119,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def _tree(value: Any, leaf: type, where: str) -> Any:
-    """The structure of nested values; TranslationError for one that is no leaf."""
+    """The structure of nested values. Raises TranslationError for one that is not a leaf."""
     if isinstance(value, leaf):
         return trees.LEAF
     if isinstance(value, torch_graph.Fixed) and isinstance(value.value, _PLAIN):

@@ -1,1 +1,1 @@
-"""Passes that prepare what TVM's front end makes of a PyTorch model."""
+"""Passes that prepare the Relax module that TVM's front end makes from a PyTorch model."""

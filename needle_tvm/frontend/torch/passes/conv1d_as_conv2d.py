@@ -1,10 +1,10 @@
-"""Convolutions of sequences as convolutions of images one row high.
+"""1-D convolutions as 2-D convolutions of images one row high.
 
 Before: `conv1d(x, w)` in the layouts NCW and OIW, all shapes static.
 
 After: the NHWC, HWIO `conv2d` of `x` permuted and reshaped to (B, 1, W, C), with the same stride,
-padding, dilation and groups along the row, its result reshaped and permuted back. In a chain of
-them, `sink_permutes` and `sink_units` leave the first permutation and the last.
+padding, dilation and groups along the row. Its result is reshaped and permuted back. In a chain of
+convolutions, `sink_permutes` and `sink_units` leave only the first permutation and the last.
 """
 
 from __future__ import annotations

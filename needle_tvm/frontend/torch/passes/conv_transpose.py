@@ -1,13 +1,13 @@
-"""Transposed convolutions as convolutions, and pixels shuffled.
+"""Transposed convolutions as convolutions followed by a pixel shuffle.
 
 Before: `conv1d_transpose(x, w)` or `conv2d_transpose(x, w)` in the layouts NCW, IOW or NCHW, IOHW,
 where
 - all shapes are static and no extent is 0, there are no groups and no dilation,
-- no more of the result is cut off by padding than meets the first, or the last, input.
+- padding cuts off only results to which the first, or the last, input contributes.
 
 After: an NHWC, HWIO `conv2d` of stride 1 whose output channels are those of a block of `s` x `s`
 neighbouring results (`s` the stride), a permutation that lays the blocks out (Shi et al.,
-"Real-time single image and video super-resolution", 2016), and a slice of what padding leaves.
+"Real-time single image and video super-resolution", 2016), and a slice that applies the padding.
 Along one axis, with K taps and T = ceil(K / s), result `q * s + r` of the unpadded convolution is
 the sum over t of x[q - t] w[t * s + r]: T taps, in reverse, for each of the `s` values of r.
 """
@@ -38,7 +38,7 @@ class _Axis(NamedTuple):
 
     stride: int
     taps: int  # of the convolution
-    filled: int  # taps of the weights once they fill all of `taps * stride`
+    filled: int  # taps of the weights, padded to `taps * stride`
     before: int  # zeros before the input, and after it
     after: int
     blocks: int
@@ -82,7 +82,7 @@ class _Rewriter(Rewriter):
         axes = [_axis(n, k, int(s), int(p), m) for n, k, s, p, m in given]
         if any(axis.before < 0 or axis.after < 0 for axis in axes):
             return call
-        if len(axes) == 1:  # an image one row high
+        if len(axes) == 1:  # 1-D: as an image one row high
             axes = [_axis(1, 1, 1, 0, 1), *axes]
         return self._convolution(x, w, attrs.out_dtype, axes)
 
@@ -116,7 +116,7 @@ class _Rewriter(Rewriter):
         return op.permute_dims(y, [0, 2, 1] if flat else [0, 3, 1, 2])
 
     def _weights(self, w: Any, axes: list[_Axis]) -> Any:
-        """(I, O, K...) -> (T, T, I, s * s * O), the taps of every block in reverse."""
+        """(I, O, K...) -> (T, T, I, s * s * O), with the taps of every block in reverse."""
         op, emit, (high, wide) = relax.op, self.builder_.emit, axes
         inputs, outputs, *taps = static_shape(w) or ()
         if len(taps) == 1:

@@ -1,11 +1,11 @@
 """Batch norm in eval mode as one scale and one shift per channel.
 
-Before: `batch_norm(x, g, b, mean, var)[0]` that is not training, of a float32 or float64 `x` of a
-static shape, where nothing reads the statistics it gives back.
+Before: `batch_norm(x, g, b, mean, var)[0]` that is not training, where `x` is float32 or float64 of
+a static shape and nothing reads the returned statistics.
 
 After: `add(multiply(x, s), t)` with `s = g / sqrt(var + epsilon)` and `t = b - mean * s`, as
-tensors that vary along the axis of the channels alone. Both are work on parameters and constants;
-after a convolution or a product `fold_scale` and `fold_shift` leave one addition of them. TVM's own
+tensors that vary only along the channel axis. Both depend only on parameters and constants; after a
+convolution or a matmul, `fold_scale` and `fold_shift` reduce them to one addition. TVM's own
 `DecomposeOpsForInference` makes five operations on the whole tensor, a division among them.
 """
 

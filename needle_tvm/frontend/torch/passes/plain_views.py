@@ -1,14 +1,14 @@
-"""Views under as few names as there are kinds: reshape, permutation, slice.
+"""Views as one operator for each kind: reshape, permutation, slice.
 
-Before, all shapes static:
+Before, with all shapes static:
 - `squeeze`, `expand_dims` and `flatten`,
-- `permute_dims` that moves axes of extent 1 only,
-- `broadcast_to` the shape there is already,
-- `take` of one constant position of an axis, which that position is in,
+- `permute_dims` that moves only axes of extent 1,
+- `broadcast_to` the operand's own shape,
+- `take` of one constant position inside an axis,
 - a field of `split`.
 
-After: `reshape`, nothing, or `strided_slice`. Passes that read through views then know all of them.
-TVM's `ConvertLayout` does not survive a `squeeze` of a negative axis.
+After: `reshape`, nothing, or `strided_slice`. Passes that read through views then recognise all of
+them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis.
 """
 
 from __future__ import annotations
