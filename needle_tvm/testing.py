@@ -35,15 +35,10 @@ def check_op(
     devices: Sequence[Device] | None = None,
     dtypes: Sequence[str] = DTYPES,
 ) -> None:
-<<<<<<< .merge_file_f2zmbr
     """Check every rule of an op against its samples, eagerly and compiled at each of the stages.
 
     The eager checks are those of `needle.testing.check_op`. What the op compiles to must agree with
     its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
-=======
-    """Check every rule of an op against its samples, as `needle.testing.check_op` does, and its
-    compiled code at each stage against its NumPy reference in all `dtypes`.
->>>>>>> .merge_file_4JX1qh
 
     Raises OpCheckError if a check fails, and whatever compiling raises. Raises UsageError for an
     argument that is not an op, a list of devices or one of dtypes, and StageError if `stages` is
@@ -68,18 +63,11 @@ def check_op(
 
 
 def compiled(stage: str) -> Compiled:
-<<<<<<< .merge_file_f2zmbr
     """Return a hook for `needle.testing.check_op` that runs an op compiled at a stage.
 
     The op is compiled in memory for this processor: nothing is linked, cached or exported. Raises
     StageError for an unknown stage; the hook raises OpCheckError for an op that cannot be
     translated.
-=======
-    """The `compiled` argument of `needle.testing.check_op`: runs ops at a stage on this processor.
-
-    Ops are compiled in memory; nothing is linked, cached or exported. Raises StageError for an
-    unknown stage. Calling the result raises OpCheckError for an op that cannot be translated.
->>>>>>> .merge_file_4JX1qh
     """
     Options().check(stage)
     hooks: dict[str, Compiled] = {}

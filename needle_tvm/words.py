@@ -1,8 +1,4 @@
-<<<<<<< .merge_file_WYOZZy
 """Numbers as text, and others' words made fit to print. Standard library only."""
-=======
-"""Numbers in sentences, and foreign text escaped for printing. Standard library only."""
->>>>>>> .merge_file_6nh7YY
 
 from __future__ import annotations
 

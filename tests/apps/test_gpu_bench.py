@@ -270,14 +270,9 @@ def test_what_an_earlier_call_measured_is_kept_and_the_rest_measured(fake, capsy
     (path,) = fake.out.glob("*.json")
     assert fake.run("--resume", str(path), "--only", "training", "steps", "gemm-4096") == 0
     assert fake.asked == ["gemm-4096", "steps"]
-<<<<<<< .merge_file_cYQiMS
     expected = {"training-8", "training-256", "search-mlp", "gemm-4096"}
     assert set(fake.result["sections"]) == expected
     # Nothing of other versions is mixed in.
-=======
-    assert set(fake.result["sections"]) == {"training-8", "training-256", "search", "gemm-4096"}
-    # Results of other versions are refused.
->>>>>>> .merge_file_yRbbXB
     other = {**fake.result, "versions": {**fake.result["versions"], "NumPy": "0.1"}}
     path.write_text(json.dumps(other))
     assert fake.run("--resume", str(path)) == 1
@@ -356,7 +351,6 @@ def test_all_ladders_have_a_section_and_names_choose_in_order():
 def test_a_section_without_a_gpu_is_a_reason(monkeypatch, fake):
     if build.why_no_gpu() is None:
         pytest.skip("there is a GPU here")
-<<<<<<< .merge_file_cYQiMS
     monkeypatch.undo()
     setup = {"name": "lab-vector_add", "rounds": 1, "rehearse": False}
     with (
@@ -375,122 +369,3 @@ def test_a_rehearsal_runs_on_the_processor(tmp_path, capfd):
     assert len(found) == 11
     assert first["allocated"] == last["allocated"] > 0 and last["loss"] > 0
     assert "these figures mean nothing" in path.with_suffix(".md").read_text()
-=======
-    section = sections.SECTIONS["lab-vector_add"]
-    assert bench.run_section(section, options(), 100).startswith("no CUDA device was found")
-    assert capfd.readouterr().err.count("\n") <= 2  # one line and no traceback
-    told = bench.run_section(section, options(), 0.05)
-    assert told == "it was not done within the 0 s it was given"
-
-
-def test_a_section_is_run_in_a_process_of_its_own(tmp_path, capfd):
-    found = bench.run_section(sections.SECTIONS["steps"], options(rehearse=True), 100)
-    assert found["group"] == "steps" and found["took"] > 0, capfd.readouterr().err
-    assert len(found["samples"]) == 11 and set(found["versions"]) == {"needle", "TVM"}
-    first, last = found["samples"][0], found["samples"][-1]
-    assert first["allocated"] == last["allocated"] > 0 and last["loss"] > 0
-
-
-# The lab's ladders
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """The vector_add ladder of a GPU, run on this processor instead."""
-    ladder = Ladder(vector_add_cpu.ladder.workload, "cuda")
-    ladder.rungs += vector_add_cpu.ladder.rungs[:2]
-    target = build.make_target("cpu")
-    monkeypatch.setitem(registry.LADDERS, ("vector_add", "cuda"), ladder)
-    monkeypatch.setattr(build, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(build, "gpu_architecture", lambda: "sm_90")
-    monkeypatch.setattr(build, "make_target", lambda device, arch=None: target)
-    monkeypatch.setattr(field, "PLACE", "cpu")
-    return ladder
-
-
-SETTINGS = Settings(deadline=float("inf"), rounds=2)
-
-
-def test_a_gpu_ladder_from_end_to_end_with_a_processor_in_its_place(pretended, monkeypatch, fake):
-    """Compiles, checks, times launches and writes results, all without the GPU."""
-    size = {"N": 4096}
-    run = kernel_lab.run.run
-
-    def small(request, progress=None):
-        return run(Request(**{**vars(request), "size": size}), progress)
-
-    monkeypatch.setattr(kernel_lab.run, "run", small)
-    found = ladders.measure("vector_add", None, SETTINGS)
-    assert found["target"]["arch"] == "sm_90" and found["left_out"] == {}
-    assert found["versions"]["TVM"].startswith("0.")
-    for entry in (*found["rungs"], *found["peers"]):
-        assert len(entry["blocks"]) == 2 and entry["error"] <= entry["tolerance"]
-        assert entry["launch_seconds"]["median"] > 0
-    fake.answers["lab-vector_add"] = {"group": "lab", **found}
-    assert fake.run("--only", "lab-vector_add", "--rounds", "2") == 0
-    (page,) = fake.out.glob("*-gpu-h200.md")
-    text = page.read_text()
-    assert "NVIDIA H200 (sm_90), driver 580.1" in text
-    assert f'ARGS="--out {fake.out} --only lab-vector_add --rounds 2"' in text
-    assert f"TVM {found['versions']['TVM']}" in text and "NumPy" in text
-    assert "## vector_add" in text and f"| {pretended.rungs[1].name} |" in text
-    kept = fake.result["sections"]["lab-vector_add"]
-    assert kept["rungs"][0]["blocks"] == found["rungs"][0]["blocks"]
-
-
-class Result:
-    def to_dict(self):
-        return {"rungs": []}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        WrongResult("vector_add: threads differs", "threads"),
-        TimingError("x", child="threads, one launch"),
-    ],
-    ids=["wrong", "failed"],
-)
-def test_a_rung_that_is_wrong_or_fails_is_left_out_and_told(error, monkeypatch):
-    asked = []
-
-    def run(request):
-        asked.append(list(request.rungs))
-        if "threads" in request.rungs:
-            raise error
-        return Result()
-
-    monkeypatch.setattr(kernel_lab.run, "run", run)
-    found = ladders.measure("vector_add", None, SETTINGS)
-    assert found["left_out"] == {"threads": str(error)}
-    assert "threads" in asked[0] and "threads" not in asked[1] and len(asked) == 2
-
-
-def test_a_peer_that_fails_is_left_out_with_the_peers(monkeypatch):
-    def run(request):
-        if request.peers:
-            raise TimingError("PyTorch: out of memory", child="PyTorch")
-        return Result()
-
-    monkeypatch.setattr(kernel_lab.run, "run", run)
-    found = ladders.measure("vector_add", None, SETTINGS)
-    assert found["left_out"] == {"PyTorch": "PyTorch: out of memory"}
-
-    def never(request):
-        raise TimingError("PyTorch: out of memory", child="PyTorch")
-
-    monkeypatch.setattr(kernel_lab.run, "run", never)
-    with pytest.raises(TimingError):
-        ladders.measure("vector_add", None, SETTINGS)
-
-
-def test_at_a_large_size_the_upper_rungs_alone_are_run(monkeypatch):
-    asked = []
-    monkeypatch.setattr(kernel_lab.run, "run", lambda request: asked.append(request) or Result())
-    ladders.measure("gemm", 4096, SETTINGS)
-    (request,) = asked
-    assert request.size == {"M": 4096, "N": 4096, "K": 4096}
-    assert request.rungs[0] == "register_tile" and "naive" not in request.rungs
-    failed = {r.name for r in registry.ladder("gemm", "cuda").rungs if r.kind == "failed"}
-    assert failed and not failed & set(request.rungs)
->>>>>>> .merge_file_yRbbXB

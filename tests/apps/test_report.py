@@ -1,8 +1,4 @@
-<<<<<<< .merge_file_KiJshV
 """An evaluation's table, JSON and chart."""
-=======
-"""Formatting of numbers, the table, the JSON and the chart."""
->>>>>>> .merge_file_b0yxxk
 
 import io
 import json
