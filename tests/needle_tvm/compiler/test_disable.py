@@ -59,6 +59,7 @@ def test_a_pass_goes_wherever_it_stands(stage):
     } - {"CanonicalizeBindings"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["schedule", "fold_scale", "pack_weights", "FuseOps", *cpu.names()],
