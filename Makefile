@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-all campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab test test-quick test-all campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -39,14 +39,26 @@ lab: build
 guide: build
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
 
-# One process per core up to two: each holds a model or two and the compiler.
-test: build
-	$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(PYTEST_ARGS)
+# The tests in tiers, in two processes: each holds a model or two and the compiler.
+PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 
-# More than 100,000 drawn cases over all properties; the last line says how many it were.
-test-all: export NEEDLE_CASES ?= 6000
+# Under a minute: autograd, modules and data with few drawn cases, graph passes, arguments.
+QUICK := tests/test_package.py $(wildcard tests/needle/test_*.py) tests/needle/data \
+  $(addprefix tests/needle/nn/test_,nn.py optim.py init.py nn_layers.py) \
+  tests/needle/ops/test_check_op.py tests/needle_tvm/graph tests/needle_tvm/kernels/test_rules.py \
+  $(addprefix tests/needle_tvm/compiler/test_,bad_arguments.py faults.py install.py)
+test-quick: export NEEDLE_CASES ?= 20
+test-quick: build
+	$(PYTEST) -m "not slow and not gpu" $(QUICK) $(PYTEST_ARGS)
+
+test: build
+	$(PYTEST) -m "not slow and not gpu" $(PYTEST_ARGS)
+
+# What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 500 random
+# programs, and more than 100,000 drawn cases over all properties (the last line says how many).
+test-all: export NEEDLE_CASES ?= 2500
 test-all: build
-	$(PY) -m pytest -n 2 --dist loadfile -m "not gpu" $(PYTEST_ARGS)
+	$(PYTEST) -m "not gpu" $(PYTEST_ARGS)
 
 # Runs random programs for hours, from seeds that it prints. ARGS="--seeds A:B" continues a run;
 # ARGS="--minutes 30 --processes 2" ends sooner and runs two programs at once.
@@ -119,7 +131,8 @@ clean:
 help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
-	@echo "test             the default suite                    test-all   with the slow tests"
+	@echo "test             the default suite, within 10 minutes test-quick a part of it, within one"
+	@echo "test-all         every test that needs no GPU, as CI does"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
