@@ -1,7 +1,7 @@
-// A cuBLAS for the emulated GPU, for tests: what needle_tvm/cublas/gemm.cc asks for, in the
-// plainest way, under the names and with the numbers that NVIDIA documents. Strict where the real
-// one is not: a product takes a workspace that was given since the stream was, as a captured one
-// must have.
+// A cuBLAS for the emulated GPU, for tests. It has the functions that needle_tvm's gemm.cc calls,
+// in the plainest form, with the names and numbers that NVIDIA documents. It is stricter than the
+// real one: a matmul needs a workspace that was set after the stream was, as a captured one must
+// have.
 #include <cstring>
 
 #include "graphs.h"
@@ -31,8 +31,8 @@ double load(const void* at, int64_t i, int type) {
   return wide;
 }
 
-// Column-major, as BLAS: element (i, j) of an operand is at i + j * leading, of a transposed one at
-// j + i * leading.
+// Column-major, as in BLAS: element (i, j) of an operand is at i + j * leading, or at
+// j + i * leading if the operand is transposed.
 struct Product {
   bool a_transposed, b_transposed;
   int m, n, k, lda, ldb, ldc, type, result_type;
@@ -127,7 +127,7 @@ int cublasGemmStridedBatchedEx(void* handle, int trans_a, int trans_b, int m, in
                 batch, alpha, beta, compute);
 }
 
-// For tests: products so far, and those that may round their operands to tf32.
+// For tests: the number of matmuls so far, and of those that may round operands to tf32.
 int64_t needle_products() { return g_products; }
 int64_t needle_rounded_products() { return g_rounded; }
 

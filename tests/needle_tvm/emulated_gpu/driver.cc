@@ -1,6 +1,6 @@
-// The CUDA driver on a host without a GPU, for tests: as much of it as needle_tvm/cuda_driver.py
-// asks for, over needle's emulated CUDA runtime. A graph keeps the work that was captured, with the
-// addresses it had then, and does it again at each launch.
+// The CUDA driver on a host without a GPU, for tests. It has the functions that needle_tvm's
+// cuda_driver.py calls, on top of needle's emulated CUDA runtime. A graph keeps the captured work
+// with the addresses of that time, and repeats it at each launch.
 #include <map>
 #include <mutex>
 #include <vector>
@@ -18,7 +18,7 @@ struct Graph {
   bool valid = true;
 };
 
-std::mutex g_mutex;  // of what follows
+std::mutex g_mutex;  // guards the variables below
 std::map<cudaStream_t, Graph*> g_captures;
 
 Graph* capture_of(cudaStream_t stream) {
@@ -32,7 +32,7 @@ cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle);
 int copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream) {
   Graph* graph = capture_of(stream_of(stream));
   if (graph != nullptr && kind != cudaMemcpyDeviceToDevice) {
-    graph->valid = false;  // the host's memory may be gone when it is replayed
+    graph->valid = false;  // the host's memory may be gone at a replay
     return kUnsupported;
   }
   return emulated::submit(

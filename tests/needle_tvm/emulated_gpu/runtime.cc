@@ -1,7 +1,7 @@
-// TVM's runtime for CUDA on a host without a GPU, for tests: memory and threads are those of
-// needle's emulated CUDA runtime, a library's machine code is the host's, compiled from the CUDA
-// source that TVM generated. Everything above is the real thing: the virtual machine, the host code
-// that launches kernels, what an artifact holds.
+// TVM's runtime for CUDA on a host without a GPU, for tests. Memory and threads are those of
+// needle's emulated CUDA runtime. A library's machine code is the host's, compiled from the CUDA
+// source that TVM generated. Everything above is real: the virtual machine, the host code that
+// launches kernels, the contents of an artifact.
 #include <dlfcn.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/extra/module.h>
@@ -38,7 +38,7 @@ class EmulatedDevice final : public DeviceAPI {
   }
   void* AllocDataSpace(Device device, size_t bytes, size_t, DLDataType) final {
     SetDevice(device);
-    void* memory = nullptr;  // as cudaMalloc leaves it for nothing
+    void* memory = nullptr;  // as cudaMalloc leaves it for 0 bytes
     if (bytes > 0) check(cudaMalloc(&memory, bytes), "AllocDataSpace");
     return memory;
   }
@@ -68,8 +68,8 @@ class EmulatedDevice final : public DeviceAPI {
   }
 };
 
-// What TVM writes for a CUDA module (src/backend/cuda/codegen): strings and lists are a 64-bit
-// number and as many items.
+// Reads TVM's format of a CUDA module (src/backend/cuda/codegen): strings and lists are a 64-bit
+// count followed by their items.
 struct Reader {
   const char* at;
   const char* end;
@@ -98,9 +98,9 @@ struct Kernel {
 };
 
 const char* const kDynamicShared = "tirx.use_dyn_shared_memory";
-constexpr int64_t kMostShared = 232448;  // bytes, as emulated_gpu/__init__.py says of the GPU
+constexpr int64_t kMostShared = 232448;  // bytes, as in the GPU of emulated_gpu/__init__.py
 
-// A dimension of the grid or the block, from its tag: "blockIdx.x".
+// A dimension of the grid or the block, by its tag such as "blockIdx.x".
 unsigned& dimension(const std::string& tag, dim3& grid, dim3& block) {
   dim3& of = tag.rfind("blockIdx.", 0) == 0 ? grid : block;
   if (&of == &block && tag.rfind("threadIdx.", 0) != 0)

@@ -1,5 +1,5 @@
-// What CUDA source that TVM generates takes from NVIDIA's headers, on top of needle's emulated CUDA
-// runtime: vectors, and functions of the device.
+// The part of NVIDIA's headers that TVM's generated CUDA source uses, on top of needle's emulated
+// CUDA runtime: vectors, and device functions.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ inline int __float_as_int(float x) {
   return bits;
 }
 
-// The lane `from` of each run of `width` lanes; the own value where that is none.
+// The value of lane `from` in each run of `width` lanes; the thread's own if there is no such lane.
 template <class T>
 T needle_shuffle(T value, int from, int width) {
   const int lane = emulated::lane(), first = lane / width * width;

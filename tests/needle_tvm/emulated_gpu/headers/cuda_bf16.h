@@ -1,4 +1,4 @@
-// CUDA's bfloat16: see halves.h.
+// CUDA's bfloat16; see halves.h.
 #pragma once
 
 #include "cuda.h"

@@ -1,4 +1,4 @@
-// CUDA's float16: see halves.h.
+// CUDA's float16; see halves.h.
 #pragma once
 
 #include "cuda.h"

@@ -1,6 +1,6 @@
-// float16, bfloat16 and tf32 as CUDA's headers have them: values that convert to and from float by
-// themselves, each operation rounded to the type. Halves are rounded by needle's own code
-// (common/scalar.h), whose bits its tests compare with NumPy's.
+// float16, bfloat16 and tf32 as in CUDA's headers: values that convert to and from float
+// implicitly, with each operation rounded to the type. Halves are rounded by needle's own code
+// (common/scalar.h), whose tests compare bits with NumPy's.
 #pragma once
 
 #include <cmath>
@@ -13,8 +13,8 @@
 namespace needle {
 namespace emulated {
 
-// A half whose bits are those of Storage: Float16 or Bfloat16. Left as it is when it is declared,
-// as CUDA's are, so that it can lie in shared memory.
+// A half with the bits of Storage: Float16 or Bfloat16. A declaration leaves it uninitialised, as
+// in CUDA, so that it can be in shared memory.
 template <class Storage>
 struct Half {
   Storage bits;
@@ -43,7 +43,7 @@ struct Half {
   friend Half __hsub(Half a, Half b) { return a - b; }
   friend Half __hmul(Half a, Half b) { return a * b; }
   friend Half __hdiv(Half a, Half b) { return a / b; }
-  // Rounded once, but for sums that double cannot hold: products of two halves it can.
+  // Rounded once, except sums that double cannot hold exactly; it can hold products of two halves.
   friend Half __hfma(Half a, Half b, Half c) { return Half(double(a) * double(b) + double(c)); }
   friend bool __hgt(Half a, Half b) { return a > b; }
   friend bool __hlt(Half a, Half b) { return a < b; }
@@ -75,7 +75,7 @@ struct Half {
   }
 };
 
-// Two of them in 32 bits, the first in the lower ones.
+// Two halves in 32 bits, the first in the lower bits.
 template <class Storage>
 struct alignas(4) Pair {
   Half<Storage> x, y;
@@ -88,10 +88,10 @@ struct alignas(4) Pair {
   friend Pair operator/(Pair a, Pair b) { return {a.x / b.x, a.y / b.y}; }
 };
 
-// tf32 is a float of which tensor cores do not look at the lower 13 bits.
+// tf32 is a float; tensor cores ignore its lower 13 bits.
 inline float read_as_tf32(float x) { return float_of(bits_of(x) & 0xffffe000u); }
 
-// To the nearest such float, halfway cases away from zero, as cvt.rna.tf32.f32.
+// Rounds to the nearest tf32, halfway cases away from zero, like cvt.rna.tf32.f32.
 inline float to_tf32(float x) {
   const uint32_t u = bits_of(x);
   return (u & 0x7f800000u) == 0x7f800000u ? x : float_of((u + 0x1000u) & 0xffffe000u);

@@ -1,4 +1,4 @@
-// CUDA's names of special values that generated source uses.
+// CUDA's names for the special values in generated source.
 #pragma once
 
 #include <limits>

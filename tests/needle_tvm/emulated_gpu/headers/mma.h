@@ -1,6 +1,6 @@
 // CUDA's warp matrix functions (CUDA C++ Programming Guide, "Warp Matrix Functions"), for floating
-// types. Which thread holds which elements of a fragment is left open there: here thread t of the
-// warp holds every 32nd from the one with number t, counted row by row.
+// types. The guide leaves open which thread holds which elements of a fragment: here thread t of
+// the warp holds every 32nd element from number t on, counted row by row.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ float operand(U x) {
     return static_cast<float>(x);
 }
 
-// Does of(element of the fragment, place in memory) for each element of the own thread.
+// Calls of(element of the fragment, place in memory) for each element of this thread.
 template <class F, class Memory, class Of>
 void move(F& fragment, Memory* memory, unsigned stride, bool by_rows, Of of) {
   if (reinterpret_cast<uintptr_t>(memory) % 32 != 0)

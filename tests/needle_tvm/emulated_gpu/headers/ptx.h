@@ -1,5 +1,5 @@
-// Instructions of PTX that inline assembly uses, as functions: ptx.py puts calls of them in its
-// place. What they do, and which thread holds what, is the PTX ISA's ("Matrix multiply-accumulate
+// The PTX instructions of inline assembly, as functions: ptx.py replaces the assembly by calls of
+// them. The PTX ISA defines what they do and which thread holds what ("Matrix multiply-accumulate
 // operation using mma instruction", "ldmatrix", "cp.async").
 #pragma once
 
@@ -20,14 +20,14 @@ using emulated::bits_of;
 using emulated::float_of;
 using emulated::Shown;
 
-// A register takes bits, whatever type is said to be in it.
+// A register takes bits, whatever type they are said to have.
 template <class To, class From>
 void set(To& to, From bits) {
   static_assert(sizeof(To) == sizeof(From), "a register of another width");
   std::memcpy(&to, &bits, sizeof(To));
 }
 
-// Addresses of shared memory have 32 bits: they count from here, in the same library.
+// Addresses of shared memory have 32 bits: offsets from here, in the same library.
 static char g_shared_origin;
 
 static inline uint32_t shared_address(const void* at) {
@@ -37,7 +37,7 @@ static inline char* shared(uint32_t address) {
   return &g_shared_origin + static_cast<int32_t>(address);
 }
 
-// Operands of mma in their registers: two halves, or a float of which the lower bits are not read.
+// Operands of mma in registers: two halves, or a float whose lower bits are not read.
 struct f16 {
   static constexpr int count = 2;
   static float of(uint32_t bits, int i) {
@@ -105,12 +105,12 @@ static void st_shared(uint32_t address, const std::array<uint32_t, count>& value
   std::memcpy(shared(address), values.data(), sizeof(values));
 }
 
-// Copies that a thread has begun, in groups; the last group is still open. They are carried out
-// when they are waited for, which is as late as may be: who does not wait, reads what was there.
+// Copies that a thread has begun, in groups; the last group is still open. They are made as late as
+// possible, when they are waited for, so that a thread which does not wait reads stale memory.
 struct Copy {
   char* to;
   const void* from;
-  uint32_t bytes, given;  // what `given` leaves of them is zeros
+  uint32_t bytes, given;  // bytes beyond `given` become zeros
 };
 static std::deque<std::vector<Copy>>& copies() {
   static std::deque<std::vector<Copy>> of_threads[emulated::kWarp * emulated::kWarps];
@@ -119,7 +119,7 @@ static std::deque<std::vector<Copy>>& copies() {
   return own;
 }
 
-// Before a thread's first instruction: copies that one of an earlier block left are its own loss.
+// Runs before a thread's first instruction: drops pending copies of a thread of an earlier block.
 static inline void begin_thread() { copies().clear(); }
 
 static inline void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t given) {

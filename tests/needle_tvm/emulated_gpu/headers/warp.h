@@ -1,5 +1,5 @@
-// What the threads of a warp do together: each shows the others a value, and none goes on until all
-// have read what they want.
+// Exchange between the threads of a warp: each shows the others a value, and none continues until
+// all have read what they want.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace needle {
 namespace emulated {
 
-// Ends the process, as touching memory of a device from the host does: what a GPU would do then is
-// not said anywhere.
+// Ends the process, like touching a device's memory from the host: what a GPU would do then is
+// undefined.
 [[noreturn]] inline void refuse(const char* what) {
   std::fprintf(stderr, "emulated GPU: %s\n", what);
   std::abort();
@@ -24,7 +24,7 @@ inline unsigned thread_number() {
   return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
 }
 
-// The values that the threads of the own warp show; `done` when they have been read.
+// The values that the threads of this warp show; `done` once they have been read.
 class Shown {
  public:
   explicit Shown(const void* own) : of_(of_warp()[thread_number() / kWarp]) {
@@ -35,7 +35,7 @@ class Shown {
   const T* of(unsigned lane) const {
     return static_cast<const T*>(of_[lane]);
   }
-  // Whether all show the same.
+  // Whether all threads show the same value.
   bool agree() const {
     for (unsigned lane = 1; lane < kWarp; ++lane)
       if (of_[lane] != of_[0]) return false;

@@ -1,4 +1,4 @@
-// TVM's wheel includes this header and does not carry it: declarations that its others name.
+// TVM's headers include this one, which its wheel lacks: the declarations that they need.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// As io.h.
+// Like io.h.
 #pragma once
 
 #include <tvm/support/io.h>
