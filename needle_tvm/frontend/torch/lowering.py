@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from needle_tvm._tvm.names import IRModule, Target, transform
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch.passes.conv1d_as_conv2d import conv1d_as_conv2d
@@ -14,9 +12,6 @@ from needle_tvm.graph import legalize
 from needle_tvm.graph.passes.sink_views import sink_permutes, sink_units
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant
-
-if TYPE_CHECKING:
-    pass
 
 # Without an entry here, a transposed convolution would take the layout of its input, which neither
 # TVM nor `frontend.torch.passes.conv_transpose` supports.
