@@ -120,13 +120,9 @@ def artifact(path: str, size: int, dtype: str) -> Made:
     """An exported product."""
     from needle_tvm import runtime
 
-    program = runtime.load(path)
-    tensors = program.convert(rounded(size, dtype))
-    return _repeated(
-        lambda: program.call(tensors),
-        program.synchronize,
-        lambda found: program.to_arrays(found),
-    )
+    executor = runtime.load(path).executor
+    tensors = executor.convert(rounded(size, dtype))
+    return _repeated(lambda: executor.call(tensors), executor.synchronize, executor.to_arrays)
 
 
 def eager(size: int, dtype: str, device: str) -> Made:
