@@ -174,11 +174,12 @@ def artifact(path: str, inputs: str) -> Calls:
 
     program = runtime.load(path)
     arrays = load_arrays(inputs)
-    tensors = program.convert(arrays)
+    executor = program.executor
+    tensors = executor.convert(arrays)
 
     def call() -> object:
-        found = program.call(tensors)
-        program.synchronize()
+        found = executor.call(tensors)
+        executor.synchronize()
         return found
 
     return call, lambda: program.run(arrays)

@@ -105,15 +105,16 @@ def artifact(path: str, inputs: str, dtype: str, launches: int) -> Calls:
     from needle_tvm import runtime
 
     program = runtime.load(path)
-    tensors = program.convert(rounded(inputs, dtype))
+    executor = program.executor
+    tensors = executor.convert(rounded(inputs, dtype))
 
     def call() -> Any:
         for _ in range(launches):
-            found = program.call(tensors)
-        program.synchronize()
+            found = executor.call(tensors)
+        executor.synchronize()
         return found
 
-    return call, lambda: [np.asarray(x, np.float32) for x in program.to_arrays(call())]
+    return call, lambda: [np.asarray(x, np.float32) for x in executor.to_arrays(call())]
 
 
 def eager(inputs: str, dtype: str, launches: int, device: str) -> Calls:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import versions
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import replacing
+from needle_tvm.artifact.artifact import Artifact
 from needle_tvm.errors import ArtifactError, InstallError
 from needle_tvm.process import atomic
 from needle_tvm.target.precision import FLOAT32
@@ -91,7 +92,7 @@ def _digest(key: Any) -> str:
 
 @contextmanager
 def writing(entry: Path) -> Iterator[Path]:
-    """As `artifact.writing`, for an entry: everything is made for its owner alone.
+    """As `replacing.writing`, for an entry: everything is made for its owner alone.
 
     What killed processes have left in the cache is removed. Raises ArtifactError where the entry
     cannot be written, or its folders belong to others.
@@ -102,21 +103,21 @@ def writing(entry: Path) -> Iterator[Path]:
             atomic.remove_abandoned(folder)
     except OSError as error:
         raise ArtifactError(f"{entry}: cannot be written ({error})") from error
-    with artifact.writing(entry, private=True) as folder:
+    with replacing.writing(entry, private=True) as folder:
         yield folder
 
 
-def checked(entry: Path) -> dict[str, Any]:
-    """The manifest of an entry that may be used.
+def checked(entry: Path) -> Artifact:
+    """An entry that may be used.
 
-    Raises ArtifactError as `check` and `artifact.check_files` do, and where it is the entry of
-    another key than it is named by.
+    Raises ArtifactError as `check` and `Artifact.open` do, and where it is the entry of another key
+    than it is named by.
     """
     check(entry)
-    manifest = artifact.check_files(entry)
-    if _digest(manifest.get("key")) != entry.name:
+    found = Artifact.open(entry)
+    if _digest(found.manifest.get("key")) != entry.name:
         raise ArtifactError(f"{entry}: is the entry of another key")
-    return manifest
+    return found
 
 
 def holds(path: Path) -> bool:

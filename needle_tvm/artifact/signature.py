@@ -11,12 +11,10 @@ from typing import Any
 
 from needle_tvm.errors import InstallError, KeyFileError
 from needle_tvm.process import atomic
-from needle_tvm.process.paths import as_path
+from needle_tvm.process.paths import StrPath, as_path
 
 LENGTH = 64  # bytes of a signature
 _LARGEST_KEY = 1 << 16  # bytes of a PEM file
-
-StrPath = str | os.PathLike[str]
 
 
 def generate(path: StrPath) -> Path:

@@ -53,8 +53,8 @@ def ladder(
     references = [expected[node] for node in graph.outputs]
     results = []
     for stage, executable in executables.items():
-        manifest = {} if executable is None else executable.manifest
-        bounds = error_bounds(graph, manifest.get("precision", FLOAT32))
+        precision = FLOAT32 if executable is None else executable.artifact.precision
+        bounds = error_bounds(graph, precision)
         bound = max((bounds[node] for node in graph.outputs), default=0.0)
         if executable is None:
             found = _eager(graph, model, inputs)

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from needle_tvm import runtime
-from needle_tvm.artifact import array_files, artifact
+from needle_tvm.artifact import Artifact, array_files
 from needle_tvm.artifact.arrays import describe
+from needle_tvm.artifact.function import ArraySpec
+from needle_tvm.artifact.layout import SIGNATURE
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -26,6 +28,8 @@ from needle_tvm.errors import (
 )
 from needle_tvm.process.command_line import OK, Parser, check_writable, natural, repeats
 from needle_tvm.process.timing import Spread
+from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.target import cublas
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tune.status import summary
@@ -78,19 +82,17 @@ def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    manifest = artifact.read_manifest(options.path, options.require_signature)
-    main = manifest["functions"]["main"]
-    files = manifest["files"]
+    artifact = Artifact.from_manifest(options.path, options.require_signature)
+    manifest, main = artifact.manifest, artifact.main
+    described, files = manifest["functions"]["main"], manifest["files"]
     facts = {
         "path": str(options.path),
-        "inputs": main["inputs"],
-        "outputs": main["outputs"],
-        "params": main["params"],
+        **{kind: described[kind] for kind in ("inputs", "outputs", "params")},
         "stage": manifest.get("stage"),
-        "checked": manifest.get("checked", False),
-        "target": manifest["target"],
-        "lacking_features": artifact.missing_features(manifest),
-        "refusal": artifact.refusal(options.path, manifest),
+        "checked": artifact.checked,
+        "target": artifact.target,
+        "lacking_features": artifact.missing_features,
+        "refusal": artifact.obstacle,
         **{name: manifest.get(name) for name in ("precision", "kernels", "libraries", "products")},
         "versions": manifest["versions"],
         "golden": manifest.get("golden"),
@@ -102,19 +104,19 @@ def _inspect(options: argparse.Namespace) -> int:
     }
     if options.json:
         return _print_json(facts)
-    target = dict(manifest["target"])
+    target = dict(artifact.target)
     features = target.pop("features", [])
     golden = facts["golden"]
-    numbers = sum(math.prod(spec["shape"]) for spec in main["params"])
+    numbers = sum(math.prod(spec.shape) for spec in main.params)
     rows = [
-        *_signature_rows("input", main["inputs"]),
-        *_signature_rows("output", main["outputs"]),
-        ("weights", f"{len(main['params'])} arrays, {numbers:,} numbers"),
+        *_signature_rows("input", main.inputs),
+        *_signature_rows("output", main.outputs),
+        ("weights", f"{len(main.params)} arrays, {numbers:,} numbers"),
         ("stage", str(facts["stage"])),
         ("compared", "with the model" if facts["checked"] else "with nothing: not checked"),
         ("products", f"of {facts['precision'] or FLOAT32}{_by_library(facts['products'])}"),
         ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
-        ("needs", _needs(manifest, features)),
+        ("needs", _needs(artifact, features)),
         ("files", "not checked here: `verify` does"),
         ("here", _here(facts)),
         *([("kernels", _kernels(facts["kernels"]))] if facts["kernels"] else []),
@@ -128,10 +130,10 @@ def _inspect(options: argparse.Namespace) -> int:
     return _print_rows(rows)
 
 
-def _needs(manifest: Mapping[str, Any], features: Sequence[str]) -> str:
-    if manifest["target"].get("kind") == "cuda":
-        libraries = manifest.get("libraries", ())
-        return ", ".join([f"a CUDA GPU ({manifest['target']['arch']})", *libraries])
+def _needs(artifact: Artifact, features: Sequence[str]) -> str:
+    if artifact.for_gpu:
+        libraries = artifact.manifest.get("libraries", ())
+        return ", ".join([f"a CUDA GPU ({artifact.target['arch']})", *libraries])
     return " ".join(features) or "no particular processor features"
 
 
@@ -157,14 +159,8 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _signature_rows(kind: str, specs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    return [
-        (
-            kind,
-            f"{spec.get('name', f'output.{i}')}: {describe(spec['shape'], spec['dtype'])}",
-        )
-        for i, spec in enumerate(specs)
-    ]
+def _signature_rows(kind: str, specs: Sequence[ArraySpec]) -> list[tuple[str, str]]:
+    return [(kind, f"{spec.name}: {describe(spec.shape, spec.dtype)}") for spec in specs]
 
 
 def _size(manifest: Mapping[str, Any]) -> int:
@@ -175,7 +171,7 @@ def _signature(options: argparse.Namespace) -> str:
     """What is known of the signature, where the manifest has been read and not refused."""
     if options.require_signature is not None:
         return f"good: {options.require_signature}"
-    if (options.path / artifact.SIGNATURE).exists():
+    if (options.path / SIGNATURE).exists():
         return "present, not checked (--require-signature PUBLIC_KEY checks it)"
     return "none"
 
@@ -190,7 +186,7 @@ def _verify(options: argparse.Namespace) -> int:
         if options.json:
             _print_json({"path": str(options.path), "ok": False, "error": error_line(error)})
         raise
-    manifest = program.manifest
+    manifest = program.artifact.manifest
     test = runtime.self_test(program)
     facts = {
         "path": str(options.path),
@@ -245,15 +241,16 @@ def _run(options: argparse.Namespace) -> int:
         check_writable(options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
     program = _load(options)
-    if options.out is not None and options.out.suffix == ".npy" and len(program.outputs) != 1:
+    specs, executor = program.artifact.main.outputs, program.executor
+    if options.out is not None and options.out.suffix == ".npy" and len(specs) != 1:
         raise UsageError(
-            f"{options.out}: holds one array, the model gives {len(program.outputs)}; "
+            f"{options.out}: holds one array, the model gives {len(specs)}; "
             ".npz and .safetensors hold several"
         )
-    tensors = program.convert(_gather(options, program))
-    results = program.to_arrays(program.call(tensors))
-    outputs = {f"output.{i}": array for i, array in enumerate(results)}
-    spread = _time(program, tensors, options.repeat) if options.repeat else None
+    tensors = executor.convert(_gather(options, program.artifact))
+    results = executor.to_arrays(executor.call(tensors))
+    outputs = {spec.name: array for spec, array in zip(specs, results, strict=True)}
+    spread = _time(executor, tensors, options.repeat) if options.repeat else None
     if options.out is not None:
         array_files.write(options.out, outputs)
 
@@ -283,9 +280,9 @@ def _run(options: argparse.Namespace) -> int:
     return _print_rows(rows)
 
 
-def _gather(options: argparse.Namespace, program: runtime.Program) -> list[Any]:
+def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
     """One array per input of the model, from the files and, where asked for, at random."""
-    names = [spec["name"] for spec in program.inputs]
+    names = [spec.name for spec in artifact.main.inputs]
     given: dict[str, Any] = {}
     for text in options.inputs:
         name, separator, rest = text.partition("=")
@@ -310,18 +307,18 @@ def _gather(options: argparse.Namespace, program: runtime.Program) -> list[Any]:
     missing = [name for name in names if name not in given]
     if missing and not options.random:
         raise UsageError(f"no value for input {', '.join(missing)}: give a file, or --random")
-    random = dict(zip(names, program.random_inputs(options.seed), strict=True)) if missing else {}
-    return [given[name] if name in given else random[name] for name in names]
+    random = random_inputs(artifact, options.seed) if missing else [None] * len(names)
+    return [given.get(name, array) for name, array in zip(names, random, strict=True)]
 
 
-def _time(program: runtime.Program, tensors: Sequence[Any], calls: int) -> Spread:
+def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
     """Seconds per call, inputs already converted."""
     for _ in range(_WARMUP_CALLS):
-        program.call(tensors)
+        executor.call(tensors)
     seconds = []
     for _ in range(calls):
         start = time.perf_counter()
-        program.call(tensors)
+        executor.call(tensors)
         seconds.append(time.perf_counter() - start)
     return Spread.of(seconds)
 

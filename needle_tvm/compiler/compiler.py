@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, cache
+from needle_tvm.artifact import Artifact, cache
+from needle_tvm.artifact.manifest import write_manifest
+from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, request
 from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
+from needle_tvm.process.paths import StrPath
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from needle_tvm._tvm.names import IRModule
+
+    _Opened = tuple[Artifact, runtime.Program | None]
 
 
 def compile(
@@ -111,19 +116,19 @@ def compile_source(source: Source, asked: Request) -> Executable:
         precision=variant.precision,
         search=asked.search.cache_key(),
         disable=variant.disable,
-        products=None if asked.choice is None else asked.choice.key,
+        products=None if variant.by_library is None else variant.by_library.key,
     )
     if source.unfollowed:
         _warn_of(source.unfollowed)
         key["once"] = os.urandom(16).hex()
     folder = cache.entry(key)
-    program = None if asked.recompile else _cached(folder, asked)
-    from_cache = program is not None
-    if program is None:
+    found = None if asked.recompile else _cached(folder, asked)
+    from_cache = found is not None
+    if found is None:
         asked.say(f"{asked.stage}: compiling")
         _build(source, asked, folder, key)
-        program = _open(folder, asked.spec)
-    return Executable(program, from_cache=from_cache, source=source)
+        found = _open(folder, asked.spec)
+    return Executable(*found, from_cache=from_cache, source=source)
 
 
 _WARNED: set[str] = set()
@@ -140,38 +145,37 @@ def _warn_of(unfollowed: list[str]) -> None:
         )
 
 
-def load(
-    path: str | os.PathLike[str], *, require_signature: str | os.PathLike[str] | None = None
-) -> Executable:
+def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executable:
     """Verify and load an exported model; see `runtime.load` for what is refused."""
     program, params = runtime.load_with_params(path, require_signature)
-    return Executable(program, from_cache=True, params=params)
+    return Executable(program.artifact, program, from_cache=True, params=params)
 
 
-def _cached(folder: Path, asked: Request) -> runtime.Program | None:
+def _cached(folder: Path, asked: Request) -> _Opened | None:
     """The cache entry in `folder`, None where there is none that can be trusted, or that was not
     checked and is to be."""
     if not folder.exists():
         return None
     try:
-        program = _open(folder, asked.spec)
+        found = _open(folder, asked.spec)
     except ArtifactError as error:
         warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
         return None
-    known = program.manifest.get("checked", False) or program.refusal is not None
-    return program if known or not asked.check else None
+    artifact, program = found
+    known = artifact.checked or program is None
+    return found if known or not asked.check else None
 
 
-def _open(folder: Path, spec: TargetSpec) -> runtime.Program:
-    """What was compiled into a folder of the cache; for another machine, not loaded here."""
+def _open(folder: Path, spec: TargetSpec) -> _Opened:
+    """The artifact in a folder of the cache, and its program if this machine can run it."""
 
-    def read() -> runtime.Program:
-        manifest = cache.checked(folder)
-        artifact.check_versions(folder, manifest)
-        refusal = artifact.refusal(folder, manifest)
-        return runtime.Program(folder, manifest, refusal=refusal, device=spec.index)
+    def read() -> _Opened:
+        artifact = cache.checked(folder)
+        artifact.check_versions()
+        runs = artifact.obstacle is None
+        return artifact, runtime.Program(artifact, spec.index) if runs else None
 
-    return artifact.undisturbed(folder, read)
+    return undisturbed(folder, read)
 
 
 def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:
@@ -181,8 +185,8 @@ def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) ->
     target, variant = asked.spec.to_tvm(), asked.variant
     module, signature = source.lower(target)
     notes: dict[str, Any] = {"stage": variant.stage, "precision": variant.precision, "key": key}
-    if asked.choice is not None:
-        notes["products"] = asked.choice.notes
+    if variant.by_library is not None:
+        notes["products"] = variant.by_library.notes
     if asked.search.searches:
         module = _tuned(source, module, signature, asked, notes)
     else:
@@ -190,19 +194,19 @@ def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) ->
     with cache.writing(folder) as temporary:
         notes |= build.write_library(module, target, temporary)
         manifest = build.describe(signature, module, asked.spec, target, notes)
-        artifact.write_manifest(temporary, {**manifest, "checked": False})
+        write_manifest(temporary, {**manifest, "checked": False})
         if asked.check and _is_right(source, temporary, asked):
-            artifact.write_manifest(temporary, {**manifest, "checked": True})
+            write_manifest(temporary, {**manifest, "checked": True})
 
 
 def _is_right(source: Source, folder: Path, asked: Request) -> bool:
     """Whether the code in a folder was found to compute what the model does; False where this
     machine cannot run it. Raises MismatchError where it does not."""
-    manifest = artifact.check_files(folder)
-    if artifact.refusal(folder, manifest) is not None:
+    artifact = Artifact.open(folder)
+    if artifact.obstacle is not None:
         return False
     asked.say(f"{asked.stage}: comparing with the model")
-    program = runtime.Program(folder, manifest, device=asked.spec.index)
+    program = runtime.Program(artifact, asked.spec.index)
     program.set_params(source.weights.values())
     first.check(source, program, asked.stage)
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,18 @@ import numpy as np
 import needle
 from needle.backend_ndarray.threads import rest_threads
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact
+from needle_tvm.artifact.golden import Golden
+from needle_tvm.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
+from needle_tvm.artifact.manifest import write_manifest
+from needle_tvm.artifact.replacing import writing
 from needle_tvm.artifact.tolerance import estimated_tolerances
-from needle_tvm.errors import ArtifactError
+from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.frontend import reference
 from needle_tvm.frontend.source import FixedWeights, Source, Weights, to_numpy
-from needle_tvm.target.precision import FLOAT32
+from needle_tvm.process.paths import StrPath
+from needle_tvm.runtime import weights
+from needle_tvm.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
@@ -31,40 +36,51 @@ class Executable:
     Calls under way finish with the weights they began with. Writes of other libraries to shared
     memory (DLPack) are not seen. A model of PyTorch's, and a loaded one, keeps the weights that it
     has; so does any after `set_params`.
+
+    Code for another machine can be exported, and its `artifact` looked at; it has no program.
     """
 
     def __init__(
         self,
-        program: runtime.Program,
+        artifact: Artifact,
+        program: runtime.Program | None,
         *,
         from_cache: bool = False,
         source: Source | None = None,
         params: Arrays | None = None,
     ) -> None:
-        self.program = program
+        self.artifact = artifact
+        self._program = program
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
         self._loaded_weights = self._weights
         if source is not None:
             self._weights = source.weights
-            if program.refusal is None:
+            if program is not None:
                 program.set_params(source.weights.values())
+
+    @property
+    def program(self) -> runtime.Program:
+        """The loaded code; TargetError if this machine cannot run it."""
+        if self._program is None:
+            raise TargetError(self.artifact.obstacle)
+        return self._program
 
     @property
     def path(self) -> Path:
         """The artifact directory the code was loaded from."""
-        return self.program.path
+        return self.artifact.path
 
     @property
     def manifest(self) -> dict[str, Any]:
         """What the artifact says of itself: functions, target, versions, files."""
-        return self.program.manifest
+        return self.artifact.manifest
 
     @property
     def script(self) -> str:
         """TVMScript of the module the library was built from."""
-        return (self.path / artifact.SCRIPT).read_text()
+        return (self.path / SCRIPT).read_text()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use other weights (as a `state_dict`) from now on, and follow the model's no more; see
@@ -75,11 +91,12 @@ class Executable:
                 name: each.numpy() if isinstance(each, needle.Tensor) else each
                 for name, each in params.items()
             }
-        arrays = self.program.in_order(given)
-        if self.program.refusal is None:  # else it is for an export: there is nowhere to put them
-            self.program.set_params(given)
-        names = [spec["name"] for spec in self.program.params]
-        copies = {n: np.array(array) for n, array in zip(names, arrays, strict=True)}
+        main = self.artifact.main
+        arrays = weights.in_order(main, given)
+        if self._program is not None:  # else they are for an export alone
+            self._program.set_params(given)
+        pairs = zip(main.params, arrays, strict=True)
+        copies = {spec.name: np.array(array) for spec, array in pairs}
         self._weights = FixedWeights(copies)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,19 +104,18 @@ class Executable:
 
         Raises InputError when an argument's structure, shape or dtype is not the compiled one's,
         ParameterError when a weight of the model has got another shape or dtype, ChangedError when
-        one is gone, or a tensor that was a constant has been written.
+        one is gone, or a tensor that was a constant has been written, TargetError when this machine
+        cannot run the code.
         """
-        arrays = self.program.flatten(args, kwargs)
+        program, main = self.program, self.artifact.main
+        arrays = main.flatten(args, kwargs)
         if self._weights is not None:
-            self._weights.follow(self.program.set_params)
+            self._weights.follow(program.set_params)
         rest_threads()  # needle's own, which TVM's would find on their cores
-        outputs = self.program.run(arrays)
-        tensors = [needle.Tensor(output, requires_grad=False) for output in outputs]
-        return self.program.unflatten(tensors)
+        outputs = program.run(arrays)
+        return main.unflatten([needle.Tensor(each, requires_grad=False) for each in outputs])
 
-    def export(
-        self, path: str | os.PathLike[str], *, sign: str | os.PathLike[str] | None = None
-    ) -> Path:
+    def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
         The weights are those of this moment. The example is the inputs the model was compiled with,
@@ -112,43 +128,37 @@ class Executable:
         """
         from safetensors.numpy import save_file
 
-        if self._weights is None and self.program.params:
+        if self._weights is None and self.artifact.main.params:
             raise ArtifactError(f"{path}: no weights to export")
         params = {} if self._weights is None else _arrays(self._weights)
-        example, facts = self._golden(params)
+        golden = self._golden(params)
         manifest = {k: v for k, v in self.manifest.items() if k not in ("key", "golden")}
-        with artifact.writing(path) as folder:
-            for name in (artifact.LIBRARY, artifact.SCRIPT):
-                (folder / name).write_bytes(artifact.read_file(self.path, self.manifest, name))
+        with writing(path) as folder:
+            for name in (LIBRARY, SCRIPT):
+                (folder / name).write_bytes(self.artifact.read(name))
             try:
-                save_file(_contiguous(params), folder / artifact.PARAMS)
-                save_file(_contiguous(example), folder / artifact.GOLDEN)
+                save_file(_contiguous(params), folder / PARAMS)
+                save_file(_contiguous(golden.arrays()), folder / GOLDEN)
             except Exception as error:  # safetensors raises a type of its own for a full disk
                 raise OSError(str(error)) from error
-            artifact.write_manifest(folder, {**manifest, "golden": facts}, sign)
+            write_manifest(folder, {**manifest, "golden": golden.facts()}, sign)
         return Path(path)
 
-    def _golden(self, params: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        """The arrays of the golden example, and what the manifest says of it."""
-        carried = runtime.read_arrays(self.path, self.manifest, artifact.GOLDEN)
+    def _golden(self, params: Arrays) -> Golden:
+        """The golden example for these weights."""
+        carried = self.artifact.golden()
         if carried is not None and self._weights is self._loaded_weights:
-            return carried, self.manifest["golden"]
+            return carried
         if self._source is not None:
-            inputs, made_by = self._source.example, reference.EAGER
-            outputs = self._source.reference(inputs, params)
-            tolerances = self._source.tolerances()
-        else:  # loaded, and then given other weights: the model itself is elsewhere
-            count = len(self.program.inputs)
-            inputs = self.program.random_inputs()
-            if carried is not None:
-                inputs = [carried[f"input.{i}"] for i in range(count)]
-            made_by, outputs = reference.COMPILED, self.program.run(inputs)
-            tolerances = estimated_tolerances(
-                self.program.outputs, self.program.params, self.manifest.get("precision", FLOAT32)
-            )
-        arrays = {f"input.{i}": array for i, array in enumerate(inputs)}
-        arrays |= {f"output.{i}": array for i, array in enumerate(outputs)}
-        return arrays, {"source": made_by, "tolerances": tolerances}
+            example = self._source.example
+            outputs = self._source.reference(example, params)
+            return Golden(example, outputs, reference.EAGER, self._source.tolerances())
+        # It was loaded and then given other weights: the model itself is elsewhere.
+        inputs = random_inputs(self.artifact) if carried is None else carried.inputs
+        program = self.program
+        outputs = program.run(inputs)
+        tolerances = estimated_tolerances(program.outputs, program.params, self.artifact.precision)
+        return Golden(inputs, outputs, reference.COMPILED, tolerances)
 
 
 def _arrays(weights: Weights) -> Arrays:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, trees
+from needle_tvm.artifact import Artifact, trees
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.errors import StageError, TargetError
-from needle_tvm.lower.variant import Variant
+from needle_tvm.lower.variant import Choice, Measure, Variant
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.runtime import cuda_driver, memory
+from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.stages import CUBLAS, MEASURED, OWN, PRODUCTS
 from needle_tvm.target import cublas, gpu
 from needle_tvm.target.precision import FLOAT32
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
     from needle_tvm.kernels.dense.gpu_library_products import Product
     from needle_tvm.target.spec import TargetSpec
-
-Measure = Callable[["Product", bool], float]
 
 _STAGE = "tuned"
 _CALLS = 8  # in one launch, each with memory of its own
@@ -60,33 +59,6 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
         raise TargetError(f"products={products!r}: measuring {cublas.MISSING}")
 
 
-class Choice:
-    """Says of each product whether it is cuBLAS's, and keeps why, as JSON values, in `notes`.
-
-    `measure(product, by_library)` gives the seconds of one, which are asked for once for each
-    distinct product; without it all are cuBLAS's. `key` is what the choice hangs on, for the
-    cache's key.
-    """
-
-    def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:
-        self.key = key
-        self.notes: list[dict[str, Any]] = []
-        self._measure = measure
-        self._known: dict[Product, bool] = {}
-
-    def __call__(self, product: Product) -> bool:
-        if product not in self._known:
-            note = product.facts()
-            chosen = True
-            if self._measure is not None:
-                own, library = (self._measure(product, which) for which in (False, True))
-                chosen = library < own
-                note |= {"own_seconds": own, "cublas_seconds": library}
-            self.notes.append({**note, "chosen": CUBLAS if chosen else OWN})
-            self._known[product] = chosen
-        return self._known[product]
-
-
 def choice(products: str, spec: TargetSpec) -> Choice | None:
     """The choice that `check` has let pass; None where all products are our own."""
     if products == OWN:
@@ -114,9 +86,9 @@ def measure_on(spec: TargetSpec) -> Measure:
         with scratch_folder("needle-products-") as folder:
             notes = build.write_library(module, target, folder)
             manifest = build.describe(signature, module, spec, target, notes)
-            artifact.write_manifest(folder, manifest)
-            program = runtime.Program(folder, artifact.verify(folder), device=spec.index)
-        return _seconds_of(program, spec.index)
+            write_manifest(folder, manifest)
+            program = runtime.Program(Artifact.open(folder), spec.index)
+        return _seconds_of(program)
 
     return seconds
 
@@ -162,7 +134,7 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
     }
 
 
-def _seconds_of(program: runtime.Program, index: int) -> float:
+def _seconds_of(program: runtime.Program) -> float:
     """Of one call among several in a graph: what the host does between kernels is not in it.
 
     Operands are where the last call left them, in the GPU's cache if they fit.
@@ -174,8 +146,12 @@ def _seconds_of(program: runtime.Program, index: int) -> float:
             for spec in program.params
         }
     )
-    here, driver = memory.CudaMemory(index), cuda_driver.of(index)
-    function, arguments = program.to_capture(program.convert(program.random_inputs()))
+    executor = program.executor
+    here, driver = executor.memory, cuda_driver.of(executor.device)
+    assert isinstance(here, memory.CudaMemory)
+    assert executor.main.graph is not None  # what it returns is all memory that a graph writes to
+    function = executor.new_machine()[executor.main.graph.function]
+    arguments = [*executor.convert(random_inputs(program.artifact)), *executor.weights]
     function(*arguments)  # loads what a capture could not
     held: list[Any] = []
 

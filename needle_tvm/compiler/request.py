@@ -16,7 +16,6 @@ from needle_tvm.target.spec import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler.products import Choice
     from needle_tvm.tune.status import Status
 
 Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
@@ -48,7 +47,6 @@ class Request:
     spec: TargetSpec
     variant: Variant
     search: Options
-    choice: Choice | None  # the variant's `by_library`, with what it notes
     recompile: bool
     check: bool
     progress: Progress | None
@@ -98,6 +96,5 @@ def request(
     if rounded != FLOAT32 and "narrow_products" in disable:
         raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
     libraries.check(products, spec, stage, search)
-    choice = libraries.choice(products, spec)
-    variant = Variant(stage, rounded, disable, choice)
-    return Request(spec, variant, search, choice, recompile, check, progress)
+    variant = Variant(stage, rounded, disable, libraries.choice(products, spec))
+    return Request(spec, variant, search, recompile, check, progress)

@@ -13,7 +13,8 @@ from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
 from needle.trace import Graph
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, trees
+from needle_tvm.artifact import Artifact, trees
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.source import to_numpy
@@ -54,8 +55,8 @@ def first_divergence(
     probe = copy.copy(graph)
     probe.outputs = nodes
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
-    manifest = program.manifest
-    precision = manifest.get("precision", FLOAT32) if manifest["stage"] == stage else FLOAT32
+    compiled = program.artifact
+    precision = compiled.precision if compiled.manifest["stage"] == stage else FLOAT32
     bounds, spec = error_bounds(graph, precision), _target_of(program)
     target = spec.to_tvm()
     module = lowering.lower(probe, target, stage, precision=precision)
@@ -63,8 +64,8 @@ def first_divergence(
     with scratch_folder("needle-parity-") as folder:
         build.write_library(module, target, folder)
         manifest = build.describe(lowering.signature(probe), module, spec, target, {})
-        artifact.write_manifest(folder, manifest)
-        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        write_manifest(folder, manifest)
+        probed = runtime.Program(Artifact.open(folder), spec.index)
         probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = probed.run(arrays)
     for node, result in zip(nodes, results, strict=True):
@@ -76,10 +77,9 @@ def first_divergence(
 
 def _target_of(program: runtime.Program) -> TargetSpec:
     """The target of this machine's device of the kind that the program runs on."""
-    target = program.manifest["target"]
-    if target["kind"] == "cuda":
-        return resolve(f"cuda:{program.device}")
-    return resolve("cpu", target["num-cores"])
+    if program.artifact.for_gpu:
+        return resolve(f"cuda:{program.executor.device}")
+    return resolve("cpu", program.artifact.target["num-cores"])
 
 
 def _widened(array: np.ndarray[Any, Any]) -> NDArray:

@@ -16,7 +16,7 @@ from needle_tvm._tvm.names import (
     llvm_version,
     script,
 )
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact.layout import LIBRARY, SCRIPT
 from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
@@ -55,7 +55,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
     by ptxas, and `libraries`, which must be found where the library is loaded.
     """
-    (folder / artifact.SCRIPT).write_text(script(module) + "\n")
+    (folder / SCRIPT).write_text(script(module) + "\n")
     kernels: list[nvcc.Resources] = []
 
     def compile_cuda(source: str) -> bytes:
@@ -67,7 +67,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         executable = build_executable(module, target, cuda_graph.add_graph_functions)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
-        linked = temporary / artifact.LIBRARY
+        linked = temporary / LIBRARY
         objects = []
         if library_products.is_used(module):
             objects.append(temporary / f"{cublas.LIBRARY}.o")
@@ -82,7 +82,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
-    (folder / artifact.LIBRARY).write_bytes(code)
+    (folder / LIBRARY).write_bytes(code)
     notes: dict[str, list[Any]] = {
         "kernels": [asdict(kernel) for kernel in kernels],
         "libraries": [path.stem for path in objects],

@@ -4,12 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from needle_tvm.stages import CUBLAS, OWN
 from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
     from needle_tvm.kernels.dense.gpu_library_products import Product
+
+
+Measure = Callable[["Product", bool], float]
+
+
+class Choice:
+    """Says of each product whether it is cuBLAS's, and keeps why, as JSON values, in `notes`.
+
+    `measure(product, by_library)` gives the seconds of one, which are asked for once for each
+    distinct product; without it all are cuBLAS's. `key` is what the choice hangs on, for the
+    cache's key.
+    """
+
+    def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:
+        self.key = key
+        self.notes: list[dict[str, Any]] = []
+        self._measure = measure
+        self._known: dict[Product, bool] = {}
+
+    def __call__(self, product: Product) -> bool:
+        if product not in self._known:
+            note = product.facts()
+            chosen = True
+            if self._measure is not None:
+                own, library = (self._measure(product, which) for which in (False, True))
+                chosen = library < own
+                note |= {"own_seconds": own, "cublas_seconds": library}
+            self.notes.append({**note, "chosen": CUBLAS if chosen else OWN})
+            self._known[product] = chosen
+        return self._known[product]
 
 
 @dataclass(frozen=True)
@@ -24,4 +55,4 @@ class Variant:
     stage: str
     precision: str = FLOAT32
     disable: Collection[str] = ()
-    by_library: Callable[[Product], bool] | None = None
+    by_library: Choice | None = None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from needle_tvm.errors import NeedleTVMError, UsageError
 
+StrPath = str | os.PathLike[str]
+
 
 def as_path(path: object, what: str, refuse: type[NeedleTVMError]) -> Path:
     """Return `path`, the argument named `what`, as a Path.

@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from needle_tvm.errors import UsageError
-from needle_tvm.runtime import Program
+from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.program import Program
+from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.words import printable
 
 _BUILTIN = "vm.builtin."
@@ -137,25 +139,31 @@ def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 2
         raise UsageError(f"profile: runs {runs!r} is no integer")
     if runs < 1:
         raise UsageError(f"profile: runs {runs} is below 1")
-    tensors = program.convert(program.random_inputs() if inputs is None else inputs)
+    executor = program.executor
+    tensors = executor.convert(random_inputs(program.artifact) if inputs is None else inputs)
     for _ in range(2):  # fills the machine's memory pool
-        program.call(tensors)
+        executor.call(tensors)
     plain = []
     for _ in range(runs):
         start = time.perf_counter()
-        program.call(tensors)
+        executor.call(tensors)
         plain.append(time.perf_counter() - start)
     found = Profile(statistics.median(plain))
     # A machine of its own: this thread's goes on without an instrument.
     watch = _Watch()
-    machine = program.new_machine()
+    machine = executor.new_machine()
     machine["set_instrument"](watch)
     for run in range(-1, runs):
         watch.begin()
-        program.call_by_kernel(tensors, machine)
+        _call_by_kernel(executor, machine, tensors)
         if run >= 0:  # the first one fills this machine's pool
             found.runs.append(watch.calls)
     return found
+
+
+def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) -> None:
+    """Call `main` on one of the executor's machines, with no kernels merged into one."""
+    machine[executor.main.by_kernel or "main"](*tensors, *executor.weights)
 
 
 class _Watch:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm.artifact.bfloat16 import dtype_named
+from needle_tvm.artifact.function import GraphNames
 from needle_tvm.runtime import cuda_driver, memory
 
 
@@ -33,7 +34,7 @@ class Replay:
         self,
         here: memory.CudaMemory,
         machine: Any,
-        names: dict[str, str],
+        names: GraphNames,
         inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
         results: int,
         params: Sequence[Any],
@@ -42,8 +43,8 @@ class Replay:
         self.nodes = 0
         self._memory = here
         self._driver = cuda_driver.of(here.index)
-        self._main = machine[names["function"]]
-        self._new_results = machine[names["results"]]
+        self._main = machine[names.function]
+        self._new_results = machine[names.results]
         self._inputs = [here.empty(shape, dtype) for shape, dtype in inputs]
         self._places = [_Place(tensor) for tensor in self._inputs]
         self._results_count = results

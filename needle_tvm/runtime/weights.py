@@ -1,4 +1,4 @@
-"""Weights by name, brought into the order that compiled code takes them in. No TVM, no needle."""
+"""Weights by name, put in the order that compiled code takes them in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
+from needle_tvm.artifact.function import Function
 from needle_tvm.errors import InputError, ParameterError
 
 
-def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `params` in the order of a manifest's function `main`.
+def in_order(main: Function, params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """The arrays of `params` in the order that the function `main` takes them in.
 
     Of a parameter with several names (`ties` lists them) any will do. Raises ParameterError for
     what is no mapping, and one that lists every name that is missing, unexpected, masked or of
@@ -20,9 +21,8 @@ def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndar
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
-    specs = {spec["name"]: spec for spec in main["params"]}
-    ties = main.get("ties") or ()
-    tied = {name: group for group in ties for name in group}
+    specs = {spec.name: spec for spec in main.params}
+    tied = {name: group for group in main.ties for name in group}
     given: dict[str, np.ndarray[Any, Any]] = {}
     problems = []
     for name, value in params.items():
@@ -40,13 +40,13 @@ def in_order(main: Mapping[str, Any], params: Mapping[str, Any]) -> list[np.ndar
             problems.append(f"missing {name!r}")
         elif known_as in given:
             array = given[known_as]
-            if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
+            if array.shape != spec.shape or str(array.dtype) != spec.dtype:
                 problems.append(
                     f"{known_as!r} is {describe(array.shape, str(array.dtype))}, "
-                    f"not {describe(spec['shape'], spec['dtype'])}"
+                    f"not {describe(spec.shape, spec.dtype)}"
                 )
             arrays.append(array)
-    for group in ties:
+    for group in main.ties:
         first, *others = [name for name in group if name in given] or [""]
         problems += [
             f"{first!r} and {other!r} are one parameter and have different values"

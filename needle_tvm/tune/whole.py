@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact.layout import PARAMS
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant, Outputs, contest, ratio
+from needle_tvm.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
@@ -69,13 +71,14 @@ def compare(
 def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
     """Load an artifact for the timed process: one inference on random inputs, run to completion."""
     program = runtime.load(path, device=device)
-    tensors = program.convert(program.random_inputs())
+    executor = program.executor
+    tensors = executor.convert(random_inputs(program.artifact))
 
     def infer() -> None:
-        program.call(tensors)
-        program.synchronize()
+        executor.call(tensors)
+        executor.synchronize()
 
-    return infer, (lambda: program.to_arrays(program.call(tensors)))
+    return infer, (lambda: executor.to_arrays(executor.call(tensors)))
 
 
 def _write(
@@ -91,5 +94,5 @@ def _write(
     from needle_tvm.lower import build
 
     build.write_library(module, target, path)
-    save_file({n: np.ascontiguousarray(a) for n, a in params.items()}, path / artifact.PARAMS)
-    artifact.write_manifest(path, build.describe(signature, module, spec, target, {}))
+    save_file({n: np.ascontiguousarray(a) for n, a in params.items()}, path / PARAMS)
+    write_manifest(path, build.describe(signature, module, spec, target, {}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, trees
+from needle_tvm.artifact import Artifact, trees
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.frontend.torch import export as torch_export
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
@@ -41,8 +42,8 @@ def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | 
     with scratch_folder("needle-divergence-") as folder:
         build.write_library(module, target, folder)
         manifest = build.describe(signature, module, spec, target, {})
-        artifact.write_manifest(folder, manifest)
-        probed = runtime.Program(folder, artifact.verify(folder), device=spec.index)
+        write_manifest(folder, manifest)
+        probed = runtime.Program(Artifact.open(folder), spec.index)
         probed.set_params(taken.params)
         results = probed.run(taken.example)
     reference = Reference(taken, variant.precision, nodes)

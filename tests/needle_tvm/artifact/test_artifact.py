@@ -18,7 +18,8 @@ import needle as ndl
 import needle_tvm
 from needle import nn
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact, artifact, layout
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import ArtifactError, InputError, ParameterError, TargetError, UsageError
 from needle_tvm.process import atomic
@@ -76,7 +77,7 @@ def test_load_gives_back_what_was_exported(exported, model, array, tmp_path):
 
 
 def test_the_manifest_says_what_the_library_is(exported):
-    manifest = artifact.verify(exported)
+    manifest = Artifact.open(exported).manifest
     main = manifest["functions"]["main"]
     assert main["inputs"] == [{"name": "x", "shape": [4, 16], "dtype": "float32"}]
     assert main["outputs"] == [{"shape": [4, 5], "dtype": "float32"}]
@@ -96,10 +97,10 @@ def no_dlopen(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a library was loaded before it was verified")
 
-    monkeypatch.setattr(runtime.Program, "__init__", refuse)
+    monkeypatch.setattr("needle_tvm.runtime.executor.load_library", refuse)
 
 
-FILES = [artifact.LIBRARY, artifact.SCRIPT, artifact.PARAMS, artifact.GOLDEN, artifact.MANIFEST]
+FILES = [layout.LIBRARY, layout.SCRIPT, layout.PARAMS, layout.GOLDEN, layout.MANIFEST]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -118,7 +119,7 @@ def test_a_flipped_bit_is_refused(copied, no_dlopen, name, rng):
         position, bit = int(rng.integers(len(data))), int(rng.integers(8))
         flipped = bytearray(data)
         flipped[position] ^= 1 << bit
-        if name == artifact.MANIFEST and _same_json(data, bytes(flipped)):
+        if name == layout.MANIFEST and _same_json(data, bytes(flipped)):
             continue
         (copied / name).write_bytes(bytes(flipped))
         with pytest.raises(ArtifactError, match=name):
@@ -154,10 +155,10 @@ def test_what_is_no_artifact_is_refused(tmp_path, no_dlopen):
 
 
 def reseal(path, **changes):
-    manifest = json.loads((path / artifact.MANIFEST).read_text())
+    manifest = json.loads((path / layout.MANIFEST).read_text())
     for name, value in changes.items():
         manifest[name] = {**manifest[name], **value} if isinstance(value, dict) else value
-    artifact.write_manifest(path, manifest)
+    write_manifest(path, manifest)
 
 
 def test_a_processor_without_the_features_is_refused_by_name(copied, no_dlopen):
@@ -294,7 +295,7 @@ def test_many_threads_get_the_same_bits_and_memory_stays_flat(exported, calls):
 
 
 def test_the_golden_outputs_are_the_eager_models(exported, model, array):
-    golden = load_file(exported / artifact.GOLDEN)
+    golden = load_file(exported / layout.GOLDEN)
     np.testing.assert_array_equal(golden["input.0"], array)
     np.testing.assert_array_equal(golden["output.0"], model(tensor(array)).numpy())
     test = runtime.self_test(runtime.load(exported))
@@ -307,10 +308,10 @@ def test_the_golden_outputs_follow_the_weights(array, tmp_path):
     executable = needle_tvm.compile(model, tensor(array), stage="fused")
     before = model(tensor(array)).numpy()
     executable.export(tmp_path / "old")
-    np.testing.assert_array_equal(load_file(tmp_path / "old" / artifact.GOLDEN)["output.0"], before)
+    np.testing.assert_array_equal(load_file(tmp_path / "old" / layout.GOLDEN)["output.0"], before)
     model.modules[0].weight.data = model.modules[0].weight.data * 2  # which the executable follows
     executable.export(tmp_path / "new")
-    after = load_file(tmp_path / "new" / artifact.GOLDEN)["output.0"]
+    after = load_file(tmp_path / "new" / layout.GOLDEN)["output.0"]
     np.testing.assert_array_equal(after, model(tensor(array)).numpy())
     assert not np.array_equal(before, after)
 
@@ -334,7 +335,7 @@ def test_constants_integers_and_shared_results_are_in_the_golden_example(array, 
     inputs = tensor(array), tensor(np.array([3, 1], np.int64))
     executable = needle_tvm.compile(Mixed().eval(), *inputs, stage="fused")
     program = runtime.load(executable.export(tmp_path / "out"))
-    stored = load_file(tmp_path / "out" / artifact.GOLDEN)
+    stored = load_file(tmp_path / "out" / layout.GOLDEN)
     assert stored["output.2"].dtype == np.int64 and stored["output.2"].tolist() == [3, 1]
     np.testing.assert_array_equal(stored["output.1"], array * np.arange(16, dtype=np.float32))
     test = runtime.self_test(program)
@@ -394,9 +395,9 @@ def test_export_replaces_an_artifact_and_nothing_else(exported, array, tmp_path)
     loaded = needle_tvm.load(exported)
     target = tmp_path / "out"
     loaded.export(target)
-    before = artifact.read_manifest(target)["digest"]
+    before = read_manifest(target)["digest"]
     loaded.export(target)
-    assert artifact.read_manifest(target)["digest"] == before
+    assert read_manifest(target)["digest"] == before
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("years of work")
@@ -493,7 +494,7 @@ def test_an_export_takes_no_damage_over_from_the_cache(array, tmp_path, monkeypa
     """Hashing what lies there now would seal the damage."""
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     executable = needle_tvm.compile(make_mlp(16, 3), tensor(array), stage="fused")
-    library = executable.path / artifact.LIBRARY
+    library = executable.path / layout.LIBRARY
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(ArtifactError, match=r"lib\.so: is damaged"):
         executable.export(tmp_path / "out")

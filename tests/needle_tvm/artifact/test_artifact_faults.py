@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.artifact import artifact, signature
+from needle_tvm.artifact import layout, signature
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 pytest.importorskip("cryptography", reason="signatures need the [sign] extra")
@@ -78,7 +79,7 @@ def check_refused(faults, folder, spy, tmp_path, key=None):
     """All faults are refused, in one child that ends without a signal and loads nothing else."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     if key is None:
-        (copy / artifact.SIGNATURE).unlink()
+        (copy / layout.SIGNATURE).unlink()
     log = tmp_path / "dlopen.log"
     done = subprocess.run(
         [sys.executable, str(CHILD), str(copy), *([str(key)] if key else [])],
@@ -106,7 +107,7 @@ signed = pytest.mark.parametrize("with_key", [False, True], ids=["unsigned", "si
 
 
 def names(pair, with_key):
-    return sorted(set(contents(pair[0])) - (set() if with_key else {artifact.SIGNATURE}))
+    return sorted(set(contents(pair[0])) - (set() if with_key else {layout.SIGNATURE}))
 
 
 @signed
@@ -145,8 +146,8 @@ def test_files_swapped_between_artifacts(pair, keys, spy, tmp_path, with_key):
 
 def resealed(folder, key=None, **changes):
     """The manifest and signature of a folder sealed anew, right in themselves."""
-    manifest = {**artifact.read_manifest(folder), **changes}
-    artifact.write_manifest(folder, manifest, key)
+    manifest = {**read_manifest(folder), **changes}
+    write_manifest(folder, manifest, key)
     return contents(folder)
 
 
@@ -156,20 +157,20 @@ def test_rewritten_by_someone_else(pair, keys, spy, tmp_path):
     signature.generate(strangers)
     mine, theirs = contents(pair[0]), contents(pair[1])
     forged = []
-    for changed in ({}, {artifact.LIBRARY}, {artifact.PARAMS}, {artifact.LIBRARY, artifact.GOLDEN}):
+    for changed in ({}, {layout.LIBRARY}, {layout.PARAMS}, {layout.LIBRARY, layout.GOLDEN}):
         for key in (None, strangers):
             work = shutil.copytree(pair[0], tmp_path / f"work{len(forged)}")
             for name in changed:
                 (work / name).write_bytes(theirs[name])
             files = resealed(work, key, note="rewritten")
             forged.append(files)
-            for signed in (mine[artifact.SIGNATURE], theirs[artifact.SIGNATURE], bytes(64), b""):
-                forged.append({**files, artifact.SIGNATURE: signed})
+            for signed in (mine[layout.SIGNATURE], theirs[layout.SIGNATURE], bytes(64), b""):
+                forged.append({**files, layout.SIGNATURE: signed})
     # A file cannot be taken away by writing it: what has no signature is tested elsewhere.
     faults = [
         {name: base64.b64encode(data).decode() for name, data in files.items()}
         for files in forged
-        if artifact.SIGNATURE in files
+        if layout.SIGNATURE in files
     ]
     check_refused(faults, pair[0], spy, tmp_path, keys[1])
 
@@ -186,8 +187,8 @@ MANIFESTS = {
 def test_manifests_of_other_shapes(pair, spy, tmp_path):
     """Sealed right, but with parts missing or of other types: one line, never a crash."""
     work = shutil.copytree(pair[0], tmp_path / "work")
-    (work / artifact.SIGNATURE).unlink()
-    good = artifact.read_manifest(work)
+    (work / layout.SIGNATURE).unlink()
+    good = read_manifest(work)
     main = good["functions"]["main"]
     wrong = [
         {"functions": {}},
@@ -213,7 +214,7 @@ def test_manifests_of_other_shapes(pair, spy, tmp_path):
     ]  # fmt: skip
     # The same JSON in other bytes, too: a flipped bit makes 1E-05 of 1e-05.
     fine = {"source": "eager", "tolerances": [1e-05]}
-    data = resealed(work, golden=fine)[artifact.MANIFEST]
+    data = resealed(work, golden=fine)[layout.MANIFEST]
     same = [
         data + b" ",
         data.strip(),
@@ -223,7 +224,7 @@ def test_manifests_of_other_shapes(pair, spy, tmp_path):
     assert all(json.loads(other) == json.loads(data) and other != data for other in same)
     manifests = [*MANIFESTS.values(), *same]
     for changes in wrong:
-        manifests.append(resealed(work, **changes)[artifact.MANIFEST])
-        artifact.write_manifest(work, good)
-    faults = [{artifact.MANIFEST: base64.b64encode(data).decode()} for data in manifests]
+        manifests.append(resealed(work, **changes)[layout.MANIFEST])
+        write_manifest(work, good)
+    faults = [{layout.MANIFEST: base64.b64encode(data).decode()} for data in manifests]
     check_refused(faults, pair[0], spy, tmp_path)

@@ -11,7 +11,7 @@ import needle as ndl
 import needle_tvm
 from needle import ops
 from needle_tvm._tvm import versions
-from needle_tvm.artifact import artifact, cache
+from needle_tvm.artifact import cache, layout
 from needle_tvm.tune.options import Options
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -128,7 +128,7 @@ def test_the_search_is_part_of_the_key():
     assert len(entries) == len(searches)
 
 
-@pytest.mark.parametrize("name", [artifact.LIBRARY, artifact.MANIFEST])
+@pytest.mark.parametrize("name", [layout.LIBRARY, layout.MANIFEST])
 def test_a_damaged_entry_is_compiled_anew(x, name):
     model = make_mlp(8, 4)
     path = compile(model, x).path / name

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.artifact import artifact, cache
+from needle_tvm.artifact import cache, layout, replacing
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError, RecordsError
 from needle_tvm.tune.records import sqlite
 from needle_tvm.tune.records.store import Store
@@ -44,7 +45,7 @@ def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("made") / "mlp"
     x = tensor(np.ones((2, 8), np.float32))
     needle_tvm.compile(make_mlp(8, 4), x, stage="fused").export(path)
-    manifest = artifact.read_manifest(path)
+    manifest = read_manifest(path)
     return {name: (path / name).read_bytes() for name in manifest["files"]}, manifest
 
 
@@ -55,7 +56,7 @@ def write(made, key=KEY):
     with cache.writing(entry) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
-        artifact.write_manifest(folder, {**manifest, "key": key})
+        write_manifest(folder, {**manifest, "key": key})
     return entry
 
 
@@ -79,15 +80,15 @@ def test_entries_and_records_are_private_whatever_the_umask(made, mask):
             assert_private(cache.root())
             assert store.path.parent == cache.root()
     assert_private(cache.root())
-    assert cache.checked(entry)["key"] == KEY
+    assert cache.checked(entry).manifest["key"] == KEY
 
 
 def test_other_stores_and_artifacts_have_the_usual_modes(tmp_path):
     with umask(0o027):
         with Store(tmp_path / "records"):
             assert set(modes(tmp_path / "records").values()) == {0o750, 0o640}
-        with artifact.writing(tmp_path / "out") as folder:
-            artifact.write_manifest(folder, {})
+        with replacing.writing(tmp_path / "out") as folder:
+            write_manifest(folder, {})
     assert set(modes(tmp_path / "out").values()) == {0o750, 0o640}
 
 
@@ -98,8 +99,8 @@ def places(entry):
         "its artifacts": cache.root() / cache.ARTIFACTS,
         "a part of them": entry.parent,
         "the entry": entry,
-        "its library": entry / artifact.LIBRARY,
-        "its manifest": entry / artifact.MANIFEST,
+        "its library": entry / layout.LIBRARY,
+        "its manifest": entry / layout.MANIFEST,
     }
 
 
@@ -141,7 +142,7 @@ def test_what_another_user_owns_is_not_used(made, name):
 def test_roots_files_are_trusted_by_all(made, monkeypatch):
     entry = write(made)
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-    assert cache.checked(entry)["key"] == KEY
+    assert cache.checked(entry).manifest["key"] == KEY
 
 
 def test_a_link_in_the_cache_is_not_followed(made, tmp_path):
@@ -155,7 +156,7 @@ def test_a_link_in_the_cache_is_not_followed(made, tmp_path):
 def test_the_cache_itself_may_be_a_link(made, tmp_path):
     (tmp_path / "disk").mkdir(0o700)
     cache.root().symlink_to(tmp_path / "disk")
-    assert cache.checked(write(made))["key"] == KEY
+    assert cache.checked(write(made)).manifest["key"] == KEY
     (tmp_path / "disk").chmod(0o777)
     with pytest.raises(ArtifactError, match="can be written by others"):
         cache.checked(cache.entry(KEY))
@@ -227,10 +228,10 @@ def test_records_of_another_user_are_not_used(tmp_path):
 def planted(entry):
     """Have an entry's library write a file when it is loaded."""
     source = 'extern "C" __attribute__((constructor)) void planted() { __builtin_trap(); }'
-    library = entry / artifact.LIBRARY
+    library = entry / layout.LIBRARY
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
-    artifact.write_manifest(entry, json.loads((entry / artifact.MANIFEST).read_text()))
+    write_manifest(entry, json.loads((entry / layout.MANIFEST).read_text()))
 
 
 @pytest.mark.parametrize("name", ["the cache", "its artifacts", "the entry", "its library"])

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from needle_tvm._tvm import versions
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import layout
 
 EXPORT = """
 import sys
@@ -64,7 +64,7 @@ def export(folder, model, stage, seed):
 def test_two_processes_write_the_same_bytes(tmp_path, model, stage):
     one = export(tmp_path / "one", model, stage, 1)
     two = export(tmp_path / "elsewhere" / "two", model, stage, 2)
-    assert set(one) == set(two) and artifact.LIBRARY in one
+    assert set(one) == set(two) and layout.LIBRARY in one
     assert [name for name in one if one[name] != two[name]] == []
     for name, data in one.items():
         assert str(tmp_path).encode() not in data, name

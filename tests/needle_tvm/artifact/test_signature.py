@@ -13,7 +13,8 @@ import pytest
 
 import needle_tvm
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, signature
+from needle_tvm.artifact import Artifact, artifact, layout, signature
+from needle_tvm.artifact.files import sha256
 from needle_tvm.errors import ArtifactError, InstallError, KeyFileError, SignatureError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -46,7 +47,7 @@ def no_dlopen(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a library was loaded before it was verified")
 
-    monkeypatch.setattr(runtime.Program, "__init__", refuse)
+    monkeypatch.setattr("needle_tvm.runtime.executor.load_library", refuse)
 
 
 def test_a_signed_artifact_loads_with_its_key_and_without(signed, keys):
@@ -58,13 +59,13 @@ def test_a_signed_artifact_loads_with_its_key_and_without(signed, keys):
 
 
 def test_the_signature_covers_every_file(signed):
-    manifest = json.loads((signed / artifact.MANIFEST).read_text())
-    names = {path.name for path in signed.iterdir()} - {artifact.MANIFEST, artifact.SIGNATURE}
+    manifest = json.loads((signed / layout.MANIFEST).read_text())
+    names = {path.name for path in signed.iterdir()} - {layout.MANIFEST, layout.SIGNATURE}
     assert set(manifest["files"]) == names
     for name in names:
         recorded = manifest["files"][name]
         assert recorded["size"] == (signed / name).stat().st_size
-        assert recorded["sha256"] == artifact.sha256(signed / name)
+        assert recorded["sha256"] == sha256(signed / name)
 
 
 def test_openssl_agrees(signed, keys, tmp_path):
@@ -77,21 +78,21 @@ def test_openssl_agrees(signed, keys, tmp_path):
             pytest.skip("this openssl has no Ed25519")
         return done
 
-    common = ("-rawin", "-in", signed / artifact.MANIFEST)
-    found = signed / artifact.SIGNATURE
+    common = ("-rawin", "-in", signed / layout.MANIFEST)
+    found = signed / layout.SIGNATURE
     done = openssl("pkeyutl", "-verify", "-pubin", "-inkey", keys[1], *common, "-sigfile", found)
     assert done.returncode == 0, done.stderr
     own, public = tmp_path / "own.pem", tmp_path / "public.pem"
     assert openssl("genpkey", "-algorithm", "ed25519", "-out", own).returncode == 0
     assert openssl("pkey", "-in", own, "-pubout", "-out", public).returncode == 0
     artifact.sign(signed, own)
-    artifact.verify(signed, public)
+    Artifact.open(signed, public)
     with pytest.raises(SignatureError):
-        artifact.verify(signed, keys[1])
+        Artifact.open(signed, keys[1])
 
 
 def test_an_unsigned_artifact_is_refused(signed, keys, no_dlopen):
-    (signed / artifact.SIGNATURE).unlink()
+    (signed / layout.SIGNATURE).unlink()
     with pytest.raises(SignatureError, match=r"is not signed \(manifest.sig is missing\)"):
         needle_tvm.load(signed, require_signature=keys[1])
 
@@ -103,14 +104,14 @@ def test_another_key_is_refused_by_name(signed, no_dlopen, tmp_path):
 
 
 def test_a_signature_of_another_length_is_refused_without_a_key_too(signed, no_dlopen):
-    (signed / artifact.SIGNATURE).write_bytes(bytes(63))
+    (signed / layout.SIGNATURE).write_bytes(bytes(63))
     with pytest.raises(SignatureError, match="a signature has 64 bytes"):
         needle_tvm.load(signed)
 
 
 def test_a_pipe_for_a_file_is_refused(signed, no_dlopen):
     """Reading it would wait for ever."""
-    for name in (artifact.MANIFEST, artifact.SIGNATURE, artifact.LIBRARY):
+    for name in (layout.MANIFEST, layout.SIGNATURE, layout.LIBRARY):
         copy = shutil.copytree(signed, signed.parent / name)
         (copy / name).unlink()
         os.mkfifo(copy / name)
@@ -123,12 +124,12 @@ def test_signing_in_place(executable, keys, tmp_path):
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     artifact.sign(path, keys[0])
     after = {file.name: file.read_bytes() for file in path.iterdir()}
-    assert len(after.pop(artifact.SIGNATURE)) == signature.LENGTH
+    assert len(after.pop(layout.SIGNATURE)) == signature.LENGTH
     assert after == before  # a signature is beside what it signs
-    artifact.verify(path, keys[1])
+    Artifact.open(path, keys[1])
     executable.export(path)
-    assert not (path / artifact.SIGNATURE).exists()
-    (path / artifact.PARAMS).write_bytes(b"damage")
+    assert not (path / layout.SIGNATURE).exists()
+    (path / layout.PARAMS).write_bytes(b"damage")
     with pytest.raises(ArtifactError, match="is damaged"):
         artifact.sign(path, keys[0])
 
@@ -185,17 +186,17 @@ def test_files_that_are_no_such_key_are_refused(signed, keys, tmp_path):
         (tmp_path / "curve.pub", "is not an Ed25519 key"),
     ):
         with pytest.raises(KeyFileError, match=message):
-            artifact.verify(signed, path)
-    artifact.verify(signed, keys[1])
+            Artifact.open(signed, path)
+    Artifact.open(signed, keys[1])
 
 
 def test_without_the_library_signatures_are_refused_by_name(signed, keys, monkeypatch, tmp_path):
     for name in [name for name in sys.modules if name.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    artifact.verify(signed)
+    Artifact.open(signed)
     for use in (
-        lambda: artifact.verify(signed, keys[1]),
+        lambda: Artifact.open(signed, keys[1]),
         lambda: artifact.sign(signed, keys[0]),
         lambda: signature.generate(tmp_path / "key"),
     ):

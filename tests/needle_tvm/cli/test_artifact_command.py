@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 import needle_tvm
 from needle import nn
 from needle_tvm.__main__ import main
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import layout
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.target import nvcc
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -101,7 +102,7 @@ def test_inspect(models, capsys):
     assert facts["target"]["kind"] == "llvm" and facts["lacking_features"] == []
     assert {"needle", "tvm", "tvm_ffi", "llvm"} <= set(facts["versions"])
     files = {p.name: p.stat().st_size for p in (models / "mlp").iterdir()}
-    del files[artifact.MANIFEST]
+    del files[layout.MANIFEST]
     assert {name: file["size"] for name, file in facts["files"].items()} == files
     assert facts["size"] == sum(files.values())
     assert facts["signature"] == "none" and facts["golden"]["source"] == "eager"
@@ -131,9 +132,9 @@ def test_inspect_of_an_artifact_for_a_gpu(tmp_path, capsys):
 
 
 def test_inspect_tells_what_this_processor_lacks(copied, capsys):
-    manifest = artifact.read_manifest(copied)
+    manifest = read_manifest(copied)
     target = {**manifest["target"], "features": ["sve", "amx-tile"], "mcpu": "future"}
-    artifact.write_manifest(copied, {**manifest, "target": target})
+    write_manifest(copied, {**manifest, "target": target})
     assert "sve" in answer(capsys, "inspect", copied)["lacking_features"]
     assert re.search(r"^here +lacks .*sve", command(capsys, "inspect", copied)[1], re.M)
     assert "compiled for future; this one lacks" in fails(capsys, "verify", copied)
@@ -150,7 +151,7 @@ def test_verify(models, capsys):
 
 
 def test_verify_tells_of_damage_in_json_too(copied, capsys):
-    (copied / artifact.PARAMS).write_bytes(b"")
+    (copied / layout.PARAMS).write_bytes(b"")
     code, out, err = command(capsys, "verify", copied, "--json")
     found = json.loads(out)
     assert code == 1 and not found["ok"] and "is damaged" in found["error"] and "is damaged" in err
@@ -162,33 +163,33 @@ def test_a_name_that_is_no_input_is_said(copied, capsys, tmp_path):
 
 
 def test_verify_names_the_damaged_file(copied, capsys):
-    data = bytearray((copied / artifact.PARAMS).read_bytes())
+    data = bytearray((copied / layout.PARAMS).read_bytes())
     data[-1] ^= 1
-    (copied / artifact.PARAMS).write_bytes(data)
-    assert f"{artifact.PARAMS}: is damaged" in fails(capsys, "verify", copied)
+    (copied / layout.PARAMS).write_bytes(data)
+    assert f"{layout.PARAMS}: is damaged" in fails(capsys, "verify", copied)
 
 
 @pytest.mark.parametrize("wrong", [1e3, np.nan, np.inf])
 def test_verify_runs_the_golden_example(copied, capsys, wrong):
     """Files and digests are right, and still the model is not what was exported."""
-    golden = load_file(copied / artifact.GOLDEN)
+    golden = load_file(copied / layout.GOLDEN)
     golden["output.0"].flat[7] = wrong
-    save_file(golden, copied / artifact.GOLDEN)
-    artifact.write_manifest(copied, artifact.read_manifest(copied))
+    save_file(golden, copied / layout.GOLDEN)
+    write_manifest(copied, read_manifest(copied))
     code, out, err = command(capsys, "verify", copied, "--json")
     assert (code, json.loads(out)["ok"], err.count("\n")) == (1, False, 1)
     assert "golden outputs differ: output.0 by" in err
 
 
 def test_verify_wants_a_golden_example(copied, capsys):
-    (copied / artifact.GOLDEN).unlink()
-    manifest = artifact.read_manifest(copied)
-    artifact.write_manifest(copied, manifest)
+    (copied / layout.GOLDEN).unlink()
+    manifest = read_manifest(copied)
+    write_manifest(copied, manifest)
     assert "carries no golden.safetensors" in fails(capsys, "verify", copied)
 
 
 def test_run_takes_and_writes_every_format(models, capsys, tmp_path):
-    example = load_file(models / "two" / artifact.GOLDEN)
+    example = load_file(models / "two" / layout.GOLDEN)
     x, scale = example["input.0"], example["input.1"]
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "scale.npy", scale)
@@ -212,7 +213,7 @@ def test_run_takes_and_writes_every_format(models, capsys, tmp_path):
             np.testing.assert_array_equal(found["output.1"], x + scale)
             assert facts["outputs"][0]["shape"] == [2, 3] and facts["seconds"] is None
             assert facts["outputs"][1]["max"] == float((x + scale).max())
-    np.save(tmp_path / "wide.npy", load_file(models / "mlp" / artifact.GOLDEN)["input.0"])
+    np.save(tmp_path / "wide.npy", load_file(models / "mlp" / layout.GOLDEN)["input.0"])
     answer(capsys, "run", models / "mlp", tmp_path / "wide.npy", "--out", tmp_path / "y.npy")
     assert np.load(tmp_path / "y.npy").shape == (4, 5)
 

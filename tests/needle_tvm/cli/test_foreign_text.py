@@ -14,7 +14,9 @@ import pytest
 import needle_tvm
 from needle_tvm import runtime
 from needle_tvm.__main__ import main
-from needle_tvm.artifact import artifact, signature
+from needle_tvm.artifact import Artifact, artifact, layout, signature
+from needle_tvm.artifact.files import sha256
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError, KeyFileError, SignatureError
 from needle_tvm.process import command_line
 from needle_tvm.runtime.profile import Call, Profile
@@ -51,7 +53,7 @@ def hostile(value):
 
 
 def reseal(path, **changes):
-    artifact.write_manifest(path, {**artifact.read_manifest(path), **changes})
+    write_manifest(path, {**read_manifest(path), **changes})
 
 
 def clean(text):
@@ -61,7 +63,7 @@ def clean(text):
 
 
 def test_inspect_prints_nothing_hostile(copied, capsys):
-    manifest = artifact.read_manifest(copied)
+    manifest = read_manifest(copied)
     functions = manifest["functions"]
     for kind in ("inputs", "outputs", "params"):
         functions["main"][kind] = hostile(functions["main"][kind])
@@ -101,7 +103,7 @@ def test_errors_say_nothing_hostile(copied, capsys, command, changes):
 
 
 def test_names_of_inputs_are_said_printably(copied, capsys):
-    functions = artifact.read_manifest(copied)["functions"]
+    functions = read_manifest(copied)["functions"]
     functions["main"]["inputs"][0]["name"] = HOSTILE
     reseal(copied, functions=functions)
     assert main(["run", str(copied)]) == 2
@@ -112,7 +114,7 @@ def test_names_of_inputs_are_said_printably(copied, capsys):
 
 
 def test_a_dtype_of_no_kind_is_an_error(copied):
-    functions = artifact.read_manifest(copied)["functions"]
+    functions = read_manifest(copied)["functions"]
     functions["main"]["outputs"][0]["dtype"] = HOSTILE
     reseal(copied, functions=functions)
     with pytest.raises(ArtifactError, match=r"dtype .* is unknown") as caught:
@@ -125,7 +127,7 @@ def test_files_with_hostile_names_are_refused_printably(copied, tmp_path):
     with pytest.raises(ArtifactError, match="does not belong") as caught:
         runtime.load(copied)
     clean(str(caught.value))
-    artifact.write_manifest(copied, json.loads((copied / artifact.MANIFEST).read_text()))
+    write_manifest(copied, json.loads((copied / layout.MANIFEST).read_text()))
     with pytest.raises(ArtifactError, match="name of a file"):
         runtime.load(copied)
 
@@ -199,7 +201,7 @@ def test_a_manifest_beyond_all_bounds_is_not_read(copied, tmp_path, with_key):
     if with_key:
         pytest.importorskip("cryptography")
         key = str(signature.generate(tmp_path / "key"))
-    sparse(copied / artifact.MANIFEST, 6 << 30)
+    sparse(copied / layout.MANIFEST, 6 << 30)
     command = [sys.executable, "-c", READ, str(copied), key]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -207,34 +209,34 @@ def test_a_manifest_beyond_all_bounds_is_not_read(copied, tmp_path, with_key):
 
 
 def test_a_manifest_that_nobody_could_read_is_not_written(exported, tmp_path, monkeypatch):
-    monkeypatch.setattr(artifact, "LARGEST_MANIFEST", 1000)
+    monkeypatch.setattr("needle_tvm.artifact.manifest.LARGEST_MANIFEST", 1000)
     with pytest.raises(ArtifactError, match=r"too long for a manifest \(\d+ bytes, at most 1000\)"):
         artifact.sign(exported, "no key is needed to find out")
 
 
-@pytest.mark.parametrize("name", [artifact.LIBRARY, artifact.PARAMS, artifact.GOLDEN])
+@pytest.mark.parametrize("name", [layout.LIBRARY, layout.PARAMS, layout.GOLDEN])
 def test_files_are_read_no_further_than_recorded(copied, name):
     """One may have changed since it was verified, too."""
-    manifest = artifact.verify(copied)
+    opened = Artifact.open(copied)
     sparse(copied / name, 6 << 30)
     for read in (
-        lambda: artifact.read_file(copied, manifest, name),
-        lambda: artifact.check_files(copied),
+        lambda: opened.read(name),
+        lambda: Artifact.open(copied),
         lambda: runtime.load(copied),
     ):
         with pytest.raises(ArtifactError, match=f"{name}: is damaged .{6 << 30} bytes long, not"):
             read()
-    recorded = manifest["files"][name]["size"]
-    assert artifact.sha256(copied / name, recorded) != manifest["files"][name]["sha256"]
+    recorded = opened.manifest["files"][name]
+    assert sha256(copied / name, recorded["size"]) != recorded["sha256"]
 
 
 def test_signatures_and_keys_are_read_no_further_than_they_are_long(copied, tmp_path):
     pytest.importorskip("cryptography")
     public = signature.generate(tmp_path / "key")
-    sparse(copied / artifact.SIGNATURE, 6 << 30)
+    sparse(copied / layout.SIGNATURE, 6 << 30)
     with pytest.raises(SignatureError, match="a signature has 64 bytes"):
         runtime.load(copied, require_signature=public)
-    (copied / artifact.SIGNATURE).unlink()
+    (copied / layout.SIGNATURE).unlink()
     artifact.sign(copied, tmp_path / "key")
     sparse(public, 6 << 30)
     with pytest.raises(KeyFileError, match="is too long for a key"):

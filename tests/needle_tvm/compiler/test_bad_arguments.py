@@ -8,6 +8,7 @@ from needle import Tensor, nn, ops
 from needle_tvm import runtime
 from needle_tvm.errors import InputError, ParameterError, StageError, UsageError
 from needle_tvm.runtime.profile import profile
+from needle_tvm.runtime.random_inputs import random_inputs
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 WRONG = [None, 5, 1.5, "a", [5], object()]
@@ -78,7 +79,7 @@ def test_weights_that_are_no_dict_are_named(compiled, program, x, wrong):
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_no_list_of_arrays_is_named(program, wrong):
-    for call in (program.run, program.convert):
+    for call in (program.run, program.executor.convert):
         with pytest.raises(InputError):
             call(wrong)
 
@@ -86,8 +87,8 @@ def test_what_is_no_list_of_arrays_is_named(program, wrong):
 @pytest.mark.parametrize("wrong", [None, -1, 1.5, "a"])
 def test_numbers_of_the_runtime_are_named(program, wrong):
     with pytest.raises(UsageError, match="seed="):
-        program.random_inputs(wrong)
+        random_inputs(program.artifact, wrong)
     with pytest.raises(UsageError, match="device="):
-        runtime.load(program.path, device=wrong)
+        runtime.load(program.artifact.path, device=wrong)
     with pytest.raises(UsageError, match="runs "):
         profile(program, runs=wrong)

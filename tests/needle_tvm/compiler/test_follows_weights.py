@@ -105,8 +105,9 @@ def test_weights_are_packed_again_only_after_a_change(monkeypatch, rng):
     x = tensor(rng.standard_normal((8, 12)).astype("float32"))
     compiled = needle_tvm.compile(model, x)
     packed = []
-    use = compiled.program.use
-    monkeypatch.setattr(compiled.program, "use", lambda tensors: (packed.append(1), use(tensors)))
+    executor = compiled.program.executor
+    use = executor.use
+    monkeypatch.setattr(executor, "use", lambda tensors: (packed.append(1), use(tensors)))
     for _ in range(3):
         compiled(x)
     assert packed == []

@@ -10,6 +10,7 @@ from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm import runtime
 from needle_tvm.check import parity
 from needle_tvm.errors import InputError
+from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.stages import STAGES
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -87,7 +88,7 @@ def test_artifact(dtype, rng, tmp_path):
     np.testing.assert_array_equal(out.view("uint16"), exe(x).numpy().view("uint16"))
     test = runtime.self_test(program)
     assert test.passed and test.source == "eager"
-    assert program.random_inputs()[0].dtype.name == dtype
+    assert random_inputs(program.artifact)[0].dtype.name == dtype
     with pytest.raises(InputError, match=dtype):
         program(x.numpy().astype("float32"))
     # What DLPack has to offer is taken too: a strided array, and its memory stays as it was.

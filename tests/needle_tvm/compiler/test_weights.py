@@ -1,12 +1,15 @@
 """Inputs and weights that a compiled model cannot take as they are meant, refused by name."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 import needle_tvm
 from needle import nn
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact, layout
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import InputError, ParameterError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -32,7 +35,7 @@ def program(exported):
 
 @pytest.fixture
 def params(exported):
-    return dict(runtime.read_arrays(exported, artifact.read_manifest(exported), artifact.PARAMS))
+    return dict(runtime.read_arrays(exported, read_manifest(exported), layout.PARAMS))
 
 
 def unchanged(program, refused):
@@ -74,14 +77,16 @@ def test_other_subclasses_are_taken(program, params):
 
 
 @pytest.fixture
-def tied(exported):
+def tied(exported, tmp_path):
     """A program whose first weight has another name, and whose second is the third's twin."""
-    manifest = artifact.read_manifest(exported)
+    folder = shutil.copytree(exported, tmp_path / "tied")
+    manifest = read_manifest(folder)
     manifest["functions"]["main"]["ties"] = [
         ["modules.0.weight", "also"],
         ["modules.0.bias", "modules.2.bias"],
     ]
-    return runtime.Program(exported, manifest)
+    write_manifest(folder, manifest)
+    return runtime.Program(Artifact.open(folder))
 
 
 def test_one_value_under_any_of_its_names_will_do(program, tied, params):

@@ -18,7 +18,8 @@ from needle.ops import REGISTRY
 from needle.testing import check_op
 from needle.trace import trace
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
@@ -44,10 +45,8 @@ def program(function, inputs, stage, folder):
     module = build.schedule(lowering.lower(graph, target, stage), target, stage)
     folder.mkdir()
     notes = build.write_library(module, target, folder)
-    artifact.write_manifest(
-        folder, build.describe(lowering.signature(graph), module, spec, target, notes)
-    )
-    return graph, runtime.Program(folder, artifact.verify(folder))
+    write_manifest(folder, build.describe(lowering.signature(graph), module, spec, target, notes))
+    return graph, runtime.Program(Artifact.open(folder))
 
 
 @pytest.mark.parametrize("name", sorted(models.FACTORIES))
@@ -70,7 +69,7 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
             for want, have in zip(expected, found, strict=True):
                 scale = np.abs(want).max()
                 np.testing.assert_allclose(have, want, atol=1e-5 * scale, err_msg=stage)
-    assert stages["tuned"].program._local.replay.nodes == kernels  # none is left outside
+    assert stages["tuned"].program.executor._local.replay.nodes == kernels  # none is left outside
 
 
 def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
@@ -78,7 +77,7 @@ def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
     x = np.random.default_rng(0).standard_normal((3, 20), dtype=np.float32)
     folder = needle_tvm.compile(layers, x, target="cuda").export(tmp_path / "model")
     loaded = runtime.load(folder)
-    assert isinstance(loaded._memory, memory.CudaMemory)
+    assert isinstance(loaded.executor.memory, memory.CudaMemory)
     assert runtime.self_test(loaded).passed
     other = {name: value.numpy() * 2 for name, value in layers.state_dict().items()}
     loaded.set_params(other)
@@ -151,7 +150,7 @@ def test_steps_of_an_lstm(steps, batch, hidden, parts, tmp_path):
         return tuple(results[part] for part in parts)
 
     _, ready = program(sequence, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
-    kernels = ready.manifest["kernels"]
+    kernels = ready.artifact.manifest["kernels"]
     assert len([each for each in kernels if "lstm_steps" in each["kernel"]]) == min(steps, 2)
     wide = [x.astype(np.float64) for x in given]
     expected = REGISTRY["lstm_sequence"]().reference(*wide)

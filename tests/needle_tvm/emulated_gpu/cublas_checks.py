@@ -15,13 +15,15 @@ from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.compiler import products
 from needle_tvm.errors import TargetError
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
 from needle_tvm.lower import build, pipeline
+from needle_tvm.lower.variant import Choice
 from needle_tvm.target import cublas
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu import (
@@ -81,7 +83,7 @@ def test_a_model_whose_products_are_cublas_s(library, tmp_path):
         expected = model(ndl.Tensor(x)).numpy()
         have = found(x).numpy()
         np.testing.assert_allclose(have, expected, atol=1e-5 * np.abs(expected).max())
-    assert found.program._local.replay.nodes == 2 * 5  # each product, and what follows it
+    assert found.program.executor._local.replay.nodes == 2 * 5  # each product, and what follows it
     # Once to load everything, once to be captured: what is replayed calls nothing.
     assert library.needle_products() - before == 2 * 5
     loaded = runtime.load(found.export(tmp_path / "model"))
@@ -140,15 +142,15 @@ def test_tf32_is_asked_of_cublas(library, tmp_path):
     spec = resolve("cuda")
     target = spec.to_tvm()
     found = library_products(
-        translate(graph, prefer_emit=True), target, chosen=products.Choice(), precision="tf32"
+        translate(graph, prefer_emit=True), target, chosen=Choice(), precision="tf32"
     )
     module = pipeline.run(pipeline.of(target, "tuned").graph, found, target)
     module = build.schedule(module, target, "tuned")
     notes = build.write_library(module, target, tmp_path)
     manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
-    artifact.write_manifest(tmp_path, manifest)
+    write_manifest(tmp_path, manifest)
     before = library.needle_rounded_products()
-    (have,) = runtime.Program(tmp_path, artifact.verify(tmp_path)).run([x, w])
+    (have,) = runtime.Program(Artifact.open(tmp_path)).run([x, w])
     assert library.needle_rounded_products() == before + 1
     np.testing.assert_allclose(have, x @ w, rtol=1e-5, atol=1e-5)  # the emulated one is exact
 

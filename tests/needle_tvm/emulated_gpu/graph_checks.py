@@ -44,13 +44,23 @@ def compiled(model, inputs, folder, stage="tuned"):
         model.eval()
     graph, ready = program(model, inputs, stage, folder)
     ready.set_params({leaf.name: leaf.value.numpy() for leaf in graph.params})
-    assert ready.manifest["functions"]["main"]["graph"] is not None
+    assert ready.artifact.manifest["functions"]["main"]["graph"] is not None
     return ready
 
 
 def arrays(count, rows=4, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((rows, WIDTH), dtype=np.float32) for _ in range(count)]
+
+
+def called(ready, values):
+    """Results as tensors on the GPU."""
+    return ready.executor.call(ready.executor.convert(values))
+
+
+def read(ready, tensors):
+    """The first of such results."""
+    return ready.executor.to_arrays(tensors)[0]
 
 
 def eager(model, x):
@@ -65,12 +75,12 @@ def test_each_call_has_its_own_inputs_and_results(tmp_path):
     model = Layers()
     data = arrays(4)
     ready = compiled(model, [ndl.Tensor(data[0])], tmp_path / "a")
-    tensors = [ready.call(ready.convert([x])) for x in data]  # all kept, read afterwards
+    tensors = [called(ready, [x]) for x in data]  # all kept, read afterwards
     copies = [ready.run([x])[0] for x in data]
     for x, tensor, copy in zip(data, tensors, copies, strict=True):
-        close(ready.to_arrays(tensor)[0], eager(model, x))
+        close(read(ready, tensor), eager(model, x))
         close(copy, eager(model, x))
-    assert ready._local.replay.nodes == len(model.layers)
+    assert ready.executor._local.replay.nodes == len(model.layers)
     assert len({tensor[0].data_ptr() for tensor in tensors}) == len(tensors)
 
 
@@ -83,10 +93,10 @@ def test_inputs_that_are_written_to_afterwards_do_not_count(tmp_path):
     found = []
     for _ in range(3):
         changing[...] = x
-        found.append(ready.call(ready.convert([changing])))
+        found.append(called(ready, [changing]))
         changing[...] = 7
     for each in found:
-        close(ready.to_arrays(each)[0], expected)
+        close(read(ready, each), expected)
 
 
 def test_other_weights_are_used_from_the_next_call_on(tmp_path):
@@ -99,7 +109,7 @@ def test_other_weights_are_used_from_the_next_call_on(tmp_path):
         ready.set_params(state)
         for _ in range(2):
             close(ready.run([x])[0], eager(model, x))
-            close(ready.to_arrays(ready.call(ready.convert([x])))[0], eager(model, x))
+            close(read(ready, called(ready, [x])), eager(model, x))
 
 
 def test_weights_that_are_packed_at_load_are_packed_anew(tmp_path):
@@ -107,7 +117,7 @@ def test_weights_that_are_packed_at_load_are_packed_anew(tmp_path):
     model = ndl.nn.Sequential(*layers).eval()
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 4), dtype=np.float32)
     ready = compiled(model, [ndl.Tensor(x)], tmp_path / "a")
-    assert ready.manifest["functions"]["main"]["transform"] is not None
+    assert ready.artifact.manifest["functions"]["main"]["transform"] is not None
     for factor in (1.0, 2.0, 0.5):
         state = {name: value.numpy() * factor for name, value in model.state_dict().items()}
         model.load_state_dict(state)
@@ -143,12 +153,12 @@ def test_inputs_and_results_of_any_kind(tmp_path, stage):
     for _ in range(3):
         values = fresh()
         expected = [np.asarray(each.numpy()) for each in many(*tensors(values))]
-        kept.append((expected, ready.call(ready.convert(values))))
+        kept.append((expected, called(ready, values)))
         kept.append((expected, ready.run(values)))
     for expected, found in kept:
         for want, have in zip(expected, found, strict=True):
             if not isinstance(have, np.ndarray):
-                (have,) = ready.to_arrays([have])
+                have = read(ready, [have])
             assert have.shape == want.shape and have.dtype == want.dtype
             close(have, want)
 
@@ -167,9 +177,9 @@ def test_programs_and_threads_do_not_disturb_each_other(tmp_path):
         try:
             for turn in range(12):
                 which, at = (turn + first) % 2, (turn * 5 + first) % len(data)
-                tensors = ready[which].call(ready[which].convert([data[at]]))
+                tensors = called(ready[which], [data[at]])
                 close(ready[which].run([data[at - 1]])[0], expected[which][at - 1])
-                close(ready[which].to_arrays(tensors)[0], expected[which][at])
+                close(read(ready[which], tensors), expected[which][at])
         except Exception as error:  # any: it is raised where the test sees it
             failures.append(error)
 
@@ -188,16 +198,16 @@ def test_each_gpu_has_its_own(tmp_path):
     model = Layers()
     data = arrays(3)
     first = compiled(model, [ndl.Tensor(data[0])], tmp_path / "a")
-    second = runtime.Program(first.path, first.manifest, device=1)
+    second = runtime.Program(first.artifact, device=1)
     second.set_params({name: -value.numpy() for name, value in model.state_dict().items()})
     other = Layers()
     other.load_state_dict({name: -value.numpy() for name, value in model.state_dict().items()})
     for x in data:
-        kept = first.call(first.convert([x])), second.call(second.convert([x]))
+        kept = called(first, [x]), called(second, [x])
         close(second.run([x])[0], eager(other, x))
         close(first.run([x])[0], eager(model, x))
-        close(first.to_arrays(kept[0])[0], eager(model, x))
-        close(second.to_arrays(kept[1])[0], eager(other, x))
+        close(read(first, kept[0]), eager(model, x))
+        close(read(second, kept[1]), eager(other, x))
 
 
 def test_streams_take_turns(tmp_path):
@@ -207,15 +217,16 @@ def test_streams_take_turns(tmp_path):
     streams = [0, *(stream_of(ready) for _ in range(2))]
     kept = []
     for turn, x in enumerate([*data, *data]):
-        tensors = ready.convert([x])
-        ready.synchronize()
+        tensors = ready.executor.convert([x])
+        ready.executor.synchronize()
         stream = streams[turn % len(streams)]
-        with ready._memory.on_stream(stream):
-            kept.append((stream, x, ready.call(tensors)))  # the next stream has to wait for it
+        with ready.executor.memory.on_stream(stream):
+            # The next stream has to wait for it.
+            kept.append((stream, x, ready.executor.call(tensors)))
     for stream, x, found in kept:
-        with ready._memory.on_stream(stream):
-            close(ready.to_arrays(found)[0], eager(model, x))
-    with ready._memory.on_stream(streams[1]):
+        with ready.executor.memory.on_stream(stream):
+            close(read(ready, found), eager(model, x))
+    with ready.executor.memory.on_stream(streams[1]):
         close(ready.run([data[1]])[0], eager(model, data[1]))
 
 
@@ -223,7 +234,7 @@ def stream_of(ready):
     """A stream of the driver's that waits for no other."""
     import ctypes
 
-    driver, stream = cuda_driver.of(ready.device), ctypes.c_void_p()
+    driver, stream = cuda_driver.of(ready.executor.device), ctypes.c_void_p()
     driver.enter()
     driver._do("cuStreamCreate", ctypes.byref(stream), 1)
     return stream.value
@@ -251,7 +262,7 @@ def test_what_cannot_be_captured_runs_kernel_by_kernel(tmp_path, monkeypatch):
         close(ready.run([data[0]])[0], eager(model, data[0]))
     for x in data:
         close(ready.run([x])[0], eager(model, x))
-        close(ready.to_arrays(ready.call(ready.convert([x])))[0], eager(model, x))
+        close(read(ready, called(ready, [x])), eager(model, x))
     driver.synchronize(stream)  # others go on
 
 

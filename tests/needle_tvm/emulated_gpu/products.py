@@ -124,4 +124,4 @@ def test_a_row_that_a_mask_hides_is_nan_and_no_other(tmp_path):
 
 def kernels(ready):
     """Names of a program's kernels."""
-    return [kernel["kernel"] for kernel in ready.manifest["kernels"]]
+    return [kernel["kernel"] for kernel in ready.artifact.manifest["kernels"]]

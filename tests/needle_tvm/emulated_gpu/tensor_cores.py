@@ -14,7 +14,8 @@ from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact
+from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.artifact.tolerance import relative_tolerance
 from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
@@ -55,8 +56,8 @@ def program(function, tensors, dtype, folder):
     folder.mkdir()
     notes = build.write_library(module, target, folder)
     manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
-    artifact.write_manifest(folder, manifest)
-    return runtime.Program(folder, artifact.verify(folder)), module.script()
+    write_manifest(folder, manifest)
+    return runtime.Program(Artifact.open(folder)), module.script()
 
 
 @pytest.mark.parametrize("seed", range(DRAWS))

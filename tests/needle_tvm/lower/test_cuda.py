@@ -10,7 +10,8 @@ import pytest
 import needle_tvm
 from needle import Tensor, nn
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import layout
+from needle_tvm.artifact.manifest import read_manifest
 from needle_tvm.errors import CudaCompilerError, ParameterError, TargetError
 from needle_tvm.lower import gpu_code
 from needle_tvm.stages import STAGES
@@ -37,7 +38,7 @@ def x(rng):
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_library_holds_machine_code_for_every_kernel(model, x, stage):
     found = needle_tvm.compile(model, x, target="cuda:sm_80", stage=stage)
-    library = (found.path / artifact.LIBRARY).read_bytes()
+    library = (found.path / layout.LIBRARY).read_bytes()
     kernels = [kernel["kernel"] for kernel in found.manifest["kernels"]]
     assert kernels and b"__global__" not in library  # a load would have to compile it
     (start,) = [
@@ -64,9 +65,9 @@ def test_without_a_gpu_it_is_exported_and_not_run(model, x, tmp_path):
     with pytest.raises(TargetError, match=r"for a CUDA GPU \(sm_90\); no CUDA device was found"):
         found(x)
     with pytest.raises(TargetError, match="no CUDA device was found"):
-        found.program.convert(found.program.random_inputs())
+        _ = found.program
     folder = found.export(tmp_path / "model")
-    golden = runtime.read_arrays(folder, artifact.read_manifest(folder), artifact.GOLDEN)
+    golden = runtime.read_arrays(folder, read_manifest(folder), layout.GOLDEN)
     np.testing.assert_array_equal(golden["output.0"], model(x).numpy())
     for load in (needle_tvm.load, runtime.load):
         with pytest.raises(TargetError, match=r"sm_90\); no CUDA device was found"):
@@ -83,7 +84,7 @@ def test_weights_are_checked_where_the_code_cannot_run(model, x, tmp_path):
         found.set_params({name: state[name] for name in state if name != first})
     found.set_params(state)
     folder = found.export(tmp_path / "model")
-    carried = runtime.read_arrays(folder, artifact.read_manifest(folder), artifact.PARAMS)
+    carried = runtime.read_arrays(folder, read_manifest(folder), layout.PARAMS)
     np.testing.assert_array_equal(carried[first], state[first])
 
 

@@ -12,7 +12,8 @@ from apps import models
 from apps.contestants import build_model
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import layout
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build, cuda_graph, pipeline
@@ -120,15 +121,13 @@ def test_every_stage_has_the_switch():
 def test_a_manifest_that_names_no_functions_is_refused(tmp_path, entry):
     graph, module = scheduled(chain(4), [tensor(4, 8)])
     manifest = build.describe(lowering.signature(graph), module, TARGET, TARGET.to_tvm(), {})
-    (tmp_path / artifact.LIBRARY).write_bytes(b"\x7fELF")
-    artifact.write_manifest(tmp_path, manifest)
-    assert artifact.read_manifest(tmp_path)["functions"] == json.loads(
-        json.dumps(manifest["functions"])
-    )
+    (tmp_path / layout.LIBRARY).write_bytes(b"\x7fELF")
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path)["functions"] == json.loads(json.dumps(manifest["functions"]))
     manifest["functions"]["main"]["graph"] = entry
-    artifact.write_manifest(tmp_path, manifest)
+    write_manifest(tmp_path, manifest)
     with pytest.raises(ArtifactError, match="is not an artifact's manifest"):
-        artifact.read_manifest(tmp_path)
+        read_manifest(tmp_path)
 
 
 @pytest.mark.skipif(

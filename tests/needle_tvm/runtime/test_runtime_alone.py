@@ -17,7 +17,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm._tvm import versions
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.errors import ArtifactError
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -149,7 +149,7 @@ def test_a_version_that_is_not_told_is_said(exported, monkeypatch):
     with pytest.raises(
         ArtifactError, match=r"built with tvm_ffi [\d.a-z]+; here it is missing, or"
     ):
-        artifact.verify(exported / "float32")
+        Artifact.open(exported / "float32").check_versions()
 
 
 def test_halves_need_no_package_to_be_tolerated():

@@ -98,7 +98,7 @@ def test_results_outlive_the_code(exported):
         """
 program = runtime.load(path)
 results = program(x)
-tensors = program.call(program.convert([x]))
+tensors = program.executor.call(program.executor.convert([x]))
 del program
 gc.collect()
 assert not mapped()
@@ -115,10 +115,10 @@ def test_a_machine_keeps_the_code(exported):
     runs(
         exported,
         """
-program = runtime.load(path)
-main, arguments = program.new_machine()["main"], program.convert([x])
-arguments += program._weights()
-del program
+executor = runtime.load(path).executor
+main, arguments = executor.new_machine()["main"], executor.convert([x])
+arguments += executor.weights
+del executor
 gc.collect()
 assert mapped()
 assert np.from_dlpack(main(*arguments)[0]).tobytes() == want[0].tobytes()

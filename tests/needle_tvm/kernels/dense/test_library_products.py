@@ -13,14 +13,15 @@ import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import relax, script
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact import layout
+from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.compiler import products
 from needle_tvm.errors import ArtifactError, StageError, TargetError
 from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.dense.gpu_library_products import Product, is_used, library_products
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import compiled_function, cxx_compiler
-from needle_tvm.lower.variant import Variant
+from needle_tvm.lower.variant import Choice, Variant
 from needle_tvm.target import cublas, nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
@@ -36,7 +37,7 @@ def array(*shape, dtype="float32"):
 
 def rewritten(function, *inputs, arch="sm_90", precision="float32"):
     """The module after the pass, with all products chosen, and what was chosen."""
-    choice = products.Choice()
+    choice = Choice()
     target = resolve(f"cuda:{arch}").to_tvm()
     module = relax.transform.CanonicalizeBindings()(
         translate(trace(function, *inputs), prefer_emit=True)
@@ -146,7 +147,7 @@ def test_each_product_is_measured_once_and_the_faster_one_kept():
         asked.append((product.rows, by_library))
         return {8: (3.0, 2.0), 64: (2.0, 2.0)}[product.rows][by_library]
 
-    choice = products.Choice(measure)
+    choice = Choice(measure)
     small, large = (
         Product(1, rows, 4, 4, "float32", (False, False), True, True) for rows in (8, 64)
     )
@@ -167,7 +168,7 @@ def test_each_product_is_measured_once_and_the_faster_one_kept():
 def test_what_is_measured_is_the_product_that_is_asked_for(product):
     module, signature = products.example(product)
     target = resolve("cuda:sm_90").to_tvm()
-    choice = products.Choice()
+    choice = Choice()
     library_products(module, target, chosen=choice)
     assert choice.notes == [{**product.facts(), "chosen": "cublas"}]
     assert len(signature["params"]) == product.stored + product.followed
@@ -182,7 +183,7 @@ def test_the_library_carries_the_function_and_the_manifest_names_what_it_takes(t
     layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     found = needle_tvm.compile(layers, array(2, 8), target="cuda:sm_90", products="cublas")
     said = subprocess.run(
-        ["nm", "-D", "--defined-only", found.path / artifact.LIBRARY],
+        ["nm", "-D", "--defined-only", found.path / layout.LIBRARY],
         capture_output=True,
         text=True,
         check=True,
@@ -193,10 +194,10 @@ def test_the_library_carries_the_function_and_the_manifest_names_what_it_takes(t
     own = needle_tvm.compile(layers, array(2, 8), target="cuda:sm_90")
     assert "libraries" not in own.manifest and not own.from_cache
     manifest = {**found.manifest, "libraries": ["cudnn"]}
-    (tmp_path / artifact.LIBRARY).write_bytes(b"\x7fELF")
-    artifact.write_manifest(tmp_path, manifest)
+    (tmp_path / layout.LIBRARY).write_bytes(b"\x7fELF")
+    write_manifest(tmp_path, manifest)
     with pytest.raises(ArtifactError, match="is not an artifact's manifest"):
-        artifact.read_manifest(tmp_path)
+        read_manifest(tmp_path)
 
 
 @needs_compiler

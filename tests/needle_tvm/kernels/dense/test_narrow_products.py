@@ -12,7 +12,7 @@ from needle import Tensor, nn, ops
 from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm._tvm.names import relax
-from needle_tvm.artifact import artifact
+from needle_tvm.artifact.manifest import read_manifest
 from needle_tvm.artifact.tolerance import operand_tolerance, relative_tolerance
 from needle_tvm.check import parity
 from needle_tvm.errors import StageError, TargetError, UsageError
@@ -181,7 +181,7 @@ def test_parity_and_the_golden_example(dtype, rng, tmp_path):
     assert others[-1].tolerance < narrow.tolerance
     assert narrow.max_relative > 10 * others[-1].max_relative  # it is narrow
     folder = stages["tuned"].export(tmp_path / "model")
-    manifest = artifact.read_manifest(folder)
+    manifest = read_manifest(folder)
     graph = trace(model, x)
     assert manifest["golden"]["tolerances"] == reference.tolerances(graph, dtype)
     assert reference.tolerances(graph, dtype) > reference.tolerances(graph)
@@ -189,7 +189,7 @@ def test_parity_and_the_golden_example(dtype, rng, tmp_path):
     assert runtime.self_test(loaded.program).passed
     loaded.set_params({name: value.numpy() * 2 for name, value in model.state_dict().items()})
     again = loaded.export(tmp_path / "again")  # by the signature alone
-    assert artifact.read_manifest(again)["precision"] == dtype
+    assert read_manifest(again)["precision"] == dtype
     assert runtime.self_test(needle_tvm.load(again).program).passed
 
 

@@ -1,0 +1,111 @@
+"""What a compiled function takes and gives, as an artifact's manifest describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm.artifact import trees
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array by name: shape and dtype, and for an index the `range` of its valid values."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # not NumPy's: bfloat16 would take a package that only running it takes
+    range: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class GraphNames:
+    """The functions of a CUDA graph: the one to capture, and the one that makes new results."""
+
+    function: str
+    results: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """The function `main`: its arrays in the code's order, and the structure they come in.
+
+    `ties` lists the names of parameters that have several. `arguments` and `output_tree` are the
+    structure of a call and of its result (`artifact.trees`); with `bare_output` the code returns
+    one array instead of a list. `transform` packs the weights as the code takes them, `by_kernel`
+    is `main` with no kernels merged, and `graph` is there if `main` is to be captured.
+    """
+
+    inputs: tuple[ArraySpec, ...]
+    params: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+    ties: tuple[tuple[str, ...], ...]
+    arguments: Sequence[Mapping[str, Any]]
+    output_tree: Any
+    bare_output: bool
+    transform: str | None
+    by_kernel: str | None
+    graph: GraphNames | None
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arrays among a call's arguments, in the order of `inputs`; InputError if the
+        arguments have another structure."""
+        return trees.flatten_arguments(self.arguments, args, kwargs)
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """`outputs`, one per output, in the structure the model returns."""
+        return trees.unflatten(self.output_tree, outputs)
+
+
+def parse(entry: Mapping[str, Any]) -> Function:
+    """The function that an entry of a manifest describes.
+
+    Raises ValueError, or whatever a missing or misshapen part leads to: AttributeError, KeyError,
+    RecursionError or TypeError.
+    """
+    inputs, params, outputs = (_specs(entry, kind) for kind in ("inputs", "params", "outputs"))
+    ties = tuple(tuple(group) for group in entry.get("ties", ()))
+    expect(all(isinstance(name, str) for group in ties for name in group), "ties")
+    transform, by_kernel = (entry.get(name) for name in ("transform", "by_kernel"))
+    expect(transform is None or isinstance(transform, str), "transform")
+    expect(by_kernel is None or isinstance(by_kernel, str), "by_kernel")
+    graph = entry.get("graph")
+    expect(graph is None or set(map(type, graph.values())) == {str}, "graph")
+    expect(graph is None or set(graph) == {"function", "results"}, "graph")
+    expect(isinstance(entry["bare_output"], bool), "bare_output")
+    count = sum(trees.leaves(argument["tree"]) for argument in entry["arguments"])
+    expect(count == len(inputs), "arguments")
+    expect(trees.leaves(entry["output_tree"]) == len(outputs), "output_tree")
+    return Function(
+        inputs=inputs,
+        params=params,
+        outputs=outputs,
+        ties=ties,
+        arguments=entry["arguments"],
+        output_tree=entry["output_tree"],
+        bare_output=entry["bare_output"],
+        transform=transform,
+        by_kernel=by_kernel,
+        graph=None if graph is None else GraphNames(**graph),
+    )
+
+
+def _specs(entry: Mapping[str, Any], kind: str) -> tuple[ArraySpec, ...]:
+    """The arrays of one kind. An output has no name of its own: it is `output.N`."""
+    found = []
+    for number, spec in enumerate(entry[kind]):
+        name = f"output.{number}" if kind == "outputs" else spec["name"]
+        shape, dtype = spec["shape"], spec["dtype"]
+        expect(all(isinstance(extent, int) and extent >= 0 for extent in shape), kind)
+        expect(isinstance(dtype, str) and isinstance(name, str), kind)
+        low, high = spec.get("range", (0, 0))
+        expect(isinstance(low, int) and isinstance(high, int), "range")
+        found.append(ArraySpec(name, tuple(shape), dtype, (low, high) if "range" in spec else None))
+    return tuple(found)
+
+
+def expect(condition: bool, what: str) -> None:
+    """Raise ValueError that names `what` unless the condition holds."""
+    if not condition:
+        raise ValueError(what)

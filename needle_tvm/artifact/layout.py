@@ -1,0 +1,20 @@
+"""The names of the files in an artifact's folder.
+
+lib.so               compiled functions and the bytecode of TVM's virtual machine
+module.tvmscript     the Relax module the library was built from, to read
+params.safetensors   weights under their `state_dict` names (absent in cache entries)
+golden.safetensors   one example: inputs `input.N` and the eager model's outputs `output.N`
+manifest.json        what the functions take and give, the target, the versions that made it, the
+                     SHA-256 and size of every other file, and a digest of the manifest itself
+manifest.sig         optional: an Ed25519 signature of the manifest's bytes, hence of everything
+
+The digests reveal damage; the signature reveals who wrote the artifact. Only a key from elsewhere
+can show that nobody has rewritten files and digests together.
+"""
+
+LIBRARY = "lib.so"
+SCRIPT = "module.tvmscript"
+PARAMS = "params.safetensors"
+GOLDEN = "golden.safetensors"
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.sig"

@@ -1,0 +1,166 @@
+"""The code of an artifact, loaded: `main` on tensors of its device, with the weights in use.
+
+`Program` is what users call; this is what it is made of, for those who time, profile or capture the
+code without the conversions around it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.ffi import load_library
+from needle_tvm.artifact import Artifact
+from needle_tvm.artifact.bfloat16 import dtype_named
+from needle_tvm.artifact.layout import LIBRARY
+from needle_tvm.errors import ArtifactError, CaptureError, ParameterError
+from needle_tvm.process.threads import available_cores, configure_tvm_threads
+from needle_tvm.runtime import memory
+from needle_tvm.runtime.inputs import Input, Inputs
+from needle_tvm.runtime.replay import Replay
+
+
+class Executor:
+    """`main` of an artifact that this machine can run, on the GPU `device` if it is for one.
+
+    Safe to use from any thread. A processor's code is unloaded with the last reference to the
+    executor and to the machines taken from it; results keep none of it. A GPU's stays. Raises
+    TargetError if this machine cannot run the code, ArtifactError if it was built by another TVM or
+    its files have changed.
+    """
+
+    def __init__(self, artifact: Artifact, device: int = 0) -> None:
+        artifact.check_runs_here()
+        self.device = device
+        self.main = artifact.main
+        self._path = artifact.path
+        specs = [
+            Input(spec.name, spec.shape, self._dtype(spec.dtype), spec.range)
+            for spec in self.main.inputs
+        ]
+        cores = available_cores()
+        # A kernel may run on fewer threads than it was scheduled for.
+        configure_tvm_threads(min(artifact.target.get("num-cores", cores), cores))
+        results = {self._dtype(spec.dtype) for spec in self.main.outputs}
+        self.memory = memory.of(artifact.target, results, device)
+        self._inputs = Inputs(specs, self.memory)
+        # A GPU may still run kernels of calls that have returned when the code is dropped.
+        library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
+        self._executable = library["vm_load_executable"]
+        self._local = threading.local()
+        self._weights: tuple[Any, ...] | None = None if self.main.params else ()
+        self._graph = self.main.graph  # None if nothing is to be captured
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        try:
+            return dtype_named(name)
+        except TypeError:
+            raise ArtifactError(f"{self._path}: dtype {name!r} is unknown") from None
+
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """The weights in use, as the code takes them; ParameterError if there are none yet."""
+        if self._weights is None:
+            raise ParameterError("this artifact carries no weights: call set_params first")
+        return self._weights
+
+    def copied(self, arrays: Iterable[np.ndarray[Any, Any]]) -> list[Any]:
+        """Copies of arrays as tensors on the device."""
+        return [self.memory.copied(array) for array in arrays]
+
+    def use(self, tensors: Sequence[Any]) -> None:
+        """Use these weights from now on: tensors in the order of `main.params`, which are packed
+        here as the code takes them."""
+        transform = self.main.transform
+        if transform is not None and tensors:
+            self._weights = tuple(self._machine()[transform](tensors))
+        else:
+            self._weights = tuple(tensors)
+
+    def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """`main` on a list of arrays, one per input; NumPy arrays back.
+
+        Raises InputError for arrays that do not fit, ParameterError if there are no weights.
+        """
+        if self._graph is not None:
+            replay = self._replay()
+            checked = self._inputs.check(values)
+            try:
+                return replay.run(checked)
+            except CaptureError as error:
+                self._go_on_without_graph(error)
+        return self.to_arrays(self._call(self._inputs.convert(values)))
+
+    def convert(self, values: Sequence[Any]) -> list[Any]:
+        """Check arrays against the signature and wrap them for `call`, copying where needed.
+
+        Raises InputError for arrays that do not fit.
+        """
+        return self._inputs.convert(values)
+
+    def call(self, tensors: Sequence[Any]) -> list[Any]:
+        """`main` on what `convert` made; new tvm_ffi tensors back. This is what to time."""
+        if self._graph is not None:
+            replay = self._replay()
+            try:
+                return replay.call(tensors)
+            except CaptureError as error:
+                self._go_on_without_graph(error)
+        return self._call(tensors)
+
+    def synchronize(self) -> None:
+        """Wait until the results of every `call` are computed; on a GPU it returns before."""
+        self.memory.synchronize()
+
+    def to_arrays(self, tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """NumPy arrays of what `call` returned: copies of a GPU's, else over the same memory."""
+        to_numpy = self.memory.to_numpy
+        return [to_numpy(tensor) for tensor in tensors]
+
+    def new_machine(self) -> Any:
+        """A virtual machine of the code; one thread at a time may use it."""
+        machine = self._executable()
+        machine["vm_initialization"](*self.memory.machine_arguments)
+        return machine
+
+    def _machine(self) -> Any:
+        """This thread's virtual machine: its registers are not locked, but all share the code."""
+        machine = getattr(self._local, "machine", None)
+        if machine is None:
+            machine = self._local.machine = self.new_machine()
+        return machine
+
+    def _call(self, tensors: Sequence[Any]) -> list[Any]:
+        main = getattr(self._local, "main", None)
+        if main is None:  # looking it up takes a microsecond
+            main = self._local.main = self._machine()["main"]
+        result = main(*tensors, *self.weights)
+        return [result] if self.main.bare_output else list(result)
+
+    def _replay(self) -> Replay:
+        """This thread's CUDA graph, with the weights in use."""
+        weights = self.weights
+        replay: Replay | None = getattr(self._local, "replay", None)
+        if replay is None or replay.params is not weights:
+            # Only code for a GPU has a graph.
+            assert self._graph is not None and isinstance(self.memory, memory.CudaMemory)
+            self._local.replay = None  # frees the old one's memory for the new one
+            inputs = [(spec.shape, spec.dtype) for spec in self._inputs.specs]
+            replay = Replay(
+                self.memory,
+                self._machine(),
+                self._graph,
+                inputs,
+                len(self.main.outputs),
+                weights,
+            )
+            self._local.replay = replay
+        return replay
+
+    def _go_on_without_graph(self, error: CaptureError) -> None:
+        self._graph = self._local.replay = None
+        warnings.warn(f"{self._path}: {error}; its kernels are launched singly", stacklevel=5)

@@ -1,0 +1,85 @@
+"""Checks of the arrays a program is called with, and their conversion to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from needle_tvm.artifact.arrays import as_numpy, describe
+from needle_tvm.errors import InputError
+from needle_tvm.runtime.memory import CudaMemory, Memory
+
+
+class Input(NamedTuple):
+    """An input as the code takes it; `range` is that of an index."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    range: tuple[int, int] | None
+
+
+class Inputs:
+    """The inputs of a function whose code works on the memory `here`."""
+
+    def __init__(self, specs: Sequence[Input], here: Memory) -> None:
+        self.specs = specs
+        self._here = here
+        self._gpu = here if isinstance(here, CudaMemory) else None
+
+    def convert(self, values: Sequence[Any]) -> list[Any]:
+        """Tensors of arrays that fit the signature, over the same memory where code can read it
+        there; InputError for others."""
+        shared = self._here.shared
+        checked = self.check(values)
+        return [shared(each) if isinstance(each, np.ndarray) else each for each in checked]
+
+    def check(self, values: Sequence[Any]) -> list[Any]:
+        """Arrays that fit the signature: NumPy's, or tensors if they are on the GPU already.
+
+        Raises InputError for others.
+        """
+        if not isinstance(values, (list, tuple)):
+            raise InputError(f"takes a list of arrays, was given a {type(values).__name__}")
+        if len(values) != len(self.specs):
+            raise InputError(f"takes {len(self.specs)} arrays, was given {len(values)}")
+        return [self._check(value, spec) for value, spec in zip(values, self.specs, strict=True)]
+
+    def _check(self, value: Any, spec: Input) -> Any:
+        gpu = self._gpu
+        if gpu is not None and gpu.holds(value):
+            tensor = gpu.imported(value)
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype)
+            if shape != spec.shape or dtype != str(spec.dtype):
+                raise _mismatch(spec, shape, dtype)
+            if not tensor.is_contiguous():
+                raise InputError(f"input {spec.name!r} is not contiguous: give a contiguous copy")
+            return tensor
+        # Asking NumPy for a dtype's name takes microseconds: the dtypes themselves are compared.
+        array = as_numpy(value, f"input {spec.name!r}")
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise _mismatch(spec, array.shape, str(array.dtype))
+        if spec.range is not None and array.size:
+            _check_range(array, spec.name, *spec.range)
+        return array
+
+
+def _check_range(array: np.ndarray[Any, Any], name: str, lowest: int, highest: int) -> None:
+    """Raise InputError unless all elements are valid indices."""
+    # Floats are truncated towards zero when they become indices; a NaN is not an index.
+    number = int if array.dtype.kind in "biu" else float
+    low, high = number(array.min()), number(array.max())
+    if not (lowest - 1 < low and high < highest + 1):
+        wrong = high if lowest - 1 < low else low
+        raise InputError(
+            f"input {name!r} has the index {wrong}, which is not within {lowest}..{highest}"
+        )
+
+
+def _mismatch(spec: Input, shape: Sequence[int], dtype: str) -> InputError:
+    return InputError(
+        f"input {spec.name!r} is {describe(shape, dtype)}, "
+        f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
+    )

@@ -1,0 +1,49 @@
+"""The self test: an artifact's golden example on the machine it has arrived at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from needle_tvm.artifact.layout import GOLDEN
+from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.errors import ArtifactError, InputError
+from needle_tvm.runtime.program import Program
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """How far each output of the golden example lies from its recorded value.
+
+    `differences` are relative to the recorded output's largest magnitude, infinite where NaNs or
+    infinities stand in different places; `tolerances` are the manifest's. `source` says what
+    computed the recorded outputs: "eager", the model itself, or "compiled" if the model was not at
+    hand.
+    """
+
+    differences: tuple[float, ...]
+    tolerances: tuple[float, ...]
+    source: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is within its tolerance."""
+        pairs = zip(self.differences, self.tolerances, strict=True)
+        return all(difference <= tolerance for difference, tolerance in pairs)
+
+
+def self_test(program: Program) -> SelfTest:
+    """Run the artifact's golden example and compare.
+
+    Raises ArtifactError when the artifact carries no example, or one that does not fit it.
+    """
+    artifact = program.artifact
+    example = artifact.golden()
+    if example is None:
+        raise ArtifactError(f"{artifact.path}: carries no {GOLDEN}")
+    try:
+        results = program.run(example.inputs)
+    except InputError as error:
+        raise ArtifactError(f"{artifact.path / GOLDEN}: {error}") from error
+    pairs = zip(example.outputs, results, strict=True)
+    differences = tuple(relative_difference(wanted, result) for wanted, result in pairs)
+    return SelfTest(differences, tuple(example.tolerances), example.source)
