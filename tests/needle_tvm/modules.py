@@ -77,15 +77,13 @@ def relax_module(function: Callable[..., Any], *specs: Spec, params: int | None 
 
 def emit(value: Any) -> Any:
     """A variable bound to `value`, inside of `relax_module`: what is read in several places."""
-    return relax.BlockBuilder.current().emit(value)
+    return value if isinstance(value, relax.Var) else relax.BlockBuilder.current().emit(value)
 
 
 def kernel(rule: Callable[..., Any], *operands: Any, name: str, **attrs: Any) -> Any:
     """A call of the tensor expression `rule` as a kernel of its own, inside of `relax_module`."""
-    operands = tuple(o if isinstance(o, relax.Var) else emit(o) for o in operands)
-    builder = relax.BlockBuilder.current()
-    return builder.emit_te(
-        rule, *operands, primfunc_name_hint=name, primfunc_attrs=attrs or None
+    return relax.BlockBuilder.current().emit_te(
+        rule, *map(emit, operands), primfunc_name_hint=name, primfunc_attrs=attrs or None
     )
 
 

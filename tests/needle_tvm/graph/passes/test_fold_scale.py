@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from needle_tvm._tvm.names import relax
+from needle_tvm._tvm.names import relax, tirx
 from needle_tvm.graph.passes.fold_scale import fold_scale
 from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
 
@@ -133,7 +133,7 @@ STAYS = {
     ),
     "a vector of weights": (
         lambda x, w, s: multiply(matmul(x, w), s),
-        (X, Spec(8), Spec(3)),
+        (Spec(8, 8), Spec(8), Spec(8)),
         2,
     ),
     "no product": (lambda x, s: multiply(x, s), (X, Spec(8)), 1),
@@ -175,3 +175,10 @@ def test_a_function_that_does_not_name_its_parameters_stays():
         lambda x, w, s: multiply(matmul(x, w), s), X, W, ROW, params=None
     )
     check_stays(fold_scale, before)
+
+
+def test_shapes_that_are_not_static_stay():
+    n = tirx.Var("n", "int64")
+    for specs in ((X, Spec(8, n), Spec(n)), (X, Spec(8, n), Spec(1)), (X, W, Spec(n))):
+        before = relax_module(lambda x, w, s: multiply(matmul(x, w), s), *specs, params=2)
+        check_stays(fold_scale, before)
