@@ -166,6 +166,14 @@ STAYS = {
         2,
     ),
     "biases along another axis": (biased, (X, W, W, Spec(3, 1), Spec(3, 1)), 4),
+    "biases for as many rows as columns": (
+        lambda x, v, w, a, b: (
+            heads(add(matmul(x, v), a), 12, 3),
+            heads(add(matmul(x, w), b), 12, 3),
+        ),
+        (Spec(6, 8), W, W, Spec(6, 1), Spec(6, 1)),
+        4,
+    ),
     "biases of all rows": (biased, (X, W, W, Spec(3, 6), Spec(3, 6)), 4),
     "biases that are one number": (biased, (X, W, W, Spec(1), Spec(1)), 4),
     "biases that are scalars": (

@@ -265,10 +265,12 @@ def test_rows_of_other_rows_are_made_of_what_is_seen():
         (lambda x: op.negative(op.reshape(x, (2, 4, 4))), (Spec(2, 2, 2, 4),)),
         (lambda x: op.negative(op.reshape(x, (4,))), (Spec(1, 4),)),
         (lambda x: op.sum(split(x), 1), (ROWS,)),
+        (lambda x: op.negative(op.broadcast_to(x, (2, 6, 4))), (ROWS,)),
     ],
     ids=[
         *("a column", "several rows", "rows apart", "more axes", "that makes columns"),
         *("columns split", "one axis", "no rows", "a row as a vector", "no elementwise operator"),
+        "no reshape",
     ],
 )
 def test_reshapes_that_stay(before, specs):
@@ -316,6 +318,10 @@ def test_images_one_row_high():
 )
 def test_other_images_stay(shape, seen):
     stays(sink_units, lambda x: op.negative(op.reshape(x, seen)), Spec(*shape))
+
+
+def test_a_sum_over_one_row_is_no_view():
+    stays(sink_units, lambda x: op.negative(op.sum(x, 1)), Spec(2, 1, 6, 4))
 
 
 def test_permutations_that_move_units_alone_are_reshapes():
