@@ -19,6 +19,7 @@ import pytest
 from needle import Tensor
 from needle.trace import trace
 from needle_tvm._tvm.names import (
+    Constant,
     IRModule,
     Target,
     TensorType,
@@ -77,7 +78,8 @@ def relax_module(function: Callable[..., Any], *specs: Spec, params: int | None 
 
 def emit(value: Any) -> Any:
     """A variable bound to `value`, inside of `relax_module`: what is read in several places."""
-    return value if isinstance(value, relax.Var) else relax.BlockBuilder.current().emit(value)
+    named = isinstance(value, relax.Var | Constant)
+    return value if named else relax.BlockBuilder.current().emit(value)
 
 
 def kernel(rule: Callable[..., Any], *operands: Any, name: str, **attrs: Any) -> Any:

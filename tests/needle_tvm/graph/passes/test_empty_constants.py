@@ -26,4 +26,6 @@ def test_each_is_the_result_of_a_kernel():
 
 def test_constants_with_elements_stay():
     for values in (np.zeros((3, 1), "float32"), np.float32(0)):
-        check_stays(empty_constants, relax_module(lambda x, v=values: x + relax.const(v), Spec(3, 2)))
+        check_stays(
+            empty_constants, relax_module(lambda x, v=values: x + relax.const(v), Spec(3, 2))
+        )

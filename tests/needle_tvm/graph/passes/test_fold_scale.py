@@ -23,7 +23,9 @@ def with_bias(x, w, s, b, channels=6, product=matmul):
     return add(product(x, multiply(w, s)), multiply(b, s))
 
 
-@pytest.mark.parametrize("scale", [ROW, Spec(1, 6), Spec(1), Spec(1, 1)], ids=lambda s: str(s.shape))
+@pytest.mark.parametrize(
+    "scale", [ROW, Spec(1, 6), Spec(1), Spec(1, 1)], ids=lambda s: str(s.shape)
+)
 def test_a_scale_is_multiplied_into_the_weights(scale):
     extents = (scale.shape[-1],)
     after = relax_module(
@@ -63,9 +65,7 @@ def test_several_matrices_of_weights():
     check_becomes(
         fold_scale,
         relax_module(lambda x, w, s: multiply(matmul(x, w), s), *specs, params=2),
-        relax_module(
-            lambda x, w, s: matmul(x, multiply(w, reshape(s, (6,)))), *specs, params=2
-        ),
+        relax_module(lambda x, w, s: matmul(x, multiply(w, reshape(s, (6,)))), *specs, params=2),
     )
 
 
@@ -88,9 +88,7 @@ def test_constants_of_a_moderate_size(size):
 @pytest.mark.parametrize("size", [0, 0.99e-6, 1.01e6, -1.01e6, np.nan])
 def test_constants_by_which_weights_may_overflow_or_vanish_stay(size):
     row = constant(1, 1, 1, 1, 1, size)
-    check_stays(
-        fold_scale, relax_module(lambda x, w: multiply(matmul(x, w), row), X, W, params=1)
-    )
+    check_stays(fold_scale, relax_module(lambda x, w: multiply(matmul(x, w), row), X, W, params=1))
 
 
 STAYS = {
@@ -171,9 +169,7 @@ def test_what_others_read_stays():
 
 
 def test_a_function_that_does_not_name_its_parameters_stays():
-    before = relax_module(
-        lambda x, w, s: multiply(matmul(x, w), s), X, W, ROW, params=None
-    )
+    before = relax_module(lambda x, w, s: multiply(matmul(x, w), s), X, W, ROW, params=None)
     check_stays(fold_scale, before)
 
 

@@ -19,9 +19,7 @@ def conv(x, w, **layouts):
 
 
 def test_the_second_shift_is_added_to_the_first():
-    after = relax_module(
-        lambda x, w, a, b: add(matmul(x, w), add(a, b)), X, W, ROW, ROW, params=3
-    )
+    after = relax_module(lambda x, w, a, b: add(matmul(x, w), add(a, b)), X, W, ROW, ROW, params=3)
     for inner, outer in itertools.product((1, -1), repeat=2):
 
         def before(x, w, a, b, inner=inner, outer=outer):
@@ -61,14 +59,22 @@ def shifted(x, w, a, b):
 
 STAYS = {
     "no product": (lambda x, a, b: add(add(x, a), b), (X, Spec(8), Spec(8)), 2),
-    "a product of parameters": (lambda x, v, w, a: add(add(matmul(v, w), a), x), (ROW, X, W, ROW), 3),
+    "a product of parameters": (
+        lambda x, v, w, a: add(add(matmul(v, w), a), x),
+        (ROW, X, W, ROW),
+        3,
+    ),
     "a product of parameters alone": (
         lambda x, v, w, a: (add(add(matmul(v, w), a), a), x),
         (ROW, X, W, ROW),
         3,
     ),
     "a first shift that is an input": (lambda a, x, w, b: shifted(x, w, a, b), (ROW, X, W, ROW), 2),
-    "a second shift that is an input": (lambda b, x, w, a: shifted(x, w, a, b), (ROW, X, W, ROW), 2),
+    "a second shift that is an input": (
+        lambda b, x, w, a: shifted(x, w, a, b),
+        (ROW, X, W, ROW),
+        2,
+    ),
     "a row and a column": (shifted, (X, W, ROW, Spec(3, 1)), 3),
     "shifts that make rows": (shifted, (Spec(1, 8), W, Spec(3, 6), Spec(3, 6)), 3),
     "one shift": (lambda x, w, a: add(matmul(x, w), a), (X, W, ROW), 2),
@@ -83,9 +89,7 @@ STAYS = {
         3,
     ),
     "other layouts": (
-        lambda x, w, a, b: add(
-            add(conv(x, w, data_layout="NCHW", kernel_layout="OIHW"), a), b
-        ),
+        lambda x, w, a, b: add(add(conv(x, w, data_layout="NCHW", kernel_layout="OIHW"), a), b),
         (Spec(1, 4, 6, 6), Spec(5, 4, 3, 3), Spec(4), Spec(4)),
         3,
     ),

@@ -25,9 +25,7 @@ def two(x, g, b, h, c, v, w, **options):
 def plain(x, dtype="float32", epsilon=1e-5):
     ones = relax.const(np.ones(8), dtype)
     return emit(
-        relax.op.nn.layer_norm(
-            x, ones, ones, axes=[-1], epsilon=epsilon, center=False, scale=False
-        )
+        relax.op.nn.layer_norm(x, ones, ones, axes=[-1], epsilon=epsilon, center=False, scale=False)
     )
 
 

@@ -167,7 +167,10 @@ def test_an_operand_whose_other_permutation_was_made_before_stays():
     ("before", "specs"),
     [
         (lambda x, y: op.add(planes(x), y), (NHWC, NCHW)),
-        (lambda x, y: op.add(planes(x), op.permute_dims(y, [0, 1, 3, 2])), (NHWC, Spec(2, 4, 6, 5))),
+        (
+            lambda x, y: op.add(planes(x), op.permute_dims(y, [0, 1, 3, 2])),
+            (NHWC, Spec(2, 4, 6, 5)),
+        ),
         (lambda x, y: op.add(planes(x), y), (NHWC, Spec(4, 1, 1))),
         (lambda x, y: op.add(planes(x), y), (NHWC, Spec(1, 4, 5, 1))),
         (lambda x: op.sum(planes(x), 1), (NHWC,)),
@@ -245,9 +248,7 @@ def test_rows_of_other_rows_are_made_of_what_is_seen():
     becomes(
         sink_reshapes,
         lambda x, y: op.add(op.reshape(x, (2, 2, 6)), op.reshape(y, (2, 2, 6))),
-        lambda x, y: op.reshape(
-            op.add(x, op.reshape(op.reshape(y, (2, 2, 6)), (4, 6))), (2, 2, 6)
-        ),
+        lambda x, y: op.reshape(op.add(x, op.reshape(op.reshape(y, (2, 2, 6)), (4, 6))), (2, 2, 6)),
         *(Spec(4, 6), Spec(2, 2, 2, 3)),
     )
 
@@ -313,7 +314,12 @@ def test_images_one_row_high():
 
 @pytest.mark.parametrize(
     ("shape", "seen"),
-    [((2, 2, 6, 4), (4, 6, 4)), ((2, 1, 6, 4), (2, 24)), ((2, 1, 6, 4), (2, 6, 4, 1)), ((6, 4), (1, 6, 4))],
+    [
+        ((2, 2, 6, 4), (4, 6, 4)),
+        ((2, 1, 6, 4), (2, 24)),
+        ((2, 1, 6, 4), (2, 6, 4, 1)),
+        ((6, 4), (1, 6, 4)),
+    ],
     ids=["two rows", "one axis", "another axis", "rows"],
 )
 def test_other_images_stay(shape, seen):
