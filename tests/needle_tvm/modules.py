@@ -1,9 +1,8 @@
 """Graph passes by example: a module before a pass, and the module it must become.
 
-A module is written as a function of needle's tensors (`needle_module`) or, where it has operators or
-kernels that needle's ops do not emit, of Relax expressions (`relax_module`). Modules are compared
-without what readers cannot see: names, other names of a variable, dead code, and the order of
-bindings.
+A module is written as a function of needle's tensors (`needle_module`) or, where it has operators
+or kernels that needle's ops do not emit, of Relax expressions (`relax_module`). Modules are
+compared but for the names of variables, dead code and the order of bindings.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import numpy as np
 
 from needle_tvm._tvm.names import TensorType, relax, te
 from needle_tvm.graph.passes.own_outputs import own_outputs
-from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
+from tests.needle_tvm.modules import Spec, check_becomes, check_stays, relax_module
 
 ROW = Spec(3)
 exp = relax.op.exp
