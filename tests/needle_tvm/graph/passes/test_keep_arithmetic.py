@@ -110,6 +110,8 @@ STAY = {
     "a difference": lambda x, y, i: tirx.Sub(x(i), y(i)),
     "places that differ": lambda x, y, i: tirx.Sub(x(i), x(i + 1)),
     "a choice": lambda x, y, i: tirx.Select(x(i) < y(i), x(i), y(i)),
+    "by the number 0": lambda x, y, i: tirx.Mul(x(i), tirx.const(0.0, "float32")),
+    "and the number 0": lambda x, y, i: tirx.Add(x(i), tirx.const(0.0, "float32")),
     "a number": lambda x, y, i: tirx.Sub(x(i), ONE),
     "other functions": lambda x, y, i: tirx.Sub(exp(x(i)), tirx.tanh(x(i))),
     "a function and what it is of": lambda x, y, i: tirx.Sub(exp(x(i)), x(i)),
