@@ -20,6 +20,7 @@ from tests.needle_tvm.modules import Spec, check_becomes, check_stays, relax_mod
         (1, 5, 1, 1, (3, 3), Axis(0, 3, 3, 3)),
         (1, 1, 1, 2, (2, 2), Axis(1, 2, 0, 0)),
         (2, 4, 1, 3, (4, 4), Axis(1, 2, 1, 1)),
+        (1, 2, 2, 1, (1, 3), Axis(1, 2, 0, 2)),
     ],
 )
 def test_taps_that_meet_an_input(size, outputs, stride, dilation, padding, expected):
