@@ -57,7 +57,8 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
             shape = static_shape(binding.value)
             view = relax.op.reshape(source, shape)
             binding = relax.VarBinding(binding.var, view)
-            owner[binding.var] = root
+            if inside:  # of an argument's memory no result is a view, through this one either
+                owner[binding.var] = root
             if binding.var in leaving:
                 shown.add(root)
         elif _viewed(binding.value) in owner:

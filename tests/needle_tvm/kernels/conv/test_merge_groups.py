@@ -7,72 +7,89 @@ import pytest
 
 import needle_tvm
 from needle import nn
-from needle.trace import trace
-from needle_tvm._tvm.names import relax, te, tvm
-from needle_tvm.frontend.translate import translate
-from needle_tvm.graph.dependence import is_op
+from needle_tvm._tvm.names import te, tvm
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles, group_lanes
 from needle_tvm.kernels.conv.merge_groups import merge_groups, merged, merged_at_best
 from needle_tvm.target.spec import resolve
-from needle_tvm.tir.functions import calls_of
 from tests.needle_tvm.conftest import tensor
+from tests.needle_tvm.kernels.conv.convolutions import N, conv
+from tests.needle_tvm.modules import AVX512, Spec, check_becomes, check_stays, kernel, relax_module
 
 LANES = (4, 8, 16)
 
 
-@pytest.fixture(scope="module")
-def avx512():
-    return resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
-
-
-def after(target, inputs, outputs, groups):
-    model = nn.Conv(inputs, outputs, 3, groups=groups).eval()
-    x = tensor(np.zeros((1, inputs, 5, 5), np.float32))
-    return merge_groups(translate(trace(model, x), prefer_emit=True), target)
-
-
-def groups_of(module):
-    found = []
-
-    def visit(expr):
-        if is_op(expr, "relax.nn.conv2d"):
-            shape = tuple(int(extent) for extent in expr.args[1].ty.shape.values)
-            found.append((int(expr.attrs.groups), shape))
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return found
+def merged_weights(w, count, outputs):
+    return kernel(lambda w: merged(w, count, outputs), w, name="merge_groups")
 
 
 @pytest.mark.parametrize(
-    ("channels", "expected"),
+    ("channels", "count"),
     [
-        ((16, 16, 8), (1, (3, 3, 16, 16))),  # two outputs a group: eight fill a vector
-        ((12, 18, 6), (2, (3, 3, 6, 18))),
-        ((34, 34, 2), (1, (3, 3, 34, 34))),  # 17: no part of a vector divides it
-        ((60, 60, 3), (3, (3, 3, 20, 60))),  # 20: two vectors of ten
-        ((40, 40, 4), (4, (3, 3, 10, 40))),
-        ((16, 16, 4), (4, (3, 3, 4, 16))),
-        ((64, 64, 2), (2, (3, 3, 32, 64))),
-        ((8, 8, 8), (8, (3, 3, 1, 8))),  # depthwise
-        ((8, 8, 1), (1, (3, 3, 8, 8))),
+        ((16, 16, 8), 8),  # two outputs a group: eight fill a vector
+        ((12, 18, 6), 3),
+        ((34, 34, 2), 2),  # 17: no part of a vector divides it
+        ((8, 16, 8), 8),  # one input a group, two outputs
+        ((16, 8, 8), 8),  # two inputs, one output
     ],
 )
-def test_groups_of_a_few_channels_are_merged(avx512, channels, expected):
-    module = after(avx512, *channels)
-    assert groups_of(module) == [expected]
-    before = channels[2], (3, 3, channels[0] // channels[2], channels[1])
-    assert any("merge_groups" in name for name in calls_of(module, "main")) == (expected != before)
+def test_groups_of_a_few_channels_are_merged(channels, count):
+    inputs, outputs, groups = channels
+    specs = Spec(1, 5, 5, inputs), Spec(3, 3, inputs // groups, outputs)
+    options = {"strides": (1, 2), "dilation": (2, 1), "padding": (1, 2, 1, 0)}
+    check_becomes(
+        merge_groups,
+        relax_module(lambda x, w: conv(x, w, groups=groups, **options), *specs, params=1),
+        relax_module(
+            lambda x, w: conv(
+                x, merged_weights(w, count, outputs // groups), groups=groups // count, **options
+            ),
+            *specs,
+            params=1,
+        ),
+    )
 
 
-def test_groups_are_merged_where_that_is_sooner_done(avx512):
+STAYS = {
+    "groups that fill a vector": (conv, Spec(1, 5, 5, 64), Spec(3, 3, 32, 64), 2, 1),
+    "groups of two vectors of ten": (conv, Spec(1, 5, 5, 60), Spec(3, 3, 20, 60), 3, 1),
+    "groups of ten": (conv, Spec(1, 5, 5, 40), Spec(3, 3, 10, 40), 4, 1),
+    "groups of four": (conv, Spec(1, 5, 5, 16), Spec(3, 3, 4, 16), 4, 1),
+    "a depthwise convolution": (conv, Spec(1, 5, 5, 8), Spec(3, 3, 1, 8), 8, 1),
+    "one group": (conv, Spec(1, 5, 5, 8), Spec(3, 3, 8, 8), 1, 1),
+    "weights that are an input": (conv, Spec(1, 5, 5, 16), Spec(3, 3, 2, 16), 8, 0),
+    "no images": (conv, Spec(0, 5, 5, 16), Spec(3, 3, 2, 16), 8, 1),
+    "shapes that are not static": (conv, Spec(N, 5, 5, 16), Spec(3, 3, 2, 16), 8, 1),
+    "a function that does not name its parameters": (
+        *(conv, Spec(1, 5, 5, 16), Spec(3, 3, 2, 16)),
+        *(8, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_stays(name):
+    function, x, w, groups, params = STAYS[name]
+    check_stays(
+        merge_groups, relax_module(lambda x, w: function(x, w, groups=groups), x, w, params=params)
+    )
+
+
+def test_other_layouts_stay():
+    def before(x, w):
+        return conv(x, w, groups=8, data_layout="NCHW", kernel_layout="OIHW")
+
+    check_stays(merge_groups, relax_module(before, Spec(1, 16, 5, 5), Spec(16, 2, 3, 3), params=1))
+
+
+def test_groups_are_merged_where_that_is_sooner_done():
     for groups, inputs, outputs in itertools.product((2, 3, 6, 32), (1, 3), range(1, 25)):
         output, terms = (1, 9, 9, groups * outputs), 9 * inputs
-        count = merged_at_best(groups, output, terms, "float32", avx512)
+        count = merged_at_best(groups, output, terms, "float32", AVX512)
         assert groups % count == 0
 
         def cycles(count, groups=groups, outputs=outputs, output=output, terms=terms):
             group = None if count == groups else count * outputs
-            return conv_cycles(output, terms * count, "float32", avx512, group)
+            return conv_cycles(output, terms * count, "float32", AVX512, group)
 
         fewest = min(cycles(m) for m in range(1, groups + 1) if groups % m == 0)
         assert count == 1 or cycles(count) == fewest < cycles(1)
@@ -102,8 +119,8 @@ def test_merged_groups_are_right(rng):
     np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_lanes_of_groups_are_halves_of_a_vector(avx512):
-    assert group_lanes("float32", avx512) == LANES
-    assert group_lanes("float64", avx512) == (2, 4, 8)
+def test_lanes_of_groups_are_halves_of_a_vector():
+    assert group_lanes("float32", AVX512) == LANES
+    assert group_lanes("float64", AVX512) == (2, 4, 8)
     neon = {"kind": "llvm", "mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu"}
     assert group_lanes("float32", resolve(neon, 2).to_tvm()) == (4,)
