@@ -104,8 +104,7 @@ def artifact(path: str, inputs: str, dtype: str, launches: int) -> Calls:
     """A factory: a compiled matmul."""
     from needle_tvm import runtime
 
-    program = runtime.load(path)
-    executor = program.executor
+    executor = runtime.load(path).executor
     tensors = executor.convert(rounded(inputs, dtype))
 
     def call() -> Any:
