@@ -109,6 +109,7 @@ def test_a_larger_budget_spends_the_difference(spec):
     assert len({trial.session for trial in trials_in_store()}) == 1
 
 
+@pytest.mark.slow
 def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
     """The 32 -> 48 layer of the second model is the first model's: its records are used."""
     _, (first,) = tune(spec, 32, 48, trials=4)
@@ -124,6 +125,7 @@ def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
         assert [store.spent(each)[0] for each in sorted(sessions)] in ([4, 1], [1, 4])
 
 
+@pytest.mark.slow
 def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
     """Records from a file enter as measured: a search judges the fastest, and takes what passes."""
     tune(spec, 32, 48, trials=4)
@@ -146,6 +148,7 @@ def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
         assert len(store.all(Record)) == before, "each is judged once"
 
 
+@pytest.mark.slow
 def test_a_candidate_is_not_measured_twice(spec):
     """Another seed draws from the same space: what is on record already is not spent on again."""
     tune(spec, 32, 48, trials=8)
@@ -165,6 +168,7 @@ def test_two_searches_at_once_spend_one_budget(spec):
     assert 24 <= len(trials_in_store()) <= 24 + batch
 
 
+@pytest.mark.slow
 def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
     """And the damage is told to whoever runs the search."""
     tune(spec, 32, 48, trials=3)
@@ -187,6 +191,7 @@ def test_a_place_where_no_store_can_be_made_is_named(spec, monkeypatch):
         tune(spec, 32, 48, trials=1)
 
 
+@pytest.mark.slow
 def test_a_time_budget_ends_the_search(spec):
     start = time.monotonic()
     _, notes = tune(spec, 32, 48, minutes=0.1)
@@ -253,6 +258,7 @@ def command_of(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
     """Its process is killed after some trials: the session starts another that spends the rest."""
     killed = []
@@ -300,6 +306,7 @@ def test_trials_belong_to_the_tuned_stage():
 EVALUATION = ROOT / "apps" / "tvm_eval.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("moment", ["starting", "measuring"])
 def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how, moment):

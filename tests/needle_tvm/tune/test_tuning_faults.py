@@ -60,6 +60,7 @@ def setup_of(folder, trials):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     trials = 2 * len(PLANTED) * each
@@ -104,6 +105,7 @@ def machines():
         yield started
 
 
+@pytest.mark.slow
 def test_tuning_on_two_servers_outlives_one_of_them(machines, tmp_path):
     """One is killed midway: the budget is spent, every record is gated, the result is right."""
     tracker = machines.tracker()
