@@ -1,4 +1,4 @@
-"""Arrays by name in .npy, .npz and .safetensors files. No TVM, no needle."""
+"""Arrays by name in .npy, .npz and .safetensors files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from needle_tvm.errors import InputError, InstallError, UsageError
 from needle_tvm.process import atomic
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
-UNNAMED = ""  # what the array of a .npy file is called
+UNNAMED = ""  # the name of the array in a .npy file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def check_suffix(path: Path) -> None:
-    """Raises UsageError unless the file's name says which of the three formats it has."""
+    """Raise UsageError unless the file's suffix names one of the three formats."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: its name must end in {', '.join(SUFFIXES)}")
 
 
 def read(path: Path) -> Arrays:
-    """The arrays of a file by name. A pickled array is not read: that would run its code.
+    """The arrays of a file by name. Pickled arrays are refused: reading one would run its code.
 
-    Raises InputError for a file that is damaged, OSError for one that cannot be read, UsageError
-    for another suffix, InstallError for .safetensors without the package of that name.
+    Raises InputError if the file is damaged, OSError if it cannot be read, UsageError for another
+    suffix, InstallError for .safetensors without the package of that name.
     """
     check_suffix(path)
-    with path.open("rb"):  # an OSError that names the file, whatever reads it
+    with path.open("rb"):  # raises an OSError that names the file
         pass
     try:
         if path.suffix == ".safetensors":
@@ -72,9 +72,9 @@ def _safetensors() -> Any:
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write arrays to a file, whole or not at all; a .npy file takes a single one.
+    """Write arrays to a file, whole or not at all; a .npy file holds a single one.
 
-    Raises UsageError for arrays the format cannot hold, OSError for a file that cannot be written,
+    Raises UsageError for arrays the format cannot hold, OSError if the file cannot be written,
     InstallError for .safetensors without the package of that name.
     """
     check_suffix(path)
@@ -83,7 +83,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         atomic.write_file(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
         return
     for name, array in arrays.items():
-        if array.dtype.kind == "V":  # bfloat16, which NumPy would write as bytes without a type
+        if array.dtype.kind == "V":  # bfloat16: NumPy would write untyped bytes
             raise UsageError(f"{path}: cannot hold {name} of {array.dtype}; .safetensors can")
     memory = io.BytesIO()
     if path.suffix == ".npz":

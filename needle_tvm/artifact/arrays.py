@@ -1,4 +1,4 @@
-"""Arrays as users hand them over: what is taken for one, and how it is named. No TVM, no needle."""
+"""Arrays as users pass them: converting them to NumPy, and describing them in messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from needle_tvm.errors import InputError
 
 
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """A NumPy array, anything with `__dlpack__`, or what NumPy understands, as a NumPy array.
+    """A NumPy array, anything with `__dlpack__`, or a value NumPy can convert, as a NumPy array.
 
-    The memory is shared where it can be; a PyTorch tensor that asks for gradients is detached.
-    Raises InputError, beginning with `what`, for what is no array, for one that cannot be read (a
-    sparse one, one on another device), and for a masked one: NumPy would drop the mask, and what it
-    hides would be data again.
+    The memory is shared if possible; a PyTorch tensor that requires gradients is detached. Raises
+    InputError, whose message begins with `what`, for a value that is not an array, for an array
+    that cannot be read (sparse, or on another device), and for a masked array: NumPy would drop the
+    mask, and the values it hides would be data again.
     """
     if type(value) is np.ndarray:
         return value
@@ -43,9 +43,10 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def mask_refusal(value: Any) -> str | None:
-    """Why a masked array, also in nested lists and tuples, is not taken; None where there is none.
+    """Why a value is refused if it is a masked array, or has one in nested lists and tuples.
 
-    As `needle.backend_ndarray.masked`, which the runtime does without.
+    Returns None if there is no mask. It is a copy of `needle.backend_ndarray.masked`, which the
+    runtime cannot import.
     """
     if isinstance(value, np.ndarray):
         if type(value) is np.ndarray or not hasattr(value, "mask"):
@@ -55,7 +56,7 @@ def mask_refusal(value: Any) -> str | None:
             "x.filled(value), or x.data where the mask does not matter"
         )
     if isinstance(value, (list, tuple)):
-        kinds = set(map(type, value))  # of most lists one: a long list of numbers costs little
+        kinds = set(map(type, value))  # mostly one, so a long list of numbers costs little
         if any(issubclass(kind, (np.ndarray, list, tuple)) for kind in kinds):
             return next(filter(None, map(mask_refusal, value)), None)
     return None

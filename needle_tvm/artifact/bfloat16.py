@@ -1,7 +1,9 @@
-"""bfloat16 arrays between NumPy and TVM. NumPy has the type from ml_dtypes alone and refuses it in
-DLPack, so its elements cross as integers of their size, under a label that is put right.
+"""bfloat16 arrays between NumPy and TVM.
 
-ml_dtypes is imported where an array of such a type is met: other models run without it."""
+NumPy gets the type from ml_dtypes and refuses it in DLPack. So the elements cross as integers of
+the same size, and the capsule's type code is then corrected. ml_dtypes is imported only when an
+array of such a type occurs: other models run without it.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of this name, also where it is one of those that ml_dtypes adds.
+    """The NumPy dtype of this name, which may be one that ml_dtypes adds.
 
-    Raises InstallError without ml_dtypes where NumPy alone does not know the name, TypeError where
-    nobody does.
+    Raises InstallError if NumPy does not know the name and ml_dtypes is not installed, TypeError if
+    neither knows it.
     """
     try:
         return np.dtype(name)
     except TypeError:
         pass
     try:
-        import ml_dtypes  # noqa: F401  # makes its names known to NumPy
+        import ml_dtypes  # noqa: F401  # registers its names with NumPy
     except ImportError as error:
         raise InstallError(
             f"{name!r} arrays need the package ml_dtypes ({error}): pip install ml_dtypes"
@@ -41,17 +43,17 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """Whether it is ml_dtypes' bfloat16."""
-    return dtype.kind == "V" and dtype.name == NAME  # in this order: a name takes microseconds
+    return dtype.kind == "V" and dtype.name == NAME  # asking for a name is slow
 
 
 class _Relabelled:
-    """What consumers of DLPack ask for a capsule: `source`'s, with another type code."""
+    """A DLPack exporter: gives the capsule of `source` with another type code."""
 
     def __init__(self, source: Any, code: int) -> None:
         self._source, self._code = source, code
 
     def __dlpack__(self, **_: Any) -> Any:
-        # Without a version: the older structure, which each call makes anew.
+        # Without a version: the older structure, which is made anew by each call.
         capsule = self._source.__dlpack__()
         ctypes.c_uint8.from_address(
             _pointer(capsule, b"dltensor") + _CODE_OFFSET
@@ -72,7 +74,7 @@ def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
 def to_array(value: Any) -> np.ndarray[Any, Any]:
     """A NumPy array over the memory of anything with `__dlpack__`.
 
-    Raises InstallError where it holds bfloat16 and ml_dtypes is not installed.
+    Raises InstallError if it holds bfloat16 and ml_dtypes is not installed.
     """
     if not str(getattr(value, "dtype", "")).endswith(NAME):
         return np.from_dlpack(value)

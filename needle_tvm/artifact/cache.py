@@ -1,12 +1,12 @@
-"""Where compiled models are kept between runs. Imports neither needle nor TVM.
+"""The cache of compiled models on disk. Imports neither needle nor TVM.
 
-An entry is an artifact directory without weights, named by the SHA-256 of everything that decides
-what the compiler produces: so a changed model, target or version is another entry and nothing
-stale is ever served.
+An entry is an artifact without weights, named by the SHA-256 of everything that decides what the
+compiler produces. A changed model, target or version is therefore another entry, and nothing stale
+is ever served.
 
-What is in the cache is executed. So all of it, from its folder down, is made for its owner alone,
-and nothing is used that anybody but this user and root can have put there: `checked` asks that of
-an entry, `check` of the record store, before either is looked at.
+Entries are executed. So everything from the cache's folder down is created for its owner alone, and
+nothing is used that anybody but this user and root can have put there: `checked` enforces that for
+an entry, and `check` for the record store, before either is read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CACHE_VARIABLE = "NEEDLE_CACHE_DIR"
 ARTIFACTS, RECORDS = "artifacts", "records"
 
 _PRIVATE = 0o700
-_OTHERS, _OTHERS_WRITE = 0o077, 0o022  # the bits of a mode
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022  # bits of a mode
 _OURS = re.compile(rf"{ARTIFACTS}|\.?{RECORDS}(\..*)?", re.DOTALL)  # names in the cache's folder
-_SYSTEMS = ("/tmp", "/var/tmp", "/dev/shm")  # folders that belong to nobody
+_SYSTEMS = ("/tmp", "/var/tmp", "/dev/shm")  # folders shared by all users
 
 
 def root() -> Path:
@@ -64,9 +64,11 @@ def key(
     products: dict[str, Any] | None = None,
     precision: str = FLOAT32,
 ) -> dict[str, Any]:
-    """The key of one compiled stage, as JSON: `graph` is `needle.trace.Graph.fingerprint()`,
-    `search` what `tune.options.Options.cache_key` gives, `disable` what was left out of it,
-    `products` what `products.Choice.key` is, `precision` what products' operands are rounded to.
+    """The key of one compiled stage, as JSON values.
+
+    `graph` is `needle.trace.Graph.fingerprint()`, `search` is `tune.options.Options.cache_key()`,
+    `disable` names the passes and rules left out, `products` is `lower.variant.Choice.key`, and
+    `precision` is the precision that operands of matmuls are rounded to.
     """
     return {
         "graph": graph,
@@ -92,10 +94,10 @@ def _digest(key: Any) -> str:
 
 @contextmanager
 def writing(entry: Path) -> Iterator[Path]:
-    """As `replacing.writing`, for an entry: everything is made for its owner alone.
+    """Like `replacing.writing`, for an entry: everything is created for its owner alone.
 
-    What killed processes have left in the cache is removed. Raises ArtifactError where the entry
-    cannot be written, or its folders belong to others.
+    Remnants of killed processes in the cache are removed. Raises ArtifactError if the entry cannot
+    be written, or its folders belong to others.
     """
     try:
         make_private(entry.parent)
@@ -108,10 +110,10 @@ def writing(entry: Path) -> Iterator[Path]:
 
 
 def checked(entry: Path) -> Artifact:
-    """An entry that may be used.
+    """The artifact of an entry that is safe to use.
 
-    Raises ArtifactError as `check` and `Artifact.open` do, and where it is the entry of another key
-    than it is named by.
+    Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's key is not the one it
+    is named by.
     """
     check(entry)
     found = Artifact.open(entry)
@@ -129,11 +131,12 @@ def holds(path: Path) -> bool:
 
 
 def check(place: Path) -> None:
-    """Raise ArtifactError unless this user and root alone can have written a folder of the cache.
+    """Raise ArtifactError unless only this user and root can have written a folder of the cache.
 
-    That is asked of the cache's own folder, of all below it down to `place`, and of what is in
-    there: who may write a folder may give its names to other files. What lies above is the user's
-    choice, and not asked: who can put another folder in the cache's place owns that folder.
+    The check covers the cache's own folder, every folder below it down to `place`, and the files in
+    `place`: a user who may write a folder may give its names to other files. Folders above the
+    cache are the user's choice and are not checked: a user who can put another folder in the
+    cache's place owns that folder, which the check sees.
     """
     found = _way(place)
     try:
@@ -146,11 +149,11 @@ def check(place: Path) -> None:
 
 
 def make_private(place: Path) -> None:
-    """Make the cache's folders down to `place`, for their owner alone.
+    """Create the cache's folders down to `place`, for their owner alone.
 
-    Those that are there and ours are made so. Raises ArtifactError where one cannot be: it belongs
-    to another user, or is the cache's own folder, open to others, and holds other things as well.
-    OSError where one cannot be made.
+    Existing folders of this user are made private. Raises ArtifactError if one cannot be: it
+    belongs to another user, or it is the cache's own folder, is open to others and holds other
+    things as well. Raises OSError if one cannot be created.
     """
     found = _way(place)
     found[0].parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +173,7 @@ def make_private(place: Path) -> None:
 
 
 def _way(place: Path) -> list[Path]:
-    """The cache's folder and those below it, down to `place`."""
+    """The cache's folder and the folders below it, down to `place`."""
     top = root().absolute()
     names = place.absolute().relative_to(top).parts
     return list(itertools.accumulate(names, Path.joinpath, initial=top))

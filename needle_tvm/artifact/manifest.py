@@ -26,7 +26,7 @@ _SEALED = ("format", "files", "digest")  # what `write_manifest` adds
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
-    # The order of keys counts: results that are a dict are put together in it.
+    # The order of keys counts: it is the order of a result that is a dict.
     body = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
@@ -36,7 +36,7 @@ def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None = None) -> None:
-    """Seal a folder: hash every file in it and write the manifest that says so.
+    """Seal a folder: hash every file in it and write the manifest that records the hashes.
 
     With `sign`, the PEM file of an Ed25519 private key, the manifest's signature is written too.
     Raises KeyFileError and InstallError as `signature.sign` does.
@@ -56,12 +56,11 @@ def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None 
 
 
 def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
-    """The manifest of the artifact at `path`, checked as far as it goes without the other files.
+    """The manifest of the artifact at `path`, checked without looking at the other files.
 
     With `require_signature`, the PEM file of an Ed25519 public key, its signature is checked before
-    anything else is read out of it. Raises ArtifactError when the manifest is absent or damaged,
-    SignatureError when it is not signed by that key, KeyFileError and InstallError as
-    `signature.is_signed_by` does.
+    its content is used. Raises ArtifactError if the manifest is missing or damaged, SignatureError
+    if it is not signed by that key, KeyFileError and InstallError as `signature.is_signed_by`.
     """
     folder = as_path(path, "path", ArtifactError)
     file = folder / MANIFEST
@@ -84,7 +83,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
         raise ArtifactError(
             f"{file}: has format {manifest['format']!r}, this version reads {FORMAT}"
         )
-    # Byte for byte, so that not even a space that JSON allows can change unseen.
+    # Compared byte for byte, so that even a change of a space is seen.
     if manifest["digest"] != _manifest_digest(manifest) or data != _manifest_bytes(manifest):
         raise ArtifactError(f"{file}: is damaged (its digest does not match)")
     try:
@@ -95,7 +94,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
 
 def _check_manifest_size(file: Path, size: int) -> None:
-    # Before it is read: only then can its signature be checked.
+    # Checked before it is read: the signature can only be checked afterwards.
     if size > LARGEST_MANIFEST:
         raise ArtifactError(
             f"{file}: is too long for a manifest ({size} bytes, at most {LARGEST_MANIFEST})"

@@ -1,4 +1,4 @@
-"""Arrays over the bytes of a safetensors file. No TVM, no needle."""
+"""Arrays over the bytes of a safetensors file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from needle_tvm.artifact.bfloat16 import dtype_named
 
 _DTYPES = {
     "BOOL": "bool",
-    "BF16": "bfloat16",  # what safetensors.numpy.load does not know, unlike its load_file
+    "BF16": "bfloat16",  # safetensors.numpy.load does not know it; load_file does
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
@@ -24,9 +24,9 @@ _MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
 def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a safetensors file by name, read-only and over the bytes themselves.
 
-    The package's own reader copies every array. The format: the header's length as a 64-bit little
-    endian number, the header as JSON, the arrays, one behind the other. Raises ValueError for
-    whatever else the bytes are, InstallError for bfloat16 without ml_dtypes.
+    The package's own reader copies every array. The format is the header's length as a 64-bit
+    little-endian number, the header as JSON, and the arrays one after another. Raises ValueError
+    for bytes of another form, InstallError for bfloat16 without ml_dtypes.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or start > len(data):
@@ -58,7 +58,7 @@ def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _checked(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], list[int]]:
-    """An array's dtype, shape and place; ValueError where the header does not tell them."""
+    """An array's dtype, shape and place; ValueError if the header does not give them."""
     parts = entry if isinstance(entry, dict) else {}
     kind: Any = parts.get("dtype")
     shape: Any = parts.get("shape")

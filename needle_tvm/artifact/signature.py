@@ -1,6 +1,6 @@
-"""Ed25519 signatures (RFC 8032) and their keys as PEM files, which OpenSSL reads and writes too.
+"""Ed25519 signatures (RFC 8032), with keys in PEM files as OpenSSL reads and writes them.
 
-The package `cryptography` does the work; it is imported only where a signature is made or checked.
+The package `cryptography` does the work; it is imported only to make or check a signature.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LARGEST_KEY = 1 << 16  # bytes of a PEM file
 def generate(path: StrPath) -> Path:
     """Write a new private key to `path`, readable by its owner alone, and the public key beside it.
 
-    Returns the public key's path: `path` with ".pub" behind it. Raises KeyFileError when one of
-    the files is there already or cannot be written, InstallError without `cryptography`.
+    Returns the public key's path: `path` with ".pub" appended. Raises KeyFileError if one of the
+    files exists already or cannot be written, InstallError without `cryptography`.
     """
     serialization, ed25519, _ = _cryptography()
     private = as_path(path, "path", KeyFileError)
@@ -52,14 +52,14 @@ def generate(path: StrPath) -> Path:
 def sign(data: bytes, private_key: StrPath) -> bytes:
     """The signature of `data`, 64 bytes, by the private key in a PEM file.
 
-    Raises KeyFileError when the file holds no unencrypted Ed25519 private key, InstallError
-    without `cryptography`.
+    Raises KeyFileError if the file holds no unencrypted Ed25519 private key, InstallError without
+    `cryptography`.
     """
     serialization, ed25519, _ = _cryptography()
     pem = _read(private_key)
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except TypeError:  # what is raised when a password is needed
+    except TypeError:  # raised if a password is needed
         raise KeyFileError(
             f"{private_key}: is encrypted; a key without a password is needed"
         ) from None
@@ -71,9 +71,9 @@ def sign(data: bytes, private_key: StrPath) -> bytes:
 
 
 def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
-    """Whether `signature` is that of `data` by the owner of the public key in a PEM file.
+    """Whether the owner of the public key in a PEM file made `signature` of `data`.
 
-    Raises KeyFileError when the file holds no Ed25519 public key, InstallError without
+    Raises KeyFileError if the file holds no Ed25519 public key, InstallError without
     `cryptography`.
     """
     serialization, ed25519, invalid_signature = _cryptography()

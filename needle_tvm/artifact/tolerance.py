@@ -1,4 +1,4 @@
-"""How far a rounded result lies from another, and may lie from the exact one. No needle, no TVM."""
+"""Differences between rounded results, and how large they may be."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from needle_tvm.target.precision import FLOAT32
 # covers the tail and the handful of roundings of an epilogue.
 _FACTOR = 8.0
 
-_BFLOAT16_EPS = 2.0**-7  # NumPy knows the type by ml_dtypes alone, which the runtime does without
+_BFLOAT16_EPS = 2.0**-7  # NumPy knows the type only through ml_dtypes, which may be missing
 
 
 def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> float:
     """Allowed difference relative to the largest magnitude of the result.
 
-    `reduction_length` is the longest sum's number of terms, `layers` how many such sums feed one
-    another. Integers must be equal: 0.
+    `reduction_length` is the number of terms of the longest sum, `layers` the number of such sums
+    that feed one another. Integers must be equal: 0.
     """
     kind = None if dtype == "bfloat16" else np.dtype(dtype)
     if kind is not None and kind.kind != "f":
@@ -34,10 +34,10 @@ def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> fl
 def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]) -> float:
     """Allowed difference of a function's result relative to its largest magnitude.
 
-    `dtypes` are those its results and intermediate values are rounded to, `sums` its reductions,
-    each the dtype it accumulates in and its number of terms: their errors add up. Integers alone:
-    0. The bound for a sum is the one of `relative_tolerance`; rounding each value once more counts
-    as a sum of one term in its dtype.
+    `dtypes` are the dtypes its results and intermediate values are rounded to. `sums` are its
+    reductions, each the dtype it accumulates in and its number of terms; their errors add up. The
+    bound for a sum is that of `relative_tolerance`; rounding each value once more counts as a sum
+    of one term in its dtype. Functions of integers alone get 0.
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
@@ -46,19 +46,20 @@ def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]
 # Roundings to nearest, of relative size at most this.
 _UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-_MISSED = 1e-3  # how often chance alone may exceed `operand_tolerance` in one tensor
+_MISSED = 1e-3  # the probability that chance alone exceeds `operand_tolerance` in one tensor
 
 
 def operand_tolerance(precision: str, terms: int, results: int) -> float:
-    """What rounding both operands of a product to `precision` may change, relative to the largest
-    of its results; 0 for float32.
+    """The largest change that rounding both operands of a matmul to `precision` may make, relative
+    to the largest result; 0 for float32.
 
-    Each of a sum's `terms` t_k changes by at most 2 u of itself, u being the unit roundoff. So a
-    sum changes by at most 2 u sqrt(K) |t|, and where roundings are independent by at most 2 u
-    lambda |t|, but for a probability of 2 exp(-lambda^2 / 2) (Higham and Mary, "A New Approach to
-    Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); lambda is such that all
-    `results` together miss it once in a thousand times. |t|, the terms' Euclidean norm, is what a
-    sum of terms of random signs comes to, so that the largest result is no smaller.
+    Each of the K = `terms` terms t_k of a sum changes by at most 2 u t_k, where u is the unit
+    roundoff. So a sum changes by at most 2 u sqrt(K) |t|. If roundings are independent, it changes
+    by at most 2 u lambda |t|, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, "A New
+    Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); lambda is
+    chosen so that all `results` together exceed it once in a thousand times. |t|, the terms'
+    Euclidean norm, is the typical size of a sum of terms with random signs, so the largest result
+    is no smaller.
     """
     unit = _UNIT_ROUNDOFF.get(precision, 0.0)
     spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
@@ -70,11 +71,11 @@ def estimated_tolerances(
     params: Sequence[Mapping[str, Any]],
     precision: str = FLOAT32,
 ) -> list[float]:
-    """How far two computations of each output may lie apart, relative to its magnitude, where only
-    the model's signature is known.
+    """Allowed difference between two computations of each output, relative to its magnitude, if
+    only the model's signature is known.
 
-    Every weight with rows and columns is taken for a layer that sums as many terms as the longest
-    of the weights could.
+    Every weight of at least two axes counts as a layer whose sums are as long as any of the weights
+    allows.
     """
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
@@ -89,7 +90,7 @@ def estimated_tolerances(
 def relative_difference(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
     """Largest difference relative to the largest magnitude of `expected`.
 
-    Infinite where shapes or dtypes differ, or NaNs or infinities stand in different places.
+    It is infinite if shapes or dtypes differ, or NaNs or infinities are in different places.
     """
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return math.inf

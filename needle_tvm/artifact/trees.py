@@ -1,7 +1,7 @@
 """Nested arguments and results, described in JSON. Standard library only.
 
-A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}} or
-{"static": value} for an argument that is no array and was fixed when the model was traced.
+A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}}, or
+{"static": value} for an argument that is not an array and was fixed when the model was traced.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def flatten_arguments(
 ) -> list[Any]:
     """The arrays among a call's arguments, in order.
 
-    `arguments` describes what the model was traced with: {"name", "tree"} each, given by position
-    or by name. Raises InputError naming the argument that is missing, unexpected, of another
-    structure or of another static value.
+    `arguments` describes the arguments the model was traced with, each {"name", "tree"}; a call
+    gives them by position or by name. Raises InputError that names an argument that is missing or
+    unexpected, or has another structure or static value.
     """
     if len(args) > len(arguments):
         raise InputError(f"takes {len(arguments)} arguments as compiled, was given {len(args)}")
@@ -52,7 +52,7 @@ def flatten_arguments(
 
 
 def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
-    """The arrays of `value`, which must have the tree's structure; InputError names `where`."""
+    """The arrays of `value`; InputError that names `where` if it has another structure."""
     if tree == LEAF:
         yield value
         return
@@ -73,8 +73,10 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
 
 
 def _is_same(value: Any, compiled: Any) -> bool:
-    """Whether a static argument is what the model was compiled for: 2.0 is not 2, nor 1 True, of
-    which another dtype would come; NaN is NaN."""
+    """Whether a static argument is the value the model was compiled for.
+
+    2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
+    """
     for kind in (bool, int, float, str):  # NumPy's float64 is a float
         if isinstance(value, kind) != isinstance(compiled, kind):
             return False

@@ -1,1 +1,1 @@
-"""The commands of `python -m needle_tvm`. Nothing imports them."""
+"""The commands of `python -m needle_tvm`. No other package imports them."""

@@ -1,4 +1,4 @@
-"""The commands `inspect`, `verify` and `run`: an exported model without its compiler."""
+"""The commands `inspect`, `verify` and `run`, which need no compiler."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _size(manifest: Mapping[str, Any]) -> int:
 
 
 def _signature(options: argparse.Namespace) -> str:
-    """What is known of the signature, where the manifest has been read and not refused."""
+    """What is known of the signature once the manifest has been read and accepted."""
     if options.require_signature is not None:
         return f"good: {options.require_signature}"
     if (options.path / SIGNATURE).exists():
@@ -228,7 +228,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _load(options: argparse.Namespace) -> runtime.Program:
     try:
         return runtime.load(options.path, require_signature=options.require_signature)
-    except TargetError as error:  # the command was right: the artifact does not fit here
+    except TargetError as error:  # not a usage error: the artifact does not fit this machine
         raise ArtifactError(str(error)) from error
 
 
@@ -281,7 +281,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
-    """One array per input of the model, from the files and, where asked for, at random."""
+    """One array per input of the model, from the files and, if asked for, random."""
     names = [spec.name for spec in artifact.main.inputs]
     given: dict[str, Any] = {}
     for text in options.inputs:
@@ -312,7 +312,7 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
 
 
 def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
-    """Seconds per call, inputs already converted."""
+    """Seconds per call, with inputs already converted."""
     for _ in range(_WARMUP_CALLS):
         executor.call(tensors)
     seconds = []
@@ -324,7 +324,7 @@ def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
 
 
 def _summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Shape, dtype, and range and mean of the finite values (None where there are none)."""
+    """Shape, dtype, and the range and mean of the finite values (None if there are none)."""
     values = array.astype(np.float64).ravel()
     finite = values[np.isfinite(values)]
     numbers = (finite.min(), finite.mean(), finite.max()) if finite.size else (None,) * 3
@@ -346,7 +346,7 @@ def _summary_line(entry: Mapping[str, Any]) -> str:
     return line + (f", {entry['not_finite']} NaN or infinite" if entry["not_finite"] else "")
 
 
-# What is printed
+# Printing
 
 
 def _finite(number: float) -> float | None:
@@ -360,7 +360,7 @@ def _print_json(facts: Mapping[str, Any]) -> int:
 
 
 def _print_rows(rows: Sequence[tuple[str, str]]) -> int:
-    """Two columns, the first one's name once where it repeats. Long lines are left whole."""
+    """Print two columns; a name that repeats is printed once. Long lines are not broken."""
     rows = [(printable(name), printable(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     before = None

@@ -1,4 +1,4 @@
-"""The commands `keygen` and `sign`: who wrote an artifact."""
+"""The commands `keygen` and `sign`, for signed artifacts."""
 
 from __future__ import annotations
 

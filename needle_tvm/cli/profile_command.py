@@ -1,4 +1,4 @@
-"""`python -m needle_tvm profile PATH`: where an exported model's time goes."""
+"""`python -m needle_tvm profile PATH`: the time of an exported model, kernel by kernel."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from needle_tvm.tune.records.rows import (
 from needle_tvm.tune.records.store import Store, default_path
 from needle_tvm.words import one_line, printable
 
-_SHOWN = 12  # characters of a name that are shown; any unique beginning is understood
+_SHOWN = 12  # characters of a name that are shown; any unique prefix is understood
 
 
 def add_parser(subparsers: Any) -> None:
@@ -102,7 +102,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """Keys and workloads of a store, with how many records are in each state, and its sessions."""
+    """The keys and workloads of a store, the number of records in each state, and the sessions."""
     workloads = store.all(Workload)
     found: dict[str, dict[str, Any]] = {
         name: {
@@ -152,7 +152,7 @@ def _states(store: Store) -> dict[str, str]:
 
 
 def _arguments(record: Record) -> str | None:
-    """Types of a workload's arguments, as "float32(8, 512) float32(512)"."""
+    """The types of a workload's arguments, as "float32(8, 512) float32(512)"."""
     parts = []
     for info in json.loads(record.args_info) or []:
         if not isinstance(info, list) or len(info) != 3:
@@ -187,7 +187,7 @@ def _target(target: dict[str, Any]) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    """As "1 record" and "2 records"."""
+    """A number and its noun, as "1 record" and "2 records"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -239,7 +239,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _order(record: Record) -> tuple[bool, float]:
-    """Fastest first, those that did not run last."""
+    """A sort key: the fastest first, candidates that did not run last."""
     return record.seconds is None, record.seconds or 0.0
 
 
@@ -255,7 +255,7 @@ def _show_lines(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _found(store: Store, beginning: str) -> tuple[type[Record] | type[Workload], str]:
-    """The one record or workload whose name begins so."""
+    """The kind and name of the one record or workload whose name begins so."""
     if not re.fullmatch("[0-9a-f]{4,64}", beginning):
         raise UsageError(f"{beginning!r}: must be at least 4 hex digits of a name")
     where, values = "WHERE substr(digest, 1, ?) = ?", (len(beginning), beginning)
@@ -328,7 +328,7 @@ def _doomed(store: Store, options: argparse.Namespace) -> list[str]:
             if record.seconds is not None and states.get(name) != REJECTED:
                 of.setdefault(record.workload, []).append(name)
         for names in of.values():
-            # A gated record is worth more than a faster one that nobody has looked at.
+            # A gated record is worth more than a faster one that was not checked.
             names.sort(key=lambda n: (states.get(n) != GATED, records[n].seconds, n))
         kept = {name for names in of.values() for name in names[: options.best]}
         doomed |= set(records) - kept

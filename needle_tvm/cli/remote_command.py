@@ -1,4 +1,4 @@
-"""The commands `tracker` and `server`: machines to measure candidates on."""
+"""The commands `tracker` and `server`, for measuring candidates on other machines."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _server(options: argparse.Namespace) -> int:
         )
     with protocol.listen(options.host, options.port) as listener:
         threads = configure_tvm_threads(options.threads)
-        os.environ.update(thread_environment(threads))  # read again when TVM is imported
+        os.environ.update(thread_environment(threads))  # TVM reads it when it is imported
         from needle_tvm._tvm.names import host_cpu
         from needle_tvm.tune.remote.server import Server
 

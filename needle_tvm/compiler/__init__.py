@@ -1,1 +1,1 @@
-"""`compile` and `compile_torch`: from a model to code that has been checked and is kept."""
+"""`compile` and `compile_torch`: from a model to checked and cached code."""

@@ -1,4 +1,4 @@
-"""`compile` a model, `load` an exported one. TVM is imported only to generate code."""
+"""`compile` a model, or `load` an exported one. TVM is imported only to generate code."""
 
 from __future__ import annotations
 
@@ -33,35 +33,40 @@ if TYPE_CHECKING:
 def compile(
     model: Any, *inputs: Any, training: bool = False, **choices: Unpack[Choices]
 ) -> Executable:
-    """Compile `model` for inputs like these, or reload what was compiled for them before.
+    """Compile `model` for inputs like these, or reload the code that was compiled for them before.
 
-    `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example
-    arguments, whose shapes and dtypes the code is specialised to. `stage` is "noopt", "fused" or
-    "tuned". `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is what the operands of
-    float32 matrix products and convolutions are rounded to before they are multiplied, but for
-    those of gradients and recurrences and, on a GPU, of attention: sums and all else stay float32,
-    as do inputs, outputs and the weights that are given. A model's own products of halves stay what
-    they are. float16 overflows above 65504. With `trials` above 0, or `minutes`, the tuned stage
-    also searches, until either is spent, and keeps, per kernel, the fastest candidate that gives
-    right results; trials are kept in the record store, so a search that was interrupted goes on,
-    and what another model's search found for the same kernels is used at once. With `tracker`
-    ("HOST:PORT") and `key`, candidates are measured by the servers of `python -m needle_tvm server`
-    there. `threads` is how many threads the code uses, by default the cores this process may use; a
-    `target` with "num-cores" says it too, and what differs from it is refused.
-    `recompile` ignores what is cached. `disable` leaves out passes and schedule rules by name
-    (`needle_tvm.lower.pipeline.switches`), to see what each is worth; a search takes none.
-    `products` is who computes a GPU's matrix products: "own" kernels, "cublas", or, for each,
-    whichever is faster on this machine's GPU ("measured"); an artifact that calls cuBLAS runs where
-    that is installed.
-    What was compiled is run on `inputs` and compared with the model before it is kept or returned,
-    unless `check` is False or this machine cannot run it.
-    `progress` is called with lines of text and, while searching, with
-    `needle_tvm.tune.status.Status`; `str()` of each is one line.
+    `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example arguments,
+    whose shapes and dtypes the code is specialised to. The result is run on `inputs` and compared
+    with the model before it is cached or returned, unless `check` is False or this machine cannot
+    run it.
+
+    - `stage` is "noopt", "fused" or "tuned".
+    - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
+      float32 matmuls and convolutions are rounded to before they are multiplied, except in
+      gradients, in recurrences and, on a GPU, in attention. Sums and everything else stay float32,
+      as do inputs, outputs and the weights that are given. A model's own half-precision matmuls
+      stay as they are. float16 overflows above 65504.
+    - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. It keeps,
+      per kernel, the fastest candidate that gives right results. Trials are kept in the record
+      store: an interrupted search goes on, and another model's results for the same kernels are
+      used at once.
+    - `tracker` ("HOST:PORT") and `key` choose the servers (`python -m needle_tvm server`) that
+      measure candidates.
+    - `threads` is the number of threads the code uses, by default the cores this process may use.
+      A `target` with "num-cores" sets it too; a different `threads` is refused.
+    - `recompile` ignores the cache.
+    - `disable` leaves out passes and schedule rules by name (`needle_tvm.lower.pipeline.switches`),
+      to see what each is worth; a search takes none.
+    - `products` chooses what computes a GPU's matmuls: "own" kernels, "cublas", or, for each,
+      whichever is faster on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
+      only where that is installed.
+    - `progress` is called with lines of text and, while searching, with
+      `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
-    MismatchError when the code does not compute what the model does, and ArtifactError when the
-    cache folder cannot be written; ValueError for a model in train mode unless `training` is true,
-    TypeError for inputs the model does not take, and whatever the model itself raises.
+    MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
+    cannot be written, ValueError for a model in train mode unless `training` is true, TypeError for
+    inputs the model does not take, and whatever the model itself raises.
     """
     if not callable(model):
         raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
@@ -70,24 +75,24 @@ def compile(
 
 
 def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:
-    """Compile a `torch.nn.Module` in eval mode for inputs like these; else as `compile`.
+    """Compile a `torch.nn.Module` in eval mode for inputs like these; options as for `compile`.
 
-    `inputs` are tensors, or tuples, lists and dicts of them. `dtype` is for stage "tuned" alone,
-    and for convolutions of one and two dimensions. Parameters keep their `state_dict` names;
-    buffers (batch norm's statistics) become constants of the code. The weights are those of this
-    moment: later changes of the model reach the code by `set_params`. The result takes torch
-    tensors, NumPy arrays and needle Tensors, and exports as any other. PyTorch and TVM are
-    imported and the model exported at each call, also when the code itself is in the cache.
+    `inputs` are tensors, or tuples, lists and dicts of them. `dtype` applies to stage "tuned" only,
+    and to convolutions of one and two dimensions. Parameters keep their `state_dict` names; buffers
+    (batch norm's statistics) become constants of the code. The weights are copied now: later
+    changes of the model reach the code only through `set_params`. The result takes torch tensors,
+    NumPy arrays and needle Tensors, and exports like any other. Each call imports PyTorch and TVM
+    and exports the model, even if the code itself is cached.
 
-    Raises InstallError without PyTorch; TranslationError for a model in training mode, for one that
-    PyTorch itself does not run on these inputs, and for one that cannot be exported, has an
-    operator without a translation, draws random numbers, writes to its buffers or inputs, computes
-    tensors whose shapes depend on values, or takes or returns anything but dense tensors of real
-    numbers; and what `compile` raises.
+    Raises InstallError without PyTorch, and what `compile` raises. Raises TranslationError for a
+    model that is in training mode, that PyTorch itself does not run on these inputs, or that cannot
+    be exported, has an operator without a translation, draws random numbers, writes to its buffers
+    or inputs, computes tensors whose shapes depend on values, or takes or returns anything but
+    dense tensors of real numbers.
     """
     asked = request(**choices)
     if asked.variant.precision != FLOAT32 and asked.stage != STAGES[-1]:
-        # Other layouts, which no pass of ours knows.
+        # The other stages keep layouts that no pass of ours knows.
         raise StageError(
             f"dtype={asked.variant.precision!r}: a PyTorch model takes it at stage 'tuned', not "
             f"{asked.stage!r}"
@@ -107,7 +112,7 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
 
 
 def compile_source(source: Source, asked: Request) -> Executable:
-    """Compile a source into the cache, or reload what is there."""
+    """Compile a source into the cache, or reload its entry."""
     variant = asked.variant
     key = cache.key(
         graph=source.fingerprint,
@@ -135,7 +140,7 @@ _WARNED: set[str] = set()
 
 
 def _warn_of(unfollowed: list[str]) -> None:
-    """Say once of each thing that it keeps what is compiled from being served again."""
+    """Warn, once for each cause, that compiled code cannot be served from the cache."""
     new = [what for what in unfollowed if what not in _WARNED]
     if new:
         _WARNED.update(new)
@@ -146,14 +151,17 @@ def _warn_of(unfollowed: list[str]) -> None:
 
 
 def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executable:
-    """Verify and load an exported model; see `runtime.load` for what is refused."""
+    """Verify and load an exported model; raises as `runtime.load`."""
     program, params = runtime.load_with_params(path, require_signature)
     return Executable(program.artifact, program, from_cache=True, params=params)
 
 
 def _cached(folder: Path, asked: Request) -> _Opened | None:
-    """The cache entry in `folder`, None where there is none that can be trusted, or that was not
-    checked and is to be."""
+    """The cache entry in `folder`, or None if there is none that can be used.
+
+    An entry cannot be used if it is damaged or not trusted, or if its results were not checked and
+    the request asks for that.
+    """
     if not folder.exists():
         return None
     try:
@@ -179,7 +187,7 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
 
 
 def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:
-    """Compile into the cache entry `folder`, where nothing wrong is left."""
+    """Compile into the cache entry `folder`; nothing is left there if a step fails."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant
@@ -200,8 +208,10 @@ def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) ->
 
 
 def _is_right(source: Source, folder: Path, asked: Request) -> bool:
-    """Whether the code in a folder was found to compute what the model does; False where this
-    machine cannot run it. Raises MismatchError where it does not."""
+    """Compare the code in a folder with the model. Returns whether that was possible here.
+
+    Raises MismatchError if the results differ.
+    """
     artifact = Artifact.open(folder)
     if artifact.obstacle is not None:
         return False
@@ -219,9 +229,9 @@ def _tuned(
     asked: Request,
     notes: dict[str, Any],
 ) -> IRModule:
-    """The module scheduled with what a search found, where that is not slower as a whole.
+    """The module scheduled with the results of a search, or by the rules if that is faster.
 
-    What came of it is noted under `tuning` and `whole_model`.
+    `notes` gets the results under `tuning` and `whole_model`.
     """
     from needle_tvm.lower import build
     from needle_tvm.tune import session, whole
@@ -233,7 +243,7 @@ def _tuned(
     notes["tuning"] = tasks
     module = build.schedule(module, target, stage)
     taken = [note for note in tasks if note["chosen"] == session.SEARCH]
-    if not taken or asked.search.tracker is not None:  # other machines' times are not ours to take
+    if not taken or asked.search.tracker is not None:  # this machine cannot time code for others
         return module
     asked.say(f"{stage}: comparing the whole model with the rules' own")
     by_rules = build.schedule(unscheduled, target, stage)

@@ -1,4 +1,4 @@
-"""A compiled model, to be called and exported."""
+"""A compiled model, to call and to export."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 class Executable:
     """A compiled model: call it as the model is called, with Tensors, NumPy or DLPack arrays.
 
-    It follows the weights of the model it was compiled from: what an optimizer, `load_state_dict`
-    or any other write through needle has done to them by the time of a call is what the call uses.
-    Calls under way finish with the weights they began with. Writes of other libraries to shared
-    memory (DLPack) are not seen. A model of PyTorch's, and a loaded one, keeps the weights that it
-    has; so does any after `set_params`.
+    It follows the weights of the model it was compiled from: a call uses them as an optimizer,
+    `load_state_dict` or any other write through needle has left them. Calls under way finish with
+    the weights they began with. Writes by other libraries to shared memory (DLPack) are not seen. A
+    PyTorch model, and a loaded one, keep their weights; so does any executable after `set_params`.
 
-    Code for another machine can be exported, and its `artifact` looked at; it has no program.
+    Code for another machine has an `artifact`, which can be looked at and exported, and no program.
     """
 
     def __init__(
@@ -69,22 +68,24 @@ class Executable:
 
     @property
     def path(self) -> Path:
-        """The artifact directory the code was loaded from."""
+        """The folder of the artifact."""
         return self.artifact.path
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the artifact says of itself: functions, target, versions, files."""
+        """The artifact's manifest: functions, target, versions, files."""
         return self.artifact.manifest
 
     @property
     def script(self) -> str:
-        """TVMScript of the module the library was built from."""
+        """The TVMScript of the module the library was built from."""
         return (self.path / SCRIPT).read_text()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use other weights (as a `state_dict`) from now on, and follow the model's no more; see
-        `runtime.Program.set_params`."""
+        """Use other weights (a `state_dict`) from now on, and stop following the model's.
+
+        Raises ParameterError as `runtime.Program.set_params`.
+        """
         given = params
         if isinstance(params, Mapping):
             given = {
@@ -93,7 +94,7 @@ class Executable:
             }
         main = self.artifact.main
         arrays = weights.in_order(main, given)
-        if self._program is not None:  # else they are for an export alone
+        if self._program is not None:  # otherwise they are only exported
             self._program.set_params(given)
         pairs = zip(main.params, arrays, strict=True)
         copies = {spec.name: np.array(array) for spec, array in pairs}
@@ -102,29 +103,29 @@ class Executable:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; Tensors in the structure the model returns.
 
-        Raises InputError when an argument's structure, shape or dtype is not the compiled one's,
-        ParameterError when a weight of the model has got another shape or dtype, ChangedError when
-        one is gone, or a tensor that was a constant has been written, TargetError when this machine
-        cannot run the code.
+        Raises InputError if an argument's structure, shape or dtype is not the compiled one's,
+        ParameterError if a weight of the model has another shape or dtype by now, ChangedError if
+        a weight is gone or a tensor that was a constant has been written to, TargetError if this
+        machine cannot run the code.
         """
         program, main = self.program, self.artifact.main
         arrays = main.flatten(args, kwargs)
         if self._weights is not None:
             self._weights.follow(program.set_params)
-        rest_threads()  # needle's own, which TVM's would find on their cores
+        rest_threads()  # needle's own threads, which would occupy the cores of TVM's
         outputs = program.run(arrays)
         return main.unflatten([needle.Tensor(each, requires_grad=False) for each in outputs])
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
-        The weights are those of this moment. The example is the inputs the model was compiled with,
-        and what the eager model gives for them with these weights. An artifact that is there is
-        replaced, whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the
-        manifest is signed.
+        The weights are the current ones. The example is the inputs the model was compiled with, and
+        the eager model's outputs for them with these weights. An existing artifact is replaced,
+        whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the manifest is
+        signed.
 
-        Raises ArtifactError when it cannot be written, or when something else is there,
-        KeyFileError when the key cannot be used, InstallError without the package `cryptography`.
+        Raises ArtifactError if the artifact cannot be written or something else is in its place,
+        KeyFileError if the key cannot be used, InstallError without the package `cryptography`.
         """
         from safetensors.numpy import save_file
 
@@ -139,7 +140,7 @@ class Executable:
             try:
                 save_file(_contiguous(params), folder / PARAMS)
                 save_file(_contiguous(golden.arrays()), folder / GOLDEN)
-            except Exception as error:  # safetensors raises a type of its own for a full disk
+            except Exception as error:  # safetensors raises its own type for a full disk
                 raise OSError(str(error)) from error
             write_manifest(folder, {**manifest, "golden": golden.facts()}, sign)
         return Path(path)

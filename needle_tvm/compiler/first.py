@@ -1,4 +1,4 @@
-"""The check at a model's first compile: its code against the model, on the example inputs."""
+"""The check at a model's first compile: compare its code with the model on the example inputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FUSION = "no single operation: the fault is in their fusion"
 
 
 def check(source: Source, program: Program, stage: str) -> None:
-    """Run the program, which has the source's weights, on its example, and compare.
+    """Run the program, which has the source's weights, on the example, and compare with the model.
 
-    Results within the tolerance of the whole are right. Of others it is asked what errors may have
-    travelled to each element, which takes longer. Raises MismatchError that names the first
+    Results within the tolerance of the whole output are right. For others, the errors that may have
+    reached each element are computed, which takes longer. Raises MismatchError that names the first
     operation whose result is wrong.
     """
     expected = source.reference(source.example, source.params())
@@ -34,7 +34,7 @@ def check(source: Source, program: Program, stage: str) -> None:
 
 
 def _advice(source: Source, program: Program, stage: str) -> str:
-    """Whether the plainest stage is right, by compiling and running it."""
+    """A sentence on whether the simplest stage is right, from compiling and running it."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

@@ -1,8 +1,8 @@
-"""Who computes a GPU's matrix products: our own kernels, or cuBLAS, by choice or by measurement.
+"""The choice between our own kernels and cuBLAS for a GPU's matmuls, given or measured.
 
     needle_tvm.compile(model, x, target="cuda", products="measured")
 
-An artifact that calls cuBLAS says so in its manifest, and takes a machine where that is installed.
+An artifact that calls cuBLAS says so in its manifest, and runs only where cuBLAS is installed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from needle_tvm.target.spec import TargetSpec
 
 _STAGE = "tuned"
-_CALLS = 8  # in one launch, each with memory of its own
+_CALLS = 8  # calls in one launch, each with memory of its own
 _ROUNDS = 15
-_STREAM = 0  # the default one
+_STREAM = 0  # the default stream
 
 
 def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None:
-    """Raise StageError or TargetError unless `products` can be had of a target and a stage."""
+    """Raise StageError or TargetError unless a target and a stage allow this choice."""
     if products not in PRODUCTS:
         raise StageError(f"products={products!r}: must be one of {', '.join(PRODUCTS)}")
     if products == OWN:
@@ -60,7 +60,7 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
 
 
 def choice(products: str, spec: TargetSpec) -> Choice | None:
-    """The choice that `check` has let pass; None where all products are our own."""
+    """The choice, which `check` has let pass; None if all matmuls are our own."""
     if products == OWN:
         return None
     if products == CUBLAS:
@@ -71,7 +71,7 @@ def choice(products: str, spec: TargetSpec) -> Choice | None:
 
 
 def measure_on(spec: TargetSpec) -> Measure:
-    """A measure of products on the target's GPU: each compiled, with what follows it, and timed."""
+    """A function that times matmuls on the target's GPU, each compiled with its epilogue."""
 
     def seconds(product: Product, by_library: bool) -> float:
         from needle_tvm.lower import build, cuda_graph
@@ -94,7 +94,7 @@ def measure_on(spec: TargetSpec) -> Measure:
 
 
 def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
-    """A model of one such product, with a bias where an operator follows it, and its signature."""
+    """A model of one such matmul, with a bias if an operator follows it, and its signature."""
     from needle_tvm._tvm.names import TensorType, relax
 
     leading = (product.count,) if product.count > 1 else ()
@@ -135,7 +135,7 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
 
 
 def _seconds_of(program: runtime.Program) -> float:
-    """Of one call among several in a graph: what the host does between kernels is not in it.
+    """Seconds of one call, from a graph of several: the host's work between kernels is left out.
 
     Operands are where the last call left them, in the GPU's cache if they fit.
     """
@@ -149,10 +149,10 @@ def _seconds_of(program: runtime.Program) -> float:
     executor = program.executor
     here, driver = executor.memory, cuda_driver.of(executor.device)
     assert isinstance(here, memory.CudaMemory)
-    assert executor.main.graph is not None  # what it returns is all memory that a graph writes to
+    assert executor.main.graph is not None  # a graph writes only to memory it returns
     function = executor.new_machine()[executor.main.graph.function]
     arguments = [*executor.convert(random_inputs(program.artifact)), *executor.weights]
-    function(*arguments)  # loads what a capture could not
+    function(*arguments)  # loads modules, which a capture cannot
     held: list[Any] = []
 
     def submit(stream: int) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a compilation besides the model. Imports no TVM."""
+"""The options of a compilation, checked and resolved. Imports no TVM."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from needle_tvm.tune.options import Options
 if TYPE_CHECKING:
     from needle_tvm.tune.status import Status
 
-Progress = Callable[["str | Status"], None]  # what is reported has a line of text as its str()
+Progress = Callable[["str | Status"], None]  # str() of an argument is a line of text
 
 
 class Choices(TypedDict, total=False):
-    """Keywords of `compile` and `compile_torch`; `request` has their defaults."""
+    """The keywords of `compile` and `compile_torch`; `request` has their defaults."""
 
     target: str | dict[str, Any]
     stage: str
@@ -42,7 +42,7 @@ class Choices(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Keywords that fit one another, resolved: what code, for what, and how to come by it."""
+    """Keywords that fit one another, resolved: the code, its target, and how to compile it."""
 
     spec: TargetSpec
     variant: Variant
@@ -79,13 +79,15 @@ def request(
     check: bool = True,
     progress: Progress | None = None,
 ) -> Request:
-    """The request that these keywords of `compile` make. Raises UsageError (StageError,
-    TargetError) for one that is none, or does not fit another."""
+    """The request that these keywords of `compile` make.
+
+    Raises UsageError (StageError, TargetError) for a value that is invalid or does not fit another.
+    """
     search = Options(trials, minutes, seed, tracker, key)
     search.check(stage)
     if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
         isinstance(name, str) for name in disable
-    ):  # a str would be taken for its letters
+    ):  # a str would be taken as its letters
         raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
     if progress is not None and not callable(progress):
         raise UsageError(f"progress={progress!r}: must be a function, or None")

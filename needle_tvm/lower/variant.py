@@ -17,11 +17,11 @@ Measure = Callable[["Product", bool], float]
 
 
 class Choice:
-    """Says of each product whether it is cuBLAS's, and keeps why, as JSON values, in `notes`.
+    """Decides whether cuBLAS computes a matmul, and keeps the reasons, as JSON values, in `notes`.
 
-    `measure(product, by_library)` gives the seconds of one, which are asked for once for each
-    distinct product; without it all are cuBLAS's. `key` is what the choice hangs on, for the
-    cache's key.
+    `measure(product, by_library)` returns the seconds that a matmul takes; it is called once for
+    each distinct matmul. Without it, cuBLAS computes all of them. `key` is what the choice depends
+    on, for the cache's key.
     """
 
     def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What is asked of the CUDA driver itself: copies, streams and graphs. Imports no TVM, no needle.
+"""Calls of the CUDA driver: copies, streams and graphs.
 
-Names, numbers and structures are those of cuda.h, an ABI that only grows; all functions are there
-from CUDA 12 on. TVM's own runtime works in the device's primary context, and so does this.
+Names, numbers and structures are those of cuda.h, an ABI that only grows; all functions exist from
+CUDA 12 on. TVM's own runtime works in the device's primary context, and so does this module.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from needle_tvm.errors import CaptureError, CudaError
 from needle_tvm.target import gpu
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: nothing waits for it, nor it for the default stream
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like meanwhile
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it and the default stream do not wait for each other
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do anything meanwhile
 
 _Handle = ctypes.c_void_p
 _Address = ctypes.c_uint64  # CUdeviceptr
@@ -45,21 +45,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def library() -> ctypes.CDLL:
-    """The driver's library. OSError where there is none."""
+    """The driver's library; OSError if there is none."""
     return ctypes.CDLL(gpu.DRIVER)
 
 
 @functools.cache
 def of(index: int) -> Driver:
-    """The driver for a GPU of this machine. Raises CudaError where it cannot be used."""
+    """The driver for a GPU of this machine; CudaError if it cannot be used."""
     return Driver(index)
 
 
 class Driver:
     """The driver's functions for one GPU. Any thread may call them.
 
-    What can fail raises CudaError, which names the function and the driver's error. Streams are
-    the driver's handles as integers, 0 the default one.
+    A call that fails raises CudaError, which names the function and the driver's error. Streams
+    are the driver's handles as integers; 0 is the default stream.
     """
 
     def __init__(self, index: int) -> None:
@@ -79,17 +79,17 @@ class Driver:
         self._context = context
 
     def enter(self) -> None:
-        """Make the GPU the calling thread's, for what this thread asks of the driver next."""
+        """Make this GPU current for the calling thread's next calls of the driver."""
         code = self._set_current(self._context)
         if code:
             self._fail("cuCtxSetCurrent", code)
 
     def upload(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copy `size` bytes at an address of the host, which may be reused on return."""
+        """Copy `size` bytes from the host, whose memory may be reused on return."""
         self._do("cuMemcpyHtoDAsync_v2", to, source, size, stream)
 
     def download(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copy `size` bytes to the host; they are there once the stream is synchronized."""
+        """Copy `size` bytes to the host; they have arrived once the stream is synchronized."""
         self._do("cuMemcpyDtoHAsync_v2", to, source, size, stream)
 
     def copy(self, to: int, source: int, size: int, stream: int) -> None:
@@ -97,15 +97,16 @@ class Driver:
         self._do("cuMemcpyDtoDAsync_v2", to, source, size, stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all that was put on the stream is done."""
+        """Wait until all work on the stream is done."""
         self._do("cuStreamSynchronize", stream)
 
     def capture(self, submit: Callable[[int], None]) -> Graph:
-        """What `submit(stream)` puts on the stream it is given, as a graph; nothing of it runs.
+        """A graph of the work that `submit(stream)` puts on its stream; none of it runs.
 
-        The stream waits for nothing and nothing waits for it, and the capture is relaxed: other
-        threads' work, on the default stream too, neither fails nor is captured. Raises CaptureError
-        where the driver refuses, and where `submit` raises a RuntimeError, as TVM does for CUDA's.
+        The stream waits for no other and no other waits for it, and the capture is relaxed: other
+        threads' work, also on the default stream, neither fails nor is captured. Raises
+        CaptureError if the driver refuses, or if `submit` raises a RuntimeError, as TVM does for
+        errors of CUDA.
         """
         stream, graph, executable = (ctypes.c_void_p() for _ in range(3))
         self.enter()
@@ -116,7 +117,7 @@ class Driver:
             try:
                 submit(stream.value or 0)
             except BaseException:
-                # It has to end in any case; what went wrong is being raised already.
+                # The capture has to end in any case; the error is already being raised.
                 self._library.cuStreamEndCapture(stream, ctypes.byref(graph))
                 raise
             self._do("cuStreamEndCapture", stream, ctypes.byref(graph))
@@ -131,13 +132,13 @@ class Driver:
         return Graph(self, executable, count.value)
 
     def launch(self, graph: ctypes.c_void_p, stream: int) -> None:
-        """Put a whole graph on the stream."""
+        """Launch a whole graph on the stream."""
         code = self._launch(graph, stream)
         if code:
             self._fail("cuGraphLaunch", code)
 
     def destroy(self, graph: ctypes.c_void_p) -> None:
-        """Let go of a graph that no longer runs."""
+        """Free a graph that no longer runs."""
         self._do("cuGraphExecDestroy", graph)
 
     def _do(self, name: str, *arguments: Any) -> None:
@@ -159,15 +160,15 @@ class Graph:
         self.nodes = nodes
         self._driver = driver
         self._handle = handle
-        self._stream = 0  # of the last launch
+        self._stream = 0  # the last launch's
 
     def launch(self, stream: int) -> None:
-        """Run it once, in the stream's order; one launch after another."""
+        """Run it once, in the stream's order; launches run one after another."""
         self._driver.launch(self._handle, stream)
         self._stream = stream
 
     def close(self) -> None:
-        """Let go of it once the stream that it was last put on has nothing left to do."""
+        """Free it once the stream it was last launched on is idle."""
         with contextlib.suppress(CudaError):  # at the end of the process the driver may be gone
             self._driver.enter()
             self._driver.synchronize(self._stream)

@@ -1,6 +1,6 @@
-"""The memory a compiled program works on: its processor's own, or a GPU's. No TVM compiler.
+"""The memory a compiled program works on: the host's or a GPU's.
 
-TVM's runtime has the functions; a GPU's come with a library of their own, loaded on first use.
+TVM's runtime has the functions; those for GPUs are in a library that is loaded on first use.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from needle_tvm.artifact import bfloat16
 ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
 
 _CPU, _CUDA = 1, 2  # DLPack's device types
-_POOLED_ALLOCATOR = 2  # of the virtual machine
+_POOLED_ALLOCATOR = 2  # a constant of the virtual machine
 
 
 class HostMemory:
-    """This machine's memory, where NumPy's arrays are: nothing is copied that need not be.
+    """The host's memory, where NumPy's arrays are: arrays are copied only if they must be.
 
-    `results` are the dtypes of what `to_numpy` will be given.
+    `results` are the dtypes of the tensors that `to_numpy` will be given.
     """
 
     def __init__(self, results: Collection[np.dtype[Any]]) -> None:
         self._ffi = load_ffi()
-        # Whether a tensor is bfloat16 takes longer to ask than the rest.
+        # Asking a tensor whether it is bfloat16 takes longer than the rest.
         halves = any(map(bfloat16.is_bfloat16, results))
         self._array = bfloat16.to_array if halves else np.from_dlpack
         self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR)
@@ -40,7 +40,7 @@ class HostMemory:
         return bfloat16.to_tensor(self._ffi, aligned_copy(array))
 
     def shared(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tvm_ffi tensor over the array's own memory where compiled code can read it there."""
+        """A tvm_ffi tensor over the array's own memory, or a copy if code cannot read it there."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and array.size:
             tensor = bfloat16.to_tensor(self._ffi, array)
@@ -53,11 +53,11 @@ class HostMemory:
         return self._array(tensor)
 
     def synchronize(self) -> None:
-        """Nothing: a call returns when its results are there."""
+        """Do nothing: a call returns once its results are computed."""
 
 
 class CudaMemory:
-    """A GPU's memory: NumPy's arrays are copied there and back, each copy is over on return."""
+    """A GPU's memory: NumPy's arrays are copied there and back, each copy complete on return."""
 
     def __init__(self, index: int) -> None:
         self._ffi = ffi = load_cuda_runtime()
@@ -67,7 +67,7 @@ class CudaMemory:
         self._fill = ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
         self._read = ffi.get_global_func("runtime.TVMTensorCopyToBytes")
         self._wait = ffi.get_global_func("runtime.Device_StreamSync")
-        # The processor is there for what the virtual machine itself computes, such as shapes.
+        # The CPU is for values the virtual machine itself computes, such as shapes.
         self.machine_arguments = (
             *(_CUDA, index, _POOLED_ALLOCATOR),
             *(_CPU, 0, _POOLED_ALLOCATOR),
@@ -80,11 +80,11 @@ class CudaMemory:
         ) == (_CUDA, self.index)
 
     def imported(self, value: Any) -> Any:
-        """A tvm_ffi tensor over the memory of an array that `holds` is true of."""
+        """A tvm_ffi tensor over the memory of an array on this GPU (see `holds`)."""
         return self._ffi.from_dlpack(value)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-        """A tvm_ffi tensor on the GPU with nothing written to it."""
+        """An uninitialised tvm_ffi tensor on the GPU."""
         return self._new(self._ffi.Shape(shape), dtype.name, self._device, None)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
@@ -101,21 +101,21 @@ class CudaMemory:
         """A NumPy array with the tensor's elements, once they are computed."""
         array = np.empty(tuple(tensor.shape), bfloat16.dtype_named(str(tensor.dtype)))
         if array.size:
-            if self.stream():  # reading waits for the default stream alone
+            if self.stream():  # reading waits only for the default stream
                 self.synchronize()
             self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return array
 
     def synchronize(self) -> None:
-        """Waits until all that was asked of this thread's stream is done."""
+        """Wait until all work on this thread's stream is done."""
         self._wait(self._device, self.stream())
 
     def stream(self) -> int:
-        """What this thread's calls of compiled code are put on; 0 is CUDA's default stream."""
+        """The stream this thread's calls of compiled code go to; 0 is CUDA's default stream."""
         return int(self._ffi.get_raw_stream(self._device))
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """Inside, this thread's calls of compiled code are put on that stream."""
+        """A context in which this thread's calls of compiled code go to `stream`."""
         return self._ffi.use_raw_stream(self._device, stream)
 
 
@@ -123,9 +123,9 @@ Memory = HostMemory | CudaMemory
 
 
 def of(target: Mapping[str, Any], results: Collection[np.dtype[Any]], device: int = 0) -> Memory:
-    """The memory that code for a target works on, as a manifest holds it; of GPUs that one's.
+    """The memory that code for a manifest's target works on.
 
-    `results` are the dtypes of its outputs.
+    `results` are the dtypes of its outputs, `device` is the index of the GPU it runs on.
     """
     return CudaMemory(device) if target.get("kind") == "cuda" else HostMemory(results)
 
@@ -134,11 +134,11 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT bytes."""
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    # Not a slice: NumPy leaves the pointer of an empty one where it was.
+    # Not a slice: NumPy does not move the pointer of an empty slice.
     copy = np.ndarray(array.shape, array.dtype, memory, start)
     copy[...] = array
     if not copy.size:
-        # TVM calls an empty array contiguous only if each stride is the product of what follows.
+        # TVM calls an empty array contiguous only if each stride is that of a row-major array.
         strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
         return np.lib.stride_tricks.as_strided(copy, strides=strides)
     return copy

@@ -1,12 +1,12 @@
-"""Where a compiled model's time goes, kernel by kernel.
+"""The time a compiled model spends in each kernel.
 
     from needle_tvm.runtime import profile
     print(profile.profile(executable.program).text())
 
-TVM's virtual machine calls a function of ours before and after each of its own calls (its
-"instrument"). That costs a microsecond or two a call, so times of single kernels below that are
-mostly ours; the plain call is timed beside it to show how much. Kernels that were merged into one
-are looked at one by one, in the copy of `main` that calls them so.
+TVM's virtual machine calls a function of ours, its "instrument", before and after each of its own
+calls. It costs a microsecond or two a call, so a shorter kernel's time is mostly overhead; the
+plain call is timed as well to show how much. Merged kernels are timed one by one, in the copy of
+`main` that calls them singly.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.words import printable
 
 _BUILTIN = "vm.builtin."
-_GO_ON = 0  # what an instrument returns for the call to be carried out
+_GO_ON = 0  # an instrument returns it to have the call carried out
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call the virtual machine made: seconds since the run began, and for how long."""
+    """One call by the virtual machine: seconds from the run's start, and its duration."""
 
     name: str
     start: float
     seconds: float
-    shapes: tuple[tuple[int, ...], ...]  # of its arrays, the result last
-    bytes: int  # of those arrays together
+    shapes: tuple[tuple[int, ...], ...]  # those of its arrays, the result last
+    bytes: int  # the sizes of those arrays, summed
 
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel over a whole run: medians over the runs, `seconds` of all its calls together.
+    """A kernel over a whole run: the median over runs of the `seconds` that all its calls take.
 
-    `share` is that of the time of all kernels; 0 for the machine's own calls, whose time is mostly
-    that of looking.
+    `share` is its part of the time of all kernels; it is 0 for the virtual machine's own calls,
+    whose time is mostly the instrument's overhead.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Row:
     seconds: float
     share: float
     bytes: int
-    shapes: tuple[tuple[int, ...], ...]  # of the first call
+    shapes: tuple[tuple[int, ...], ...]  # those of the first call
 
     @property
     def builtin(self) -> bool:
-        """Whether it is the machine's own (allocation, checks) and no kernel of the model."""
+        """Whether it is a call of the machine's own (allocation, checks), not a kernel."""
         return self.name.startswith(_BUILTIN)
 
 
@@ -83,12 +83,12 @@ class Profile:
         return sorted(rows, key=lambda row: (-row.seconds, row.name))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; seconds and bytes."""
+        """The profile as JSON values, in seconds and bytes."""
         rows = [asdict(row) for row in self.rows()]
         return {"plain_seconds": self.plain_seconds, "runs": len(self.runs), "rows": rows}
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The runs one after the other, in the Trace Event Format: chrome://tracing, Perfetto."""
+        """The runs in sequence, in the Trace Event Format of chrome://tracing and Perfetto."""
         events, offset = [], 0.0
         for number, run in enumerate(self.runs):
             for call in run:
@@ -108,7 +108,7 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ns"}
 
     def text(self) -> str:
-        """A table. The machine's own calls stand together in one line."""
+        """A table, with the machine's own calls summed in one line."""
         kernels = [row for row in self.rows() if not row.builtin]
         rest = [row for row in self.rows() if row.builtin]
         lines = [f"{'kernel':<40} {'calls':>5} {'us':>9} {'share':>6} {'GB/s':>6}  shapes"]
@@ -130,10 +130,10 @@ class Profile:
 
 
 def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 20) -> Profile:
-    """Times every call of `runs` runs of a program, on `inputs` (by default random ones).
+    """Time every call of `runs` runs of a program, on `inputs` (by default random ones).
 
     Raises UsageError for fewer than one run, InputError for inputs that do not fit, ParameterError
-    where the program has no weights.
+    if the program has no weights.
     """
     if type(runs) is not int:
         raise UsageError(f"profile: runs {runs!r} is no integer")
@@ -149,14 +149,14 @@ def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 2
         executor.call(tensors)
         plain.append(time.perf_counter() - start)
     found = Profile(statistics.median(plain))
-    # A machine of its own: this thread's goes on without an instrument.
+    # On a separate machine: this thread's stays without an instrument.
     watch = _Watch()
     machine = executor.new_machine()
     machine["set_instrument"](watch)
     for run in range(-1, runs):
         watch.begin()
         _call_by_kernel(executor, machine, tensors)
-        if run >= 0:  # the first one fills this machine's pool
+        if run >= 0:  # the first run fills this machine's pool
             found.runs.append(watch.calls)
     return found
 
@@ -167,8 +167,10 @@ def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) ->
 
 
 class _Watch:
-    """The instrument: notes the calls of a run. Calls may nest; each is noted by itself, with the
-    time of those inside taken off."""
+    """The instrument: it records the calls of a run.
+
+    Calls may nest; each is recorded without the time of the calls inside it.
+    """
 
     def __init__(self) -> None:
         self.begin()

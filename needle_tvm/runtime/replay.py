@@ -1,11 +1,11 @@
-"""A compiled model as one CUDA graph: all its kernels in one launch. No TVM compiler.
+"""A compiled model as one CUDA graph: all its kernels in one launch.
 
-What is captured keeps its addresses, so inputs are copied into buffers of the graph's own, and
-results out of them: arrays of NumPy on their way to the GPU and back, which is one copy each as
-without a graph, and tensors that are on the GPU by one more copy there, on the same stream.
+A captured graph keeps its addresses, so inputs are copied into buffers of the graph's own, and
+results out of them. NumPy arrays are copied to the GPU and back anyway, so the graph adds no copy
+for them; tensors on the GPU take one more copy there, on the same stream.
 
-A replay belongs to one thread, as the virtual machine that it was captured from, and to one set of
-weights, whose addresses are in it too.
+A replay belongs to one thread, like the virtual machine it was captured from, and to one set of
+weights, whose addresses it holds too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from needle_tvm.runtime import cuda_driver, memory
 class Replay:
     """`main` of a program as a graph, captured by the first call.
 
-    `machine` is a virtual machine of the program, `names` the manifest's entry: the function to
-    capture and the one that makes new results. `inputs` are the shape and dtype of each input,
-    `results` how many there are, `params` the weights as the code takes them.
+    `machine` is a virtual machine of the program, and `names` are the functions in it. `inputs` are
+    the shape and dtype of each input, `results` is the number of results, and `params` are the
+    weights as the code takes them.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Replay:
         self._results_count = results
         self._results: list[_Place] = []
         self._graph: cuda_driver.Graph | None = None
-        self._stream = 0  # of the last call
+        self._stream = 0  # the last call's
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """Results for arrays of NumPy, or tensors that are on the GPU, that fit the inputs."""
+        """Results for NumPy arrays, or tensors on the GPU, that fit the inputs."""
         stream = self._begin()
         self._launch(values, stream)
         arrays = [np.empty(place.shape, place.dtype) for place in self._results]
@@ -64,8 +64,7 @@ class Replay:
         return arrays
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Results as new tensors on the GPU, for tensors there; they are computed when the stream
-        comes to them."""
+        """Results as new tensors on the GPU, for tensors there; the stream computes them later."""
         stream = self._begin()
         self._launch(tensors, stream)
         found = list(self._new_results())
@@ -75,10 +74,10 @@ class Replay:
         return found
 
     def _begin(self) -> int:
-        """This thread's stream, which may use the buffers from here on."""
+        """This thread's stream, which may use the buffers from now on."""
         self._driver.enter()
         stream = self._memory.stream()
-        if stream != self._stream:  # work on another one may still be reading or writing them
+        if stream != self._stream:  # another stream may still be reading or writing the buffers
             self._driver.synchronize(self._stream)
             self._stream = stream
         return stream
@@ -98,8 +97,8 @@ class Replay:
         self._graph.launch(stream)
 
     def _capture(self) -> cuda_driver.Graph:
-        # Once without: modules are loaded and the allocator's pool is filled, which a graph cannot
-        # do. It needs inputs, since what indices lead to is read.
+        # The first run is not captured: it loads modules and fills the allocator's pool, which a
+        # graph cannot do. It needs valid inputs, since it reads at the indices among them.
         self._main(*self._inputs, *self.params)
         held: list[Any] = []
 
@@ -111,13 +110,13 @@ class Replay:
         self._held = held  # the results, and all memory that the graph writes to
         self._results = [_Place(tensor) for tensor in held[: self._results_count]]
         self.nodes = graph.nodes
-        # Before the buffers are freed, and not after the driver is gone.
+        # The graph goes before its buffers do, and not once the driver is gone.
         weakref.finalize(self, graph.close).atexit = False
         return graph
 
 
 class _Place:
-    """Where a tensor lies, and what is in it."""
+    """The address, size, shape and dtype of a tensor."""
 
     def __init__(self, tensor: Any) -> None:
         self.shape = tuple(tensor.shape)

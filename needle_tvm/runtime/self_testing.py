@@ -12,10 +12,10 @@ from needle_tvm.runtime.program import Program
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far each output of the golden example lies from its recorded value.
+    """The result of a self test: each output's distance from its recorded value.
 
-    `differences` are relative to the recorded output's largest magnitude, infinite where NaNs or
-    infinities stand in different places; `tolerances` are the manifest's. `source` says what
+    `differences` are relative to the recorded output's largest magnitude, infinite if NaNs or
+    infinities are in different places; `tolerances` are the manifest's. `source` says what
     computed the recorded outputs: "eager", the model itself, or "compiled" if the model was not at
     hand.
     """

@@ -15,9 +15,10 @@ from needle_tvm.errors import InputError, ParameterError
 def in_order(main: Function, params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
     """The arrays of `params` in the order that the function `main` takes them in.
 
-    Of a parameter with several names (`ties` lists them) any will do. Raises ParameterError for
-    what is no mapping, and one that lists every name that is missing, unexpected, masked or of
-    another shape or dtype, and the names of one parameter that are given different values.
+    A parameter with several names (`ties` lists them) may be given under any of them. Raises
+    ParameterError for a value that is not a mapping. Otherwise the error lists every name that is
+    missing, unexpected, masked or of another shape or dtype, and the names of one parameter that
+    are given different values.
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
