@@ -1,4 +1,4 @@
-"""Every code block of the guide is executed, and what it says it prints is what it prints."""
+"""Every code block of the guide runs and prints what the guide says it prints."""
 
 import contextlib
 import importlib
@@ -39,7 +39,7 @@ AVAILABLE = {
 
 
 def run_python(cell, path, namespace):
-    # Blank lines in front, so that a traceback names the chapter's own line.
+    # Leading blank lines make a traceback name the line of the chapter.
     code = compile("\n" * (cell.line - 1) + cell.text, str(path), "exec")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -1,4 +1,4 @@
-"""Small kernels the tests of the trace schedule, written in tensor expressions."""
+"""Small kernels in tensor expressions, which the tests of the trace schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from needle_tvm.artifact.tolerance import relative_tolerance
 
 
 def schedule(*tensors):
-    """A fresh schedule of the PrimFunc over these placeholders and results."""
+    """A new schedule of the PrimFunc over these placeholders and results."""
     return tvm_names.Schedule(te.create_prim_func(list(tensors)))
 
 
@@ -30,7 +30,7 @@ def gemm(m, n, k, dtype="float32"):
 
 
 def conv1d_inline(m, n):
-    """Full convolution of A (m) with W (n); what lies outside A is zero, tested at each tap."""
+    """Full convolution of A (m) with W (n); each tap tests for the zeros outside A."""
     a = te.placeholder((m,), "float32", name="A")
     w = te.placeholder((n,), "float32", name="W")
     r = te.reduce_axis((0, n), name="k")
@@ -43,7 +43,7 @@ def conv1d_inline(m, n):
 
 
 def conv1d_padded(m, n):
-    """The same over a padded copy P (m + 2(n - 1)) of A."""
+    """Like `conv1d_inline`, over a padded copy P (m + 2(n - 1)) of A."""
     a = te.placeholder((m,), "float32", name="A")
     w = te.placeholder((n,), "float32", name="W")
     r = te.reduce_axis((0, n), name="k")
@@ -59,7 +59,7 @@ def conv1d_padded(m, n):
 
 
 def depthwise(channels, height, width, k):
-    """ "same" depthwise convolution of X (c, h, w) with W (c, k, k), borders tested at each tap."""
+    """ "same" depthwise convolution of X (c, h, w) with W (c, k, k); each tap tests for borders."""
     x = te.placeholder((channels, height, width), "float32", name="X")
     w = te.placeholder((channels, k, k), "float32", name="W")
     dy, dx = te.reduce_axis((0, k), name="dy"), te.reduce_axis((0, k), name="dx")
@@ -89,8 +89,8 @@ def transpose(n):
 
 
 def shared_gemm(m, n, k, tile, step):
-    """A GPU GEMM: a block makes a (tile, tile) part of C from slices of depth `step` in shared
-    memory, which its tile x tile threads fetch together; each thread keeps one sum in a register.
+    """A GPU GEMM: a block computes a (tile, tile) part of C from slices of depth `step` in shared
+    memory. Its tile x tile threads fetch them together, and each keeps one sum in a register.
     """
     s = gemm(m, n, k)
     block = s.get_sblock("C")
@@ -119,7 +119,7 @@ def shared_gemm(m, n, k, tile, step):
 
 
 def random(*shapes, dtype="float32"):
-    """Arrays of standard normal numbers, the same at every call."""
+    """Arrays of standard normal numbers, equal at every call."""
     generator = np.random.default_rng(0)
     return [generator.standard_normal(shape).astype(dtype) for shape in shapes]
 
@@ -134,7 +134,7 @@ def counts(trace):
 
 
 def close(found, exact, terms=1):
-    """Whether a float32 result is the float64 one up to the rounding of sums of so many terms."""
+    """Whether a float32 result equals the float64 one up to the rounding of sums of `terms`."""
     exact = np.asarray(exact)
     error = np.abs(np.asarray(found, np.float64).reshape(exact.shape) - exact).max()
     return bool(error <= relative_tolerance("float32", terms) * np.abs(exact).max())

@@ -1,7 +1,7 @@
-"""A claim is kept: at a claimed size TVM takes the rung, to the last pass, and it is right.
+"""Rungs keep their claims: at a claimed size TVM compiles the rung, and its results are right.
 
-CPU rungs are compiled and run at small sizes by test_ladders.py; here they have the wide grid only.
-The matrix product's rungs have tests of their own (test_ladders.py, test_gpu_ladders.py).
+test_ladders.py compiles and runs CPU rungs at small sizes; here they only get the wide grid. The
+rungs of matmul have their own tests (test_ladders.py, test_gpu_ladders.py).
 """
 
 import itertools
@@ -26,7 +26,7 @@ def grid(**values):
     ]
 
 
-# No multiple of any tile, and smaller than any tile in one dimension but not in the other.
+# Sizes that are not a multiple of any tile, some smaller than a tile in one dimension only.
 SAMPLE = {
     "vector_add": ({"N": 7}, {"N": 300}),
     "conv1d": ({"M": 130, "N": 33, "mode": "same"}, {"M": 8, "N": 4}),
@@ -55,14 +55,14 @@ RUNGS = [
     for rung in ladder.rungs
 ]
 GPU_RUNGS = [(ladder, rung) for ladder, rung in RUNGS if ladder.device == "cuda"]
-# The product's ladder on tiles is in test_gpu_ladders.py and test_ladders.py.
+# The matmul ladder is tested in test_gpu_ladders.py and test_ladders.py.
 WIDE_RUNGS = [(ladder, rung) for ladder, rung in RUNGS if ladder.workload.name in WIDE]
 IDS = [f"{ladder.workload.name}-{ladder.device}-{rung.name}" for ladder, rung in WIDE_RUNGS]
 
 
 def keeps_its_claim(ladder, rung, size, target):
-    """Whether the size is claimed. Fails where a claimed one is not taken or wrong, or where a
-    refused one is not refused by name."""
+    """Whether the size is claimed. Fails if a claimed size does not compile or is wrong, or if the
+    error for a refused one does not name the rung."""
     workload = ladder.workload
     case = Case(size, build.processor(target))
     if rung.claims(size) is not None:
@@ -70,7 +70,7 @@ def keeps_its_claim(ladder, rung, size, target):
             rung.module(case)
         return False
     module = rung.module(case)
-    if ladder.device == "cuda":  # barriers and the like are placed by passes behind the trace's
+    if ladder.device == "cuda":  # later passes than the trace's insert barriers and the like
         build.compile_module(module, target)
     inputs = workload.inputs(size)
     found = trace(module, inputs, limit=4_000_000, ignore=("local",))
@@ -106,7 +106,7 @@ def test_every_claimed_size_of_a_grid_is_taken_and_right(ladder, rung, targets):
     assert claimed, f"{rung.name} claims none of the sizes"
 
 
-# The largest size that fits into shared memory or a grid, and the next one.
+# The largest size that fits into shared memory or a grid, and the next larger one.
 LARGEST = [
     ("conv1d", "shared_memory", {"M": 16384}, "N", 5888),
     ("conv1d", "whole_tiles", {"M": 16384}, "N", 5888),
@@ -147,7 +147,7 @@ def test_the_largest_claimed_size_compiles(name, rung, given, axis, most):
 
 
 def test_a_kernel_longer_than_the_unrolling_takes_is_not_unrolled():
-    """conv1d's taps are written out up to 64 of them; beyond, the loop over them stays."""
+    """conv1d unrolls up to 64 taps; for more, the loop over them stays."""
     ladder = registry.ladder("conv1d", "cuda")
     for taps, loops in ((64, False), (65, True)):
         case = Case(ladder.workload.size("cuda", {"M": 130, "N": taps}))
@@ -157,7 +157,7 @@ def test_a_kernel_longer_than_the_unrolling_takes_is_not_unrolled():
 
 @needs_nvcc
 def test_without_questions_between_them_nvcc_joins_the_loads_of_shared_memory():
-    """What conv1d's `whole_tiles` says of itself and of the rung before it."""
+    """The docstring of conv1d's rung `whole_tiles` claims this against the rung before it."""
     ladder = registry.ladder("conv1d", "cuda")
     case = Case(ladder.workload.size("cuda"))
     loads = {

@@ -1,4 +1,4 @@
-"""What a contest's processes run, tried here in this process."""
+"""The code of a contest's processes, run in this process."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def torch_as_found():
-    """A peer sets PyTorch up for a process of its own; here the next test wants it as it was."""
+    """Restore PyTorch's settings, which a peer changes because it expects its own process."""
     if torch is None:
         yield
         return
@@ -113,7 +113,7 @@ def test_pytorch_takes_operands_of_another_dtype(tmp_path):
 
 @pytest.mark.parametrize("launches", [1, 3])
 def test_a_library_on_a_device_is_launched_and_waited_for(launches, tmp_path):
-    """On the CPU, which TVM calls the same way: it shows the arrays and the calls, not a GPU."""
+    """Tests arrays and calls on the CPU, which TVM calls in the same way as a GPU."""
     ladder = registry.ladder("vector_add", "cpu")
     size = ladder.workload.size("cpu", {"N": 50})
     target = build.make_target("cpu")
@@ -140,7 +140,7 @@ def test_a_gpu_ladder_is_timed_on_a_gpu(name):
 
 @pytest.mark.parametrize("flags", [{"avx2"}, {"avx2", "avx512f"}])
 def test_openblas_is_told_only_of_vectors_there_are(monkeypatch, flags):
-    """With OPENBLAS_CORETYPE=SKYLAKEX it ends by SIGILL on a processor without AVX-512."""
+    """On a processor without AVX-512, OPENBLAS_CORETYPE=SKYLAKEX would end it with SIGILL."""
     monkeypatch.setattr(host, "cpuinfo", lambda: ("a processor", frozenset(flags)))
     found = {peer.name: peer.env for peer in peers.of(registry.WORKLOADS["gemm"], "cpu")}
     assert ("NumPy, tuned" in found) == ("avx512f" in flags)

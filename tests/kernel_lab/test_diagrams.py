@@ -1,4 +1,4 @@
-"""Pictures show the trace they are made from."""
+"""Diagrams show the trace they are made from."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def cpu():
 
 
 def points(axis):
-    """The (time, element) pairs drawn in a panel, loads and stores apart."""
+    """The (time, element) pairs drawn in a panel, with loads and stores apart."""
     return [np.asarray(drawn.get_offsets()).tolist() for drawn in axis.collections]
 
 
@@ -66,7 +66,7 @@ def test_the_warp_view_draws_the_sectors_that_are_moved():
     load, store = fig.axes
     assert "32 sectors moved, 128 of 1024 bytes used (12%)" in load.get_title(loc="left")
     assert "4 sectors moved, 128 of 128 bytes used (100%)" in store.get_title(loc="left")
-    # A rectangle for each sector, one for each thread.
+    # One rectangle for each sector and one for each thread.
     assert (len(load.patches), len(store.patches)) == (32 + 32, 4 + 32)
 
 

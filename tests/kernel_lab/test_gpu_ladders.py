@@ -1,4 +1,4 @@
-"""GPU rungs without a GPU: run thread by thread in the interpreter, and compiled by nvcc."""
+"""GPU rungs without a GPU: interpreted thread by thread, and compiled by nvcc."""
 
 import shutil
 
@@ -66,7 +66,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is n
 
 @pytest.fixture(scope="module", params=build.CUDA_ARCHITECTURES)
 def compiled(request):
-    """Architecture, and by rung what ptxas said of its kernels or what went wrong."""
+    """The architecture, and for each rung ptxas's report on its kernels or the error."""
     arch, sources, told = request.param, {}, {}
     for name, (ladder, rung) in zip(IDS, RUNGS, strict=True):
         size = ladder.workload.size("cuda")
@@ -74,7 +74,7 @@ def compiled(request):
             sources[name] = ir_views.cuda_source(rung.module(Case(size)), arch)
     try:
         told = cross_compile.compile_together(sources, arch)
-    except LabError:  # each by itself, so that only those fail that do not compile
+    except LabError:  # compile each alone, so that only those fail that do not compile
         for name, source in sources.items():
             try:
                 told.update(cross_compile.compile_together({name: source}, arch))
@@ -115,7 +115,7 @@ def test_what_does_not_compile_is_named():
     ("name", "least"), [("double_buffer", 8), ("large_tiles", 16), ("warp_tiles", 21.3)]
 )
 def test_float32_rungs_multiply_as_often_for_a_load_as_they_say(name, least):
-    """Multiply-adds for each 16 bytes from shared memory, nothing loaded in smaller pieces."""
+    """Counts multiply-adds per 16-byte load from shared memory; there are no smaller loads."""
     gemm = registry.ladder("gemm", "cuda")
     size = gemm.workload.size("cuda", {"M": 4096, "N": 4096, "K": 4096})
     code = ir_views.gpu_code(gemm[name].module(Case(size)), "sm_90")
@@ -155,7 +155,7 @@ def test_a_rung_that_needs_a_newer_gpu_is_refused_by_name():
 
 
 def test_the_tolerance_follows_the_operands():
-    """Wide enough for one rounding of each operand, too narrow for sums of halves."""
+    """It allows one rounding of each operand, but not sums in half precision."""
     gemm = registry.workload("gemm")
     size = gemm.size("cuda", {"M": 64, "N": 64, "K": 4096})
     inputs = gemm.inputs(size)
@@ -185,7 +185,7 @@ def test_no_nvcc_is_said(monkeypatch, tmp_path):
 
 @needs_nvcc
 def test_a_library_for_a_gpu_holds_machine_code(tmp_path):
-    """Made without a GPU, and loaded without a compiler: no source is left in it."""
+    """It is made without a GPU and loads without a compiler, as it holds no source."""
     gemm = registry.ladder("gemm", "cuda")
     module = gemm["tensor_core_tiles"].module(Case(gemm.workload.size("cuda")))
     build.write_library(module, build.make_target("cuda", "sm_75"), tmp_path / "kernel.so")

@@ -1,4 +1,4 @@
-"""The generated code's text taken apart: counts on written-out code, then on real rungs."""
+"""Analysis of generated code: counts on hand-written code, then on real rungs."""
 
 import platform
 import re
@@ -154,7 +154,7 @@ def test_a_gpu_rung_is_compiled_without_a_gpu():
     code = ir_views.gpu_code(kernels.shared_gemm(32, 32, 128, 16, 16).mod, "sm_75")
     assert code.cuda.startswith('extern "C" __global__') and "__shared__" in code.cuda
     assert code.counts.fma == code.hot_counts.fma >= 16 and code.hot_counts.barriers == 2
-    assert code.counts.accesses["ld.global"] == {"": 2}  # a slice of A and of B
+    assert code.counts.accesses["ld.global"] == {"": 2}  # a slice of A and one of B
     (used,) = code.resources
     assert used.shared == 2 * 16 * 16 * 4 and 0 < used.registers < 255
     assert (used.spill_stores, used.spill_loads) == (0, 0)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and one line for each mistake."""
+"""The command line: its output, and one line for each mistake."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_gpu_ladder_without_a_gpu_is_one_line_and_untimed_runs():
     assert done.returncode == 0, done.stderr
     assert "unmeasured" in done.stdout and "double_buffer" in done.stdout
     heading = done.stdout.splitlines()[1]
-    assert heading.split() == ["kind", "time", "expected"]  # the others would be empty
+    assert heading.split() == ["kind", "time", "expected"]  # other columns would be empty
 
 
 def test_a_missing_pytorch_is_said_and_the_rest_runs(tmp_path):

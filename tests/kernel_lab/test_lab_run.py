@@ -1,4 +1,4 @@
-"""A run of the lab from end to end, and what its results say."""
+"""A run of the lab from end to end, and its results."""
 
 import io
 import json
@@ -19,13 +19,13 @@ from needle_tvm.target import host
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
-# Told of AVX-512 where there is none, OpenBLAS would run instructions the processor has not.
+# If OpenBLAS were told of AVX-512 on a processor without it, it would run invalid instructions.
 NUMPY = {"NumPy", "NumPy, tuned"} if "avx512f" in host.cpuinfo()[1] else {"NumPy"}
 SMALL = {"M": 24, "N": 40, "K": 16}
 
 
 def quick(request):
-    """The result of a request, timed in blocks too short for figures: no test looks at those."""
+    """The result of a request, timed in blocks too short to be accurate: no test reads times."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_SECONDS_BLOCK", "_SECONDS_WARM"):
             patch.setattr(run, name, 0.01)
@@ -55,7 +55,7 @@ def test_rungs_are_checked_timed_and_compared(result):
         )
         assert entry.speedup_naive is not None
     assert result.rung("naive").speedup_naive.median == 1.0
-    assert result.rung("vectorise").speedup_previous is None  # what it starts from was left out
+    assert result.rung("vectorise").speedup_previous is None  # the rung it starts from is left out
     assert {peer.name for peer in result.peers} >= NUMPY
     assert result.best().kind in ("naive", "rewrite", "schedule")
     limit = result.roofline

@@ -1,4 +1,4 @@
-"""Every rung of every CPU ladder: described, and right at every size it claims."""
+"""Every rung of every CPU ladder has a description and is right at every size it claims."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from needle_tvm.runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
-# Small, of every remainder: whole tiles, one short of and one beyond them, smaller than any tile.
+# Small sizes: whole tiles, one element less and one more, and smaller than any tile.
 SIZES = {
     "vector_add": ({"N": 1}, {"N": 77}, {"N": 128}),
     "conv1d": (
@@ -40,7 +40,7 @@ SIZES = {
     ),
     "gelu_matmul": ({"M": 1, "N": 1, "K": 1}, {"M": 50, "N": 37, "K": 61}),
 }
-MORE_SIZES = {  # tried in the slow form of the same test
+MORE_SIZES = {  # for the slow variant of the same test
     "conv1d": ({"M": 33, "N": 33}, {"M": 130, "N": 4, "mode": "same"}, {"M": 700, "N": 65}),
     "depthwise": (
         {"B": 1, "C": 3, "H": 9, "W": 17, "K": 3},
@@ -109,7 +109,8 @@ def test_a_rung_is_right_at_more_sizes(ladder, rung, target):
 
 
 def right_where_claimed(ladder, rung, target, sizes):
-    """How many of the sizes the rung claims; fails where one is wrong, or not refused by name."""
+    """The number of sizes that the rung claims. Fails if a claimed one is wrong, or if the error
+    for another does not name the rung."""
     workload = ladder.workload
     claimed = 0
     for given in sizes:
@@ -140,13 +141,13 @@ def _tensor(array):
 
 @pytest.mark.parametrize("name", ["conv1d", "depthwise", "separable", "gemm"])
 def test_useful_arithmetic_counts_no_padding(name):
-    """The count is that of the terms NumPy's definition adds up: ones convolved with ones."""
+    """The count is the number of terms in NumPy's definition, counted by convolving ones."""
     workload = registry.WORKLOADS[name]
     for given in SIZES[name]:
         size = workload.size("cpu", given)
         ones = [np.ones(shape, np.float32) for shape in workload.shapes(size)[:-1]]
         total = workload.reference(size, ones).sum()
-        if name == "separable":  # each depthwise term is summed once per output channel
+        if name == "separable":  # the reference sums each depthwise term once per output channel
             image = size["B"] * size["O"] * size["C"] * size["H"] * size["W"]
             total = total / size["O"] + image
         assert workload.flops(size) == 2 * total

@@ -1,4 +1,4 @@
-"""The report stands alone, says what the result says, and a browser shows it."""
+"""The report is self-contained, agrees with the result, and renders in a browser."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ from needle_tvm.process.timing import Spread
 
 
 def entry_of(rung, case, seconds, **other):
-    """A rung's result with times made up."""
+    """A rung's result with made-up times."""
     return RungResult(
         name=rung.name,
         kind=rung.kind,
@@ -67,7 +67,7 @@ def result_of(ladder, size, times, **other):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A CPU result of two rungs, a refused one, peers and a sweep; and its page."""
+    """A CPU result with two rungs, a refused one, peers and a sweep; and its page."""
     ladder = registry.ladder("vector_add", "cpu")
     result = result_of(
         ladder,
@@ -98,7 +98,7 @@ def written(tmp_path_factory):
 
 
 class Outline(HTMLParser):
-    """Checks that tags close in order; collects text, and what would be fetched."""
+    """Checks that tags close in order, and collects the text and the URLs that would be fetched."""
 
     VOID = frozenset({"meta", "link", "img", "br", "hr", "col", "input"})
 
@@ -136,10 +136,10 @@ def outline(page):
 def test_the_page_is_whole_and_needs_nothing_else(written):
     found = outline(written[1])
     assert found.open == [] and found.fetched == []
-    # A stepwise view for each rung that is drawn, and the script that moves them.
+    # One animated view for each drawn rung, and the script that animates them.
     assert found.tags.count("script") == found.tags.count("canvas") + 1 == 3
     assert not re.search(r"url\(\s*['\"]?(?!data:|#)", written[1].read_text())
-    assert found.tags.count("svg") >= 3 + 2 * 2  # charts, and pictures of two rungs
+    assert found.tags.count("svg") >= 3 + 2 * 2  # charts, and diagrams of two rungs
 
 
 def test_the_page_says_what_the_result_says(written):
@@ -185,7 +185,7 @@ def test_a_browser_shows_the_page_in_light_and_dark(written, tmp_path, theme):
     grey = imread(shot)[..., :3].mean(axis=2)
     paper = np.median(grey)
     assert paper > 0.9 if theme == "light" else paper < 0.2
-    # Ink in every band of the window: the table and the charts are there, and can be read.
+    # Every band of the window has dark pixels, so the table and the charts are visible.
     for band in np.array_split(grey, 6):
         assert (np.abs(band - paper) > 0.4).mean() > 0.002
 
@@ -269,7 +269,7 @@ def test_a_dimension_the_rung_needs_is_kept():
         {"M": 64, "K": 8},
         {"M": 64, "K": 4},
     ]
-    assert sizes[4] == {"M": 32, "K": 4}  # nothing it takes is left: the largest again
+    assert sizes[4] == {"M": 32, "K": 4}  # no smaller size is claimed: halve the largest extent
 
 
 def test_charts_show_the_figures(written):

@@ -1,4 +1,4 @@
-"""The search rungs: what they find is right, and what does not work is only rejected."""
+"""The search rungs find right schedules, and only reject candidates that do not work."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_the_own_search_finds_a_right_candidate(ladder, target):
 
 
 def planted(knobs):
-    """A space over vector_add with a right candidate, a wrong one and one that cannot be made."""
+    """A space over vector_add with a right, a wrong and an impossible candidate."""
     workload = registry.workload("vector_add")
 
     def define(case, knobs):

@@ -1,6 +1,6 @@
 """The accesses of scheduled kernels against counts worked out by hand, and results against NumPy.
 
-Each count is the arithmetic one would do on paper from the loops; none comes from the trace.
+Each count is derived on paper from the loops; none comes from the trace.
 """
 
 import math
@@ -43,7 +43,7 @@ def test_lanes_beyond_the_tail_of_a_vectorised_parallel_loop_are_idle():
     found = trace(s.mod, [a, b], cores=cores)
     vectors = math.ceil(n / lanes)
     assert counts(found) == {("A", "load"): n, ("B", "load"): n, ("C", "store"): n}
-    # Three vector instructions for each iteration a worker was dealt, one worker beside the other.
+    # Three vector instructions for each iteration of a worker; workers run side by side.
     assert len(set(found.time.tolist())) == 3 * math.ceil(vectors / cores)
     assert found.lane.max() == lanes - 1
     last = found.thread == vectors - 1
@@ -60,7 +60,7 @@ def test_a_naive_gemm_reads_its_sum_back_at_each_step():
         ("A", "load"): m * n * k,
         ("B", "load"): m * n * k,
         ("C", "load"): m * n * k,
-        ("C", "store"): m * n * (k + 1),  # the zero, then a sum for each step
+        ("C", "store"): m * n * (k + 1),  # the initial zero, then a sum for each step
     }
     assert close(found.arrays["C"], a.astype("f8") @ b, k)
 
@@ -103,8 +103,8 @@ def test_a_tile_kept_in_local_memory_writes_the_result_once(m):
     assert counts(found) == {
         ("A", "load"): m * n * k,
         ("B", "load"): m * n * k,
-        ("C_local", "load"): m * n * (k + 1),  # each step of the sum, and the copy at the end
-        ("C_local", "store"): m * n * (k + 1),  # the zero, and each step of the sum
+        ("C_local", "load"): m * n * (k + 1),  # each step of the sum, and the final copy
+        ("C_local", "store"): m * n * (k + 1),  # the initial zero, and each step of the sum
         ("C", "store"): m * n,
     }
     assert close(found.arrays["C"], a.astype("f8") @ b, k)
@@ -160,7 +160,7 @@ def test_tiles_of_a_padded_convolution_make_their_own_halo_and_stop_at_the_tail(
     outputs, padded = m + n - 1, m + 2 * (n - 1)
     tiles = [range(first, min(first + tile + n - 1, padded)) for first in range(0, outputs, tile)]
     inside = range(n - 1, m + n - 1)
-    # A vector's weight is read once for its lanes, by each vector with a lane before the tail.
+    # A vector reads a weight once for all lanes; vectors with any lane before the tail read it.
     vectors = math.ceil(outputs / lanes)
     assert counts(found) == {
         ("A", "load"): sum(len([p for p in part if p in inside]) for part in tiles),
@@ -183,7 +183,7 @@ def test_a_gpu_kernel_leaves_threads_of_the_last_block_idle():
     found = trace(s.mod, [a, b])
     assert found.device == "gpu"
     assert counts(found) == {("A", "load"): n, ("B", "load"): n, ("C", "store"): n}
-    assert found.time.max() == 2  # all blocks and threads at once: two loads and a store
+    assert found.time.max() == 2  # two loads and a store, as all threads run at once
     per_block = np.bincount(found.worker) // 3
     assert per_block.tolist() == [32, 32, 32, n - 3 * threads]
     assert np.array_equal(found.arrays["C"], a + b)

@@ -1,4 +1,4 @@
-"""Tensor-core instructions in the interpreter: values, recorded accesses, and what is refused."""
+"""Tensor-core instructions in the interpreter: values, recorded accesses, and errors."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ rng = np.random.default_rng(5)
 def product(
     threads=32, layout="row_major", first="0", shape=(16, 16, 16), number=0, dtype="float32"
 ):
-    """C = A B + 1 of 16 x 16 halves; `first` "lane": threads read A from addresses of their own."""
+    """C = A B + 1 of 16 x 16 halves. If `first` is "lane", each thread reads A elsewhere."""
     m, n, k = shape
     lane_dependent = first == "lane"
 

@@ -1,4 +1,4 @@
-"""Every rung of every ladder, run by the interpreter at a small size, computes what NumPy does."""
+"""Every rung of every ladder, interpreted at a small size, gives NumPy's results."""
 
 import pytest
 
@@ -18,11 +18,11 @@ SMALL = {
     "gemm": {"M": 64, "N": 64, "K": 16},
     "gelu_matmul": {"M": 64, "N": 64, "K": 16},
 }
-LIMITS = (60_000, 1_000_000)  # accesses, of a rung that does not take the small size
+LIMITS = (60_000, 1_000_000)  # accesses of a rung that does not claim the small size
 
 
 def traced(workload, rung, size, processor):
-    """The rung's trace at the small size, or at the smallest one it takes."""
+    """The rung's trace at the small size, or at the smallest one it claims."""
     small = {**size, **SMALL[workload.name]}
     if rung.claims(small) is None:
         return scaled_trace(workload, rung, Case(small, processor), LIMITS[-1], ignore=("local",))
@@ -44,7 +44,7 @@ def test_rungs_are_traced_and_right(name, device):
         trace = found.trace
         assert found.error <= workload.tolerance(found.size, rung.precision), rung.name
         assert trace.device == ("gpu" if device == "cuda" else "cpu"), rung.name
-        # Whatever the schedule: each input is read, and every element of the result is written.
+        # Every schedule reads each input and writes every element of the result.
         rows = {row.name: row for row in statistics.buffer_counts(trace)}
         *inputs, output = list(trace.arrays)
         assert all(rows[name].loads > 0 for name in inputs), rung.name

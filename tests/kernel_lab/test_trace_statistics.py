@@ -14,7 +14,7 @@ from tests.kernel_lab import kernels
 
 
 def brute_force(sequence):
-    """Stack distances by their definition."""
+    """Stack distances, computed by their definition."""
     found, last = [], {}
     for place, value in enumerate(sequence):
         found.append(len(set(sequence[last[value] + 1 : place])) if value in last else -1)
@@ -102,7 +102,7 @@ def test_tiling_shortens_the_reuse_distances_of_a_transpose():
 
 
 def bound(s, name, threads=32):
-    """Give the last loop of a block to threadIdx.x, the others to blocks."""
+    """Bind the last loop of a block to threadIdx.x and the others to blocks."""
     *outer, last = s.get_loops(s.get_sblock(name))
     rest, thread = s.split(last, [None, threads])
     s.bind(s.fuse(*outer, rest), "blockIdx.x")
@@ -121,7 +121,7 @@ def test_a_planted_uncoalesced_access_is_found():
     n = 64
     found = trace(bound(kernels.transpose(n), "B").mod)
     load, store = gpu.site_reports(found)
-    assert load.moved == n * n * 32 and load.efficiency == 1 / 8  # a sector for each word
+    assert load.moved == n * n * 32 and load.efficiency == 1 / 8  # one sector for each word
     assert store.efficiency == 1.0
     (finding,) = gpu.findings(found)
     assert finding.startswith("uncoalesced: the load of A[") and "12%" in finding
@@ -183,7 +183,7 @@ def test_a_vector_load_is_one_instruction_and_a_gathered_one_is_not():
     gathered, stored = gpu.site_reports(trace(vector_of_threads(4, gap=1).mod))
     assert (gathered.requests, stored.requests) == (4, 1)
     wide = gpu.site_reports(trace(vector_of_threads(8).mod))
-    assert {r.requests for r in wide} == {8}  # 32 bytes a thread: no such instruction
+    assert {r.requests for r in wide} == {8}  # no instruction loads 32 bytes per thread
 
 
 def test_warps_are_a_gpu_matter():

@@ -1,4 +1,4 @@
-"""What a traced kernel computes, and what the interpreter refuses."""
+"""Results of traced kernels, and errors of the interpreter."""
 
 import re
 
@@ -185,7 +185,7 @@ def test_a_schedule_tvm_refuses_is_one_line(monkeypatch):
 
 
 def test_a_kernel_that_leaves_elements_out_shows_them():
-    # TVM builds it without a word: threadIdx.x is bound to 32 and to 16, and 16 are launched.
+    # TVM builds it without an error: threadIdx.x is bound to 32 and to 16, and 16 are launched.
     s = kernels.vector_add(64)
     block = s.get_sblock("C")
     outer, inner = s.split(s.get_loops(block)[0], [None, 32])
@@ -217,7 +217,7 @@ def test_a_reduction_across_threads_gives_each_row_its_sum(length):
     assert close(found.arrays["R"], x.astype("f8").sum(axis=1), length)
     seen = counts(found)
     assert seen["A", "load"] == rows * length
-    assert seen["R", "store"] == rows  # one thread of a row writes it
+    assert seen["R", "store"] == rows  # one thread writes each row's result
 
 
 def test_a_maximum_across_threads():

@@ -285,7 +285,7 @@ def test_a_write_in_place_after_the_forward_pass_is_noticed(device):
         y.backward()
 
 
-# In and out
+# Conversion to and from other libraries
 
 
 def test_copies_and_pickles_are_leaves(device):
@@ -301,7 +301,7 @@ def test_copies_and_pickles_are_leaves(device):
 def test_arrays_from_tensors(device):
     x = tensor([[1.0, 2.0]], device)
     assert np.asarray(x).tolist() == [[1, 2]]
-    # NumPy reads no memory of GPUs.
+    # NumPy cannot read GPU memory.
     shared = x if device.name == "cuda" else np.from_dlpack(x)
     assert np.asarray(shared).tolist() == [[1, 2]]
     back = ndl.from_dlpack(shared)

@@ -1,4 +1,4 @@
-"""What autograd does when memory is written under it, when it is used twice, and by threads."""
+"""Autograd when its saved values are overwritten, when it runs twice, and in several threads."""
 
 import gc
 import threading
@@ -23,7 +23,7 @@ def in_threads(work, count=16):
     def guarded(i):
         try:
             work(i)
-        except Exception as error:  # shown below, whatever it is
+        except Exception as error:  # raised again below
             failures.append(error)
 
     threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
@@ -63,7 +63,7 @@ WRITES = {
     "adam": step(ndl.optim.Adam),
     "adamw": step(ndl.optim.AdamW),
 }
-# What an op reads: the leaf itself, or a view of it.
+# The operand of an op: the leaf itself, or a view of it.
 READ = {
     "leaf": lambda x: x,
     "slice": lambda x: x[1:],
@@ -129,7 +129,7 @@ def test_a_failed_backward_changes_no_leaf(device):
 
 
 def test_leaves_have_gradients_of_their_own(device):
-    """What an op hands on to two inputs, or as a view, is nobody else's once it is a gradient."""
+    """A gradient shares no memory, even if an op passes it to two inputs or as a view."""
     a, b, c = (tensor(X, device) for _ in range(3))
     weights = tensor(X, device)
     (a + b + ops.transpose(ops.transpose(c))).backward(weights)
@@ -138,7 +138,7 @@ def test_leaves_have_gradients_of_their_own(device):
         np.testing.assert_array_equal(other.numpy(), X)
     a.grad = None
     a.sum().backward()
-    a.grad.cached_data[0, 0] = 5  # ones, though one number would do
+    a.grad.cached_data[0, 0] = 5  # a full array of ones, and not one broadcast number
     assert a.grad.numpy().sum() == 5 + 11
 
 
@@ -170,7 +170,7 @@ FUNCTIONS = {
     through=st.sampled_from(["none", "rows", "column"]),
 )
 def test_writes_are_refused_where_torch_refuses_them(read, function, written, through):
-    """Ours raises whenever torch does, and has torch's gradient whenever it does not."""
+    """needle raises whenever torch does, and otherwise has torch's gradient."""
     torch = pytest.importorskip("torch")
     x, z = tensor(SMALL), torch.tensor(SMALL, requires_grad=True)
     y, w = VIEWS[read][0](x), VIEWS[read][1](z)
@@ -193,13 +193,13 @@ def test_writes_are_refused_where_torch_refuses_them(read, function, written, th
         np.testing.assert_allclose(x.grad.numpy(), z.grad.numpy(), rtol=1e-12)
 
 
-# Backward twice, and what it is asked for
+# Backward twice, and its arguments
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("function", [f for f in FUNCTIONS if f != "scale"])
 def test_a_second_backward_is_refused_where_torch_refuses_it(function):
-    # But for "scale": torch keeps the number it multiplies by as a tensor.
+    # "scale" is left out: torch keeps the number it multiplies by as a tensor.
     torch = pytest.importorskip("torch")
     x, z = tensor(SMALL), torch.tensor(SMALL, requires_grad=True)
     y, w = FUNCTIONS[function][0](x).sum(), FUNCTIONS[function][1](z).sum()
@@ -228,7 +228,7 @@ def test_a_graph_shared_by_two_losses(device):
 
 
 def test_kept_values_go_while_backward_runs(device):
-    """Two layers' worth of values are never there together with all gradients."""
+    """Saved values are released while backward runs, so that its peak is near its start."""
     x = tensor(np.ones((256, 256)), device)
     y = x
     for _ in range(20):
@@ -255,7 +255,7 @@ def test_what_out_grad_must_be(device):
     y.backward(ndl.Tensor(X.astype("float32"), device=device))  # cast, as torch does
     assert x.grad.dtype == "float64"
     y = x * 2.0
-    y.backward()  # no scalar: ones, as the course has it
+    y.backward()  # not a scalar: starts from ones, as in the course
     np.testing.assert_array_equal(x.grad.numpy(), 2 * X + 2)
     constant = tensor(X, device, requires_grad=False)
     with pytest.raises(RuntimeError, match="does not require a gradient"):
@@ -296,7 +296,7 @@ def test_threads_train_models_of_their_own():
     together = [None] * 16
 
     def work(i):
-        with ndl.no_grad():  # this thread's alone, and only here
+        with ndl.no_grad():  # for this thread only
             assert not (tensor([1.0]) * 2.0).requires_grad
         together[i] = losses(i)
 
@@ -304,7 +304,7 @@ def test_threads_train_models_of_their_own():
     assert together == alone
 
 
-# Steps leave nothing behind
+# Memory after many steps
 
 
 def training(device):

@@ -9,7 +9,7 @@ from needle import Tensor, data, init, nn, optim
 WORDS, NUMBERS = [None, "a", [], {}, object()], [float("nan"), float("inf"), -1]
 NO_EXTENT = [*WORDS, *NUMBERS, 0, 1.5, 10**30]
 NO_COUNT = [*NO_EXTENT, True]
-NO_RATE = [*WORDS, *NUMBERS, True, 10**400]  # no number of at least 0
+NO_RATE = [*WORDS, *NUMBERS, True, 10**400]  # none is a number of at least 0
 NO_SHARE = [*NO_RATE, 1.5]
 
 
@@ -25,7 +25,7 @@ def rows():
     return data.NDArrayDataset(np.arange(10.0).reshape(5, 2))
 
 
-# What is made with one argument replaced: the rest, and which values each of them cannot have.
+# Constructors with valid arguments, and the values that each argument cannot have.
 MADE = [
     (nn.Linear, {"in_features": 3, "out_features": 4}, NO_COUNT),
     (nn.Conv, {"in_channels": 4, "out_channels": 4, "groups": 1, "kernel_size": 3}, NO_EXTENT),

@@ -1,4 +1,4 @@
-"""Devices mixed up, many threads, forks and interrupts: over the registry where that can be."""
+"""Mixed devices, many threads, forks and interrupts, over the registry where possible."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def mixtures(here, there):
 
 @pytest.mark.parametrize("name", [name for name in OWN if not REGISTRY[name].structural])
 def test_inputs_on_different_devices(name):
-    """Each input in turn on another device than the rest: refused by the op and by infer."""
+    """The op and `infer` refuse inputs of which one is on another device than the rest."""
     for op, here in sampled(REGISTRY[name], ndl.cpu()):
         there = [examples.tensor(examples.numpy(x), ndl.cpu_numpy(), True) for x in here]
         for mixed in mixtures(here, there):
@@ -78,7 +78,7 @@ def test_devices_mixed_elsewhere():
 
 
 def in_threads(work, count=16):
-    """work(i) on `count` threads started together; re-raises the first failure."""
+    """Run work(i) on `count` threads started together; re-raise the first failure."""
     barrier, failures = threading.Barrier(count), []
 
     def run(i):
@@ -125,7 +125,7 @@ def test_every_op_on_sixteen_threads():
 
 
 def train(seed):
-    """Weights and losses of a small training run, its data loader with workers of its own."""
+    """Weights and losses of a small training run whose data loader has workers."""
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((64, 40), dtype=np.float32), rng.integers(0, 5, 64)
     np_weights = [rng.standard_normal(s, dtype=np.float32) / 6 for s in ((40, 300), (300, 5))]
@@ -158,7 +158,7 @@ def test_training_on_sixteen_threads():
 
 
 def test_one_leaf_read_by_sixteen_threads():
-    """Graphs over one shared tensor, each thread's its own; the tensor is only read."""
+    """Each thread has its own graph over one shared tensor, which is only read."""
     shared = ndl.Tensor(np.arange(6.0).reshape(2, 3), requires_grad=False)
 
     def work(i):
@@ -181,7 +181,7 @@ def run_python(code, timeout=120):
 
 @needs_fork
 def test_fork_during_training():
-    """A child trains on, from the state it was forked with, to the weights the parent gets."""
+    """A child continues training from the forked state and reaches the parent's weights."""
     run_python("""
 import os, sys, threading
 import needle as ndl
@@ -204,7 +204,7 @@ assert t.train(0) == expected
 
 
 def test_interrupted_again_and_again():
-    """Ctrl-C at any moment raises KeyboardInterrupt, and everything works as before afterwards."""
+    """Ctrl-C at any moment raises KeyboardInterrupt, and afterwards everything still works."""
     assert (
         run_python("""
 import random, signal, sys
@@ -241,7 +241,7 @@ print(caught)
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupted_program_ends(tmp_path):
-    """Ctrl-C ends a training loop: no thread of ours keeps the process."""
+    """Ctrl-C ends a training loop: none of our threads keeps the process alive."""
     from tests.waiting import interrupt  # the program imports this file as a module of no package
 
     code = "import test_concurrent as t\nprint('on', flush=True)\nwhile True: t.train(0)"

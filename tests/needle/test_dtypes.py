@@ -1,4 +1,4 @@
-"""docs/dtypes.md, NumPy and the Array API against what arrays and tensors do."""
+"""Dtypes of arrays and tensors against docs/dtypes.md, NumPy and the Array API."""
 
 import itertools
 
@@ -19,7 +19,7 @@ FILE_DTYPES_BY_NAME = {np.dtype(code).name: name for name, code in FILE_DTYPES.i
 
 
 def tables():
-    """The tables of docs/dtypes.md: lists of rows, each a list of cells, headers included."""
+    """The tables of docs/dtypes.md as lists of rows, each a list of cells, including headers."""
     text = ROOT / "docs" / "dtypes.md"
     found, rows = [], []
     for line in [*text.read_text(encoding="utf-8").splitlines(), ""]:
@@ -77,7 +77,7 @@ def test_numpy_promotes_alike():
     for a, b in PAIRS:
         if "bfloat16" not in (a, b):
             assert result_type(a, b) == np.result_type(a, b).name, (a, b)
-    # bfloat16 is another float16, but where the two meet.
+    # bfloat16 behaves like float16, except where the two meet.
     alike = {"bfloat16": "float16"}
     for a in ORDER:
         if a not in ("float16", "bfloat16"):
@@ -85,8 +85,8 @@ def test_numpy_promotes_alike():
             assert alike.get(promoted, promoted) == result_type(a, "float16")
 
 
-# https://data-apis.org/array-api/latest/API_specification/type_promotion.html, the rows of dtypes
-# that needle has. Mixed kinds are left to the library.
+# https://data-apis.org/array-api/latest/API_specification/type_promotion.html, the rows for
+# needle's dtypes. The standard leaves mixed kinds to the library.
 ARRAY_API = {
     ("bool", "bool"): "bool",
     ("int32", "int32"): "int32",

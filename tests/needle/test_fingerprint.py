@@ -1,4 +1,4 @@
-"""Graph.fingerprint: the same for the same program, another for any other."""
+"""Graph.fingerprint is equal for equal programs and differs for any other."""
 
 import dataclasses
 import subprocess

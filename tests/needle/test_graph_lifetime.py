@@ -1,4 +1,4 @@
-"""Deep graphs, what is kept in memory and for how long, threads."""
+"""Deep graphs, the lifetime of saved values, and threads."""
 
 import gc
 import subprocess
@@ -31,7 +31,7 @@ def test_a_chain_of_50000_ops(device):
 
 
 def test_a_chain_is_freed_on_a_small_stack():
-    """Freeing must not recurse either: 256 KiB of stack overflow quickly."""
+    """Freeing must not recurse either; 256 KiB of stack would overflow quickly."""
     code = """
 import threading, numpy as np, needle as ndl
 def work():

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("dtype", HALVES)
 
 
 def gradients(op, arrays, dtype):
-    """Of a weighted sum of the outputs, for the floating inputs at the given values."""
+    """Gradients of a weighted sum of the outputs, for the floating-point inputs."""
     values = [astype(a, dtype) if is_floating(a.dtype.name) else a for a in examples.flat(arrays)]
     nested, leaves = examples.leaves(arrays, values, ndl.cpu())
     out = op(*nested)
@@ -34,7 +34,7 @@ def gradients(op, arrays, dtype):
 
 @pytest.mark.parametrize("name", OWN)
 def test_gradients(name, dtype):
-    """Of the half's dtype, and near float64's at the same point: a few roundings off."""
+    """Gradients have the half's dtype and are within a few roundings of float64's."""
     op_class = REGISTRY[name]
     for number, sample in enumerate(op_class.samples):
         op = op_class(**sample.attributes)
@@ -72,8 +72,8 @@ def models():
 
 @pytest.mark.parametrize("name", models())
 def test_modules_follow_their_dtype(name, dtype, rng_seeded):
-    """`to` casts parameters and buffers; what comes out and flows back has their dtype, and lies
-    near the float32 model's."""
+    """`to` casts parameters and buffers; outputs and gradients have their dtype and are near those
+    of the float32 model."""
     model, shape = models()[name]
     model.eval()
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
@@ -88,7 +88,7 @@ def test_modules_follow_their_dtype(name, dtype, rng_seeded):
         (out * out).sum().backward()
         return out, tensor.grad, [p.grad for p in model_grads if p.grad is not None]
 
-    model.to(dtype=dtype)  # first: both runs have the same weights
+    model.to(dtype=dtype)  # first, so that both runs have the same weights
     assert {t.dtype for _, t in model.named_tensors()} == {dtype}
     out, grad, grads = run(x)
     assert {out.dtype, grad.dtype, *(g.dtype for g in grads)} == {dtype}
@@ -135,7 +135,7 @@ def test_training_lowers_the_loss(dtype, make, rng_seeded):
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_optimizers_are_torchs_on_float32_masters(dtype, name):
-    """The first step equals torch's in float32 from the same halves, rounded: no state yet."""
+    """The first step, without state, equals torch's float32 step from the same halves, rounded."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     p, g = rng.standard_normal((2, 300)).astype(dtype)
@@ -169,7 +169,7 @@ def test_modules_against_torch(dtype):
 
 
 def test_files(dtype, tmp_path):
-    """needle's safetensors files are the safetensors library's, both ways."""
+    """needle and the safetensors library read each other's files."""
     from safetensors.numpy import load_file, save_file
 
     values = (np.arange(12) / 8 - 0.5).astype(dtype).reshape(3, 4)

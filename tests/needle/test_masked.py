@@ -1,4 +1,4 @@
-"""A masked array's mask is never dropped in silence: whatever takes arrays refuses it by name."""
+"""A masked array's mask is never dropped silently: every function of arrays refuses it by name."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ class WithUnit(np.ndarray):
 
 
 class OtherLibrarys(np.ndarray):
-    """A masked array that is not NumPy's."""
+    """A masked array of another library than NumPy."""
 
     mask = np.array([False, True])
 

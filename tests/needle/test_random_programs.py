@@ -1,5 +1,5 @@
-"""Random programs on Tensors: the native device against the NumPy device, values and gradients, and
-shape inference against both. Hypothesis shrinks what fails to the shortest program."""
+"""Random programs on Tensors: values and gradients of the native device against the NumPy device,
+and shape inference against both. Hypothesis shrinks a failure to the shortest program."""
 
 import numpy as np
 from hypothesis import given
@@ -10,8 +10,8 @@ from needle import ops
 from needle.testing import assert_close
 from needle.trace import trace
 
-# Bounded functions and their like, so that long programs stay finite; smooth ones, because at a
-# kink the last bit of a value, in which devices may differ, decides the gradient.
+# Mostly bounded functions, so that long programs stay finite. They are smooth, because at a kink
+# the gradient depends on the last bit of a value, in which devices may differ.
 UNARY = [ops.tanh, ops.sigmoid, ops.negate, ops.gelu, ops.silu, ops.erf,
          lambda a: ops.sqrt(a * a + 1), lambda a: ops.log(a**2 + 1), lambda a: ops.rsqrt(a * a + 1),
          lambda a: a * 0.5, lambda a: 1 - a, lambda a: ops.exp(ops.tanh(a))]  # fmt: skip
@@ -20,7 +20,7 @@ BINARY = [ops.add, ops.subtract, lambda a, b: ops.tanh(a * b), lambda a, b: a / 
 
 
 def step(draw, shapes):
-    """An operation on earlier results: a function of the list of them."""
+    """An operation on earlier results, as a function of their list."""
     i = draw(st.integers(0, len(shapes) - 1))
     shape, n = shapes[i], len(shapes[i])
     kind = draw(st.sampled_from([

@@ -1,4 +1,4 @@
-"""What a digest of code follows: helpers, closures, constants, modules, methods of objects."""
+"""A digest of code follows helpers, closures, constants, modules and methods of objects."""
 
 import functools
 import importlib
@@ -97,9 +97,9 @@ def below(x):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Writes a module (and its helper) with some text replaced, and gives its class Rule."""
+    """A function that writes a module and its helper with text replaced, and returns its Rule."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    # A file that is replaced within a second by one of its size would be read from its bytecode.
+    # Python would use stale bytecode for a file replaced within a second by one of equal size.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     names = []
 
@@ -123,7 +123,7 @@ def written(tmp_path, monkeypatch):
 
 
 def of(rule, method):
-    """The digest of one method, with the names that differ between two modules made equal."""
+    """The digest of one method."""
     found, unknown = digest(getattr(rule, method))
     assert unknown == []
     return found

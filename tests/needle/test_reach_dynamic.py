@@ -1,5 +1,7 @@
-"""A digest is never stale in silence: code that is reached by a computed name changes it, or is
-named; and so is whatever reads files, the environment, the time. Ordinary code is followed."""
+"""A digest is never silently stale: code reached by a computed name changes it or is reported.
+
+Code that reads files, the environment or the time is reported too. Ordinary code is followed.
+"""
 
 import builtins
 import importlib
@@ -28,15 +30,15 @@ def f(x): return x * FACTOR
 
 @pytest.fixture
 def versions(tmp_path, monkeypatch):
-    """Digests of the function `rule` of the same files with other numbers in them."""
+    """Digests of the function `rule` in files that differ only in their numbers."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for module in (builtins, np):  # which cases add to: it is taken away again
+    for module in (builtins, np):  # cases set this attribute; monkeypatch removes it again
         monkeypatch.setattr(module, "reach_extra", None, raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     package = tmp_path / "pack"
     (package / "sub").mkdir(parents=True)
-    monkeypatch.delitem(sys.modules, "profile", raising=False)  # which cProfile has imported
+    monkeypatch.delitem(sys.modules, "profile", raising=False)  # imported by cProfile
     before = set(sys.modules)
 
     def forget():
@@ -75,7 +77,7 @@ def __getattr__(name):
     return 1000
 """
 
-# What reaches a changed thing by other ways than a plain name, and is followed all the same.
+# Rules that reach the changed code other than by a plain name, and are still followed.
 FOLLOWED = {
     "getattr": 'import h\ndef rule(x): return getattr(h, "f")(x)',
     "computed getattr": 'import h\ndef rule(x): return getattr(h, "".join(["f"]))(x)',
@@ -410,7 +412,7 @@ FOLLOWED = {
         import pack.sub.deep
         def rule(x): return getattr(pack.sub, "deep").f(x)""",
 }
-# What no digest can hold: what is named, and why.
+# Rules that no digest can cover, with the reason that is reported.
 NAMED = {
     "eval": ('def rule(x): return eval("x * 1000")', "rule: eval finds code"),
     "eval of a file's name": (
@@ -544,7 +546,7 @@ def test_what_cannot_be_followed_is_named_with_the_function_and_the_reason(versi
     assert any(re.search(message, each) for each in unknown), unknown
 
 
-# Plain code beside which something could be taken for a read of the world.
+# Ordinary rules in which something could be mistaken for a read of files, environment or time.
 ORDINARY = {
     "getattr of an argument": 'def rule(k, x): return getattr(k.topi, "exp")(x)',
     "getattr of self": """
@@ -635,7 +637,7 @@ def test_an_op_with_an_enum_is_traced_and_one_that_reads_a_file_is_named():
         DOUBLE = 2
 
     class OwnScaled(Elementwise):
-        """y = a number of times x."""
+        """y = number * x."""
 
         def compute(self, x):
             return x * Kind.DOUBLE.value

@@ -1,4 +1,4 @@
-"""The names that model code relies on are there, exported, and documented."""
+"""The names that model code relies on exist, are exported, and are documented."""
 
 import pytest
 

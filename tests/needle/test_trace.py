@@ -1,4 +1,4 @@
-"""Tracing: what becomes part of a graph, and what is refused."""
+"""Tracing: the parts of a graph, and errors."""
 
 import threading
 
@@ -25,7 +25,7 @@ def mlp():
 
 
 def evaluate(graph, *args, **kwargs):
-    """Runs a graph op by op on NDArrays."""
+    """Run a graph op by op on NDArrays."""
     values = {leaf.node: leaf.value for leaf in (*graph.params, *graph.constants)}
     for leaf, value in zip(graph.inputs, graph.flatten_inputs(args, kwargs), strict=True):
         values[leaf.node] = value.cached_data
@@ -160,7 +160,7 @@ def test_constants_are_kept_with_their_values():
 
     def fn(x):
         mask = ndl.Tensor(table, requires_grad=False)
-        assert mask.numpy()[1] == 1  # reading a constant is no secret
+        assert mask.numpy()[1] == 1  # constants may be read while tracing
         return x * mask + ndl.init.ones(2) + (x > 0)
 
     graph = trace(fn, ndl.Tensor(np.ones(2, "float32")))
@@ -207,7 +207,7 @@ def test_names_of_inputs_and_parameters_do_not_collide():
     assert [leaf.name for leaf in graph.inputs] == ["weight_2"]
 
 
-# What is refused
+# Errors
 
 
 def test_train_mode_is_refused_unless_asked_for():

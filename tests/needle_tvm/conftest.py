@@ -1,4 +1,4 @@
-"""Fixtures of the compiler's tests: a cache of their own, and small models."""
+"""Fixtures of the compiler's tests: a separate cache, and small models."""
 
 import itertools
 
@@ -13,7 +13,7 @@ pytest.importorskip("tvm", reason="the compiler's tests need the [tvm] extra")
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """Compiled models of one test session are shared by its tests and by nobody else."""
+    """A cache of compiled models that only the tests of one session share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEEDLE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -21,7 +21,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture
 def store(tmp_path):
-    """An empty record store; damage that is reported fails the test."""
+    """An empty record store; the test fails if it reports damage."""
     from needle_tvm.tune.records.store import Store
 
     with Store(tmp_path / "records", report=pytest.fail) as opened:
@@ -43,7 +43,7 @@ OTHERS = (
 
 @pytest.fixture(params=OTHERS, ids=lambda fields: fields["mcpu"])
 def processor(request):
-    """A target of two threads, with vectors of any width: what is compiled for it need not run."""
+    """A target of two threads and some vector width. This machine may not run its code."""
     from needle_tvm.target.spec import resolve
 
     return resolve({"kind": "llvm", **request.param}, 2).to_tvm()

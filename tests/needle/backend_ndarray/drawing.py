@@ -9,7 +9,7 @@ from needle import backend_ndarray as nd
 from needle.backend_ndarray.dtypes import FLOATING as FLOATS
 from needle.backend_ndarray.dtypes import HALVES
 
-# The native device that the properties are about: see --device in tests/conftest.py.
+# The native device under test; see --device in tests/conftest.py.
 NATIVE = nd.cuda() if getattr(pytest, "needle_device", None) == "cuda" else nd.cpu()
 if NATIVE.name == "cuda" and not NATIVE.enabled():
     pytest.skip("--device cuda: there is no CUDA device", allow_module_level=True)
@@ -22,13 +22,13 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 
 def plain(x):
-    """x with halves in float32, for what NumPy does not do with a bfloat16 array."""
+    """x with halves in float32, for NumPy functions that do not take bfloat16."""
     return x.astype("float32") if x.dtype.name in HALVES else x
 
 
 def values(rng, shape, dtype, extremes=True):
-    """Small numbers, with NaN, infinities and both zeros among floats; with `extremes` also the
-    largest, the smallest and subnormal ones, and the ends of the integers' range."""
+    """Small numbers; floats include NaN, infinities and both zeros. `extremes` adds the largest,
+    the smallest and subnormal floats, and the ends of the integers' range."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     small = rng.integers(-4, 5, shape)

@@ -1,9 +1,9 @@
-"""A program: calls every function of the native module with arguments nobody should pass.
+"""A program that calls every function of the native module with arguments nobody should pass.
 
     python hostile.py SEED CALLS
 
-It ends with 0 when each call returned or raised one of the errors that Python code may expect;
-a crash ends it otherwise. Run by test_nd_hostile.py.
+It exits with 0 if each call returned or raised an error that Python code may expect; a crash ends
+it otherwise. test_nd_hostile.py runs it.
 """
 
 import random
@@ -21,7 +21,7 @@ rng = random.Random(int(sys.argv[1]))
 
 
 class Index:
-    """__index__ gives what it is told to, or raises it."""
+    """An object whose __index__ returns, or raises, a given value."""
 
     def __init__(self, value):
         self.value = value
@@ -33,7 +33,7 @@ class Index:
 
 
 class Emptying:
-    """__index__ empties the list it stands in."""
+    """An object whose __index__ empties the list that holds it."""
 
     def __init__(self, around):
         self.around = around
@@ -44,7 +44,7 @@ class Emptying:
 
 
 class Grinning:
-    """A buffer-less object that claims DLPack."""
+    """An object without a buffer that claims to support DLPack."""
 
     def __dlpack__(self, **_):
         return _cpu.to_dlpack(view(), True)
@@ -148,13 +148,13 @@ def window():
 
 
 def images():
-    """x (N, H, W, C) and w (kh, kw, C, O), which mostly go together."""
+    """x (N, H, W, C) and w (kh, kw, C, O), which mostly fit together."""
     n, h, w, c, o, kh, kw = small(7)
     return floating(n, h + 3, w + 3, c), floating(kh, kw, rng.choice([c, c, c, 2]), o)
 
 
 def lstm(steps=None):
-    """sums (B, 4 H), or of each step, and a state (B, H)"""
+    """sums (B, 4 H), or such sums for each step, and a state (B, H)"""
     b, h = small(2)
     lead = () if steps is None else (steps,)
     return [
@@ -170,7 +170,7 @@ def rows(count):
     return [floating(2, c), *(floating(c) for _ in range(count))]
 
 
-# What a call needs to come past the first check; all other functions get anything.
+# Arguments that get a call past the first check; all other functions get arbitrary ones.
 LIKELY = {
     "matmul": lambda: [nd.zeros((rng.randrange(4), rng.randrange(4)), "float32").view
                        for _ in range(2)],

@@ -1,6 +1,6 @@
-"""What only CUDA devices have: several of them, streams, limits, DLPack's streams, failures.
+"""Features of CUDA devices only: several devices, streams, limits, DLPack streams, failures.
 
-Where there is no GPU these run on the emulated devices, by test_cuda_emulated.py.
+Without a GPU, test_cuda_emulated.py runs these tests on the emulated devices.
 """
 
 import gc
@@ -108,7 +108,7 @@ def test_a_stream_is_used_inside_with(gpu):
         thread = threading.Thread(target=lambda: elsewhere.append(kernels.current_stream()))
         thread.start()
         thread.join()
-        assert elsewhere == [1]  # a stream is one thread's
+        assert elsewhere == [1]  # the current stream belongs to one thread
     assert kernels.current_stream() == 1
     s.synchronize()
     gpu.synchronize()
@@ -126,7 +126,7 @@ def test_cpu_devices_have_no_streams():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_streams_give_the_same_results(gpu, seed):
-    """Programs that use arrays on streams at random; the emulator refuses use out of order."""
+    """Use arrays on random streams; the emulator refuses use out of order."""
     rng = np.random.default_rng(seed)
     streams = [gpu.stream() for _ in range(3)]
     host = [rng.standard_normal((8, 8)).astype(np.float32) for _ in range(4)]
@@ -150,7 +150,7 @@ def test_any_streams_give_the_same_results(gpu, seed):
                 host[i] = host[j] - host[j].mean(0, keepdims=True)
                 arrays[i] = arrays[j] - arrays[j].mean(0, keepdims=True)
             else:
-                arrays[i] = nd.array(host[j], device=gpu)  # new memory, on whatever was let go
+                arrays[i] = nd.array(host[j], device=gpu)  # may reuse memory just released
                 host[i] = host[j]
     for x, a in zip(host, arrays, strict=True):
         np.testing.assert_allclose(a.numpy(), x, rtol=1e-4, atol=1e-4)
@@ -207,11 +207,11 @@ def test_a_limit_is_kept_and_named(gpu):
     limit = used + (1 << 20)
     gpu.set_memory_limit(limit)
     try:
-        a = nd.empty((1 << 17,), device=gpu)  # half of it
+        a = nd.empty((1 << 17,), device=gpu)  # half of the limit
         with pytest.raises(MemoryError, match=rf"float32 array of shape \(1, 524288\).*{limit}"):
             nd.empty((1, 1 << 19), device=gpu)
         del a
-        b = nd.empty((7 << 15,), device=gpu)  # what was kept is given up for it
+        b = nd.empty((7 << 15,), device=gpu)  # cached memory is released for it
         assert gpu.memory_stats()["reserved"] <= limit
         del b
         with pytest.raises(ValueError, match="-1 is below 0"):
@@ -239,7 +239,7 @@ def test_bad_indices_change_nothing(gpu):
         index = nd.array(np.array([1, bad, 2]), device=gpu)
         with pytest.raises(IndexError, match=f"index {bad} is out of bounds for an axis of extent"):
             gpu.kernels.scatter_add(a.view, index.view, nd.ones((3, 3), device=gpu).view, 0)
-        # Made on the device: nothing is known of its range.
+        # The index is made on the device, so its range is unknown.
         with pytest.raises(IndexError, match=f"index {bad} "):
             gpu.kernels.gather(a.view, (index + 0).view, 0)
     assert (a.numpy() == 0).all()
@@ -323,7 +323,7 @@ def test_dlpack_outlives_the_exporter(gpu):
     assert (b.numpy() == 2).all()
     del b
     gc.collect()
-    gpu.synchronize()  # what is let go while work may go on is let go after it
+    gpu.synchronize()  # memory in use by running work is released after it
     assert gpu.memory_allocated() == before
 
 
@@ -365,7 +365,7 @@ def test_a_failure_names_the_work(emulated):
         "numpy of float32 (2, 3)": lambda: a.numpy(),
     }
     for words, call in calls.items():
-        call()  # memory is there now
+        call()  # there is memory now
         emulated.kernels.fail(1, False)
         with pytest.raises(RuntimeError) as caught:
             call()
@@ -380,7 +380,7 @@ def test_memory_that_is_refused_once_is_asked_for_again(emulated):
 
 
 def test_every_failure_leaves_a_device_that_works(emulated):
-    """Whatever call fails of a program, it raises, and the next run is right."""
+    """Whichever CUDA call of a program fails, the program raises and its next run is right."""
 
     def program():
         a = nd.array(np.arange(12, dtype=np.float32).reshape(3, 4), device=emulated)

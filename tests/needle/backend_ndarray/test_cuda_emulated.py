@@ -1,5 +1,4 @@
-"""The CUDA module on hosts without a GPU: its sources, built for emulated devices, pass the tests
-of arrays and ops.
+"""The CUDA sources, built for emulated devices, pass the tests of arrays and ops without a GPU.
 
 The build is kept in build/emulated, so that only the first run waits for the compiler.
 """
@@ -19,7 +18,7 @@ BUILD = ROOT / "build" / "emulated"
 
 
 def _tool(name):
-    """A program of this environment or of the path."""
+    """The path of a program in this environment or on PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)
 
@@ -33,7 +32,7 @@ def _run(*command, **options):
 
 
 def _build(folder, *options):
-    """The CUDA module as these options of CMake make it."""
+    """Build the CUDA module with these CMake options."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     if not (ROOT / "src" / "cuda").is_dir():
         pytest.skip("the sources are not here")
@@ -41,7 +40,7 @@ def _build(folder, *options):
         pytest.skip("cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
     if (folder / "CMakeCache.txt").exists():
-        generator = []  # the one it has
+        generator = []  # keep the folder's generator
     python = f"-DPython_EXECUTABLE={sys.executable}"
     _run(cmake, "-S", ".", "-B", str(folder), *generator, *options, python)
     _run(cmake, "--build", str(folder), "--target", "_cuda", "-j2")
@@ -56,7 +55,7 @@ def module():
 
 @pytest.mark.slow
 def test_nvcc_compiles_the_module_and_it_asks_for_a_gpu():
-    """For one architecture: each takes as long again. The driver is asked first when it is used."""
+    """Build for one architecture, as each costs the same time again. Importing needs no driver."""
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc")
     built = _build(
@@ -83,7 +82,7 @@ def test_the_sample_passes_on_emulated_devices(module):
 
 
 def test_nobody_else_gets_the_emulated_module():
-    """A GPU that is not there stays away, whatever tests have built."""
+    """Without a GPU, needle reports none, whatever tests have built."""
     assert not list((ROOT / "needle").rglob("_cuda*emulated*"))
     code = "import needle; print(needle.cuda().enabled()); needle.cuda().kernels"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""The table of accuracy.py holds on every CPU device and instruction set, and the docs quote it."""
+"""The bounds of accuracy.py hold on every CPU device and instruction set and are in the docs."""
 
 import re
 
@@ -16,7 +16,7 @@ DOCS = ROOT / "docs" / "architecture.md"
 
 
 def worst(name, device, operands):
-    """The largest distance from the truth, and the operands where it is."""
+    """The largest distance from the exact value, and the operands that give it."""
     with np.errstate(all="ignore"):
         views = [nd.array(x, device=device).view for x in operands]
         got = device.kernels.to_numpy(getattr(device.kernels, name)(*views))
@@ -54,7 +54,7 @@ for dtype in ("float32", "float64"):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ULPS if name != "power"])
 def test_seventeen_million_float32(name):
-    """Every 251st of all bit patterns: all exponents, both signs, mantissas spread evenly."""
+    """Every 251st bit pattern: all exponents, both signs, evenly spread mantissas."""
     step = 251 * 2**22
     for start in range(0, 2**32, step):
         bits = np.arange(start, min(start + step, 2**32), 251, dtype=np.uint64)
@@ -64,7 +64,7 @@ def test_seventeen_million_float32(name):
 
 
 def test_the_table_is_whole():
-    """A function of the kernel table is in it, or in the list of exact ones here."""
+    """Every function of the kernel table is in it or in the list of exact functions here."""
     exact = {"negative", "abs", "sign", "relu", "square", "floor", "ceil", "sqrt", "reciprocal",
              "add", "subtract", "multiply", "divide", "maximum", "minimum",
              "relu_grad"}  # fmt: skip
@@ -89,5 +89,5 @@ def test_exact_ones_are_correctly_rounded(name, dtype):
              "floor": np.floor, "ceil": np.ceil}[name]  # fmt: skip
     got = getattr(nd.array(x, device=nd.cpu()), name)().numpy()
     with np.errstate(all="ignore"):
-        # Rounding twice does float32 no harm here (Figueroa, 1995); float64 is IEEE's own.
+        # Double rounding is harmless for float32 (Figueroa, 1995); float64 is IEEE arithmetic.
         np.testing.assert_array_equal(got, exact(x.astype(np.float64)).astype(dtype))

@@ -7,7 +7,7 @@ import needle as ndl
 from needle import backend_ndarray as nd
 
 BYTES = 1 << 20
-# A sanitized build keeps nothing, to see every use after release.
+# A sanitized build caches no memory, so as to see every use after release.
 SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
 
 

@@ -16,7 +16,7 @@ DTYPES = {"float32": 2e-6, "float64": 1e-14}
 
 @st.composite
 def problems(draw):
-    """(image (N, H, W, C), kernel, O, stride, padding, dilation) where a window fits."""
+    """(image (N, H, W, C), kernel, O, stride, padding, dilation) for which a window fits."""
     axes = []
     for _ in range(2):
         kernel, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""What devices count: bytes alive, their peak, and writes in place."""
+"""Counters of devices: allocated bytes, their peak, and in-place writes."""
 
 import gc
 import threading
@@ -71,4 +71,4 @@ def test_a_write_marks_the_memory_of_all_its_views(device):
     assert a.view.written == row.view.written == kernels.writes() > seen
     assert elsewhere.view.written == other.view.written <= seen
     _ = a + 1
-    assert a.view.written == row.view.written == kernels.writes()  # reading counts for nothing
+    assert a.view.written == row.view.written == kernels.writes()  # reads do not count

@@ -1,7 +1,7 @@
 """Every op of the native table against the reference device: dtypes, broadcasting, special values.
 
-Movement, comparison and basic arithmetic must agree bit for bit; transcendental functions within
-the units in the last place that accuracy.py states.
+Movement, comparison and basic arithmetic must agree bit for bit, and transcendental functions
+within the units in the last place that accuracy.py states.
 """
 
 import numpy as np
@@ -47,27 +47,27 @@ def agree(name, got, expected):
     assert got.dtype == expected.dtype and got.shape == expected.shape
     if name not in ULPS or got.dtype.name not in FLOATS:
         if got.dtype.name in FLOATS and name in ("relu", "maximum", "minimum", "sign"):
-            # which zero is chosen is not specified
+            # the sign of zero is not specified
             got, expected = plain(got) + 0.0, plain(expected) + 0.0
         same(got, expected)
         return
     if got.dtype.name in HALVES:
-        # Both are rounded from float32: neighbours at most.
+        # Both are rounded from float32, so they are at most neighbours.
         finite = np.isfinite(expected)
         np.testing.assert_array_equal(plain(got[~finite]), plain(expected[~finite]))
-        # Not of the largest number, beyond which there is none.
+        # The largest number has no spacing, as there is none beyond it.
         largest = np.nextafter(np.asarray(finfo(got.dtype.name).max, got.dtype), got.dtype.type(0))
         spacing = np.spacing(np.minimum(np.abs(expected[finite]), largest)).astype("float64")
         error = np.abs(got[finite].astype("float64") - expected[finite].astype("float64")) / spacing
         assert not error.size or error.max() <= 1
         return
-    # Either may be off by what the table states.
+    # Each of the two may have the error that the table states.
     off = ulps(got, expected.astype(wider(expected.dtype)))
     assert not off.size or off.max() <= 2 * stated(name, got.dtype.name)
 
 
 def check(name, *operands):
-    """Same result or both an error, native and reference."""
+    """Check that the native and the reference device give equal results, or both an error."""
     ours = [o.view if isinstance(o, nd.NDArray) else o for o in operands]
     theirs = [to_reference(o) if isinstance(o, nd.NDArray) else o for o in operands]
     try:
@@ -93,7 +93,7 @@ def broadcastable(draw):
         own = [1 if rng.random() < 0.25 else n for n in shape][draw(st.integers(0, len(shape))) :]
         x = values(rng, own, draw(st.sampled_from(DTYPES)))
         order = draw(st.permutations(range(x.ndim)))
-        x = x.transpose(order)  # then back: the same shape over other strides
+        x = x.transpose(order)  # transposed back later: the same shape with other strides
         back = np.argsort(order) if order else []
         operands.append(nd.array(x.copy(), device=NATIVE).permute(tuple(int(i) for i in back)))
     return operands
@@ -123,7 +123,7 @@ def test_scalar(pair, scalar, name, left):
     ):
         scalar = 1  # NumPy may have no dtype for it, the native device needs none
     if name == "power" and scalar == 0.5:
-        # NumPy's versions disagree whether a power of one half is sqrt (NaN) or pow (inf) there.
+        # NumPy versions disagree whether -inf ** 0.5 is NaN (as sqrt) or inf (as pow).
         assume(left or pair[0].dtype.name not in FLOATS or not np.isneginf(plain(pair[0])).any())
     check(name, *((scalar, pair[1]) if left else (pair[1], scalar)))
 
@@ -142,14 +142,14 @@ def test_cast(data, dtype):
     x, a = data.draw(arrays())
     if x.dtype.name in FLOATS and dtype in ("int32", "int64"):
         inside = np.abs(plain(x)) < 2.0 ** (31 if dtype == "int32" else 63)
-        x = np.where(inside, x, x.dtype.type(0))  # NumPy leaves the others undefined
+        x = np.where(inside, x, x.dtype.type(0))  # NumPy leaves casts of the others undefined
         x, a = data.draw(layouts(x))
     with np.errstate(all="ignore"):
         same(a.astype(dtype), astype(x, dtype))
 
 
 def test_every_op_is_a_method_or_operator():
-    """A row added to the table must also reach NDArray."""
+    """A row added to the table must also be added to NDArray."""
     operators = {
         "negative": "__neg__", "add": "__add__", "subtract": "__sub__", "multiply": "__mul__",
         "divide": "__truediv__", "power": "__pow__", "equal": "__eq__", "not_equal": "__ne__",

@@ -1,4 +1,4 @@
-"""float16 and bfloat16: conversions bit for bit, rounding once, and float32 inside."""
+"""float16 and bfloat16: exact conversions, a single rounding, and float32 inside kernels."""
 
 import os
 import subprocess
@@ -30,14 +30,14 @@ def hard_floats(dtype):
     near = (near % 2**32).astype(np.uint32).view(np.float32).reshape(-1)
     rng = np.random.default_rng(0)
     spread = rng.integers(0, 2**32, 300_000, dtype=np.uint32).view(np.float32)
-    # Between the greatest subnormal of a half and its least: integer steps of a fraction of it.
+    # Subnormal halves and fractions of the least one.
     least = float(finfo(dtype).smallest_subnormal)
     small = (rng.integers(-4096, 4096, 100_000) / 8 * least).astype(np.float32)
     return np.concatenate([near, spread, small])
 
 
 def check_conversions():
-    """Against NumPy's float16 and ml_dtypes' bfloat16."""
+    """Check conversions against NumPy's float16 and ml_dtypes' bfloat16."""
     for dtype in HALVES:
         halves = PATTERNS.view(dtype)
         nan = np.isnan(plain(halves))
@@ -45,7 +45,7 @@ def check_conversions():
         back = nd.array(halves).astype("float32").astype(dtype).numpy()
         np.testing.assert_array_equal(bits(back)[~nan], PATTERNS[~nan])
         assert np.isnan(plain(back[nan])).all()
-        # Copies move bits, of NaN too.
+        # Copies move bits, also those of NaN.
         moved = nd.array(halves.reshape(256, 256)).permute(1, 0).compact().numpy()
         np.testing.assert_array_equal(bits(moved), PATTERNS.reshape(256, 256).T)
         x = hard_floats(dtype)
@@ -71,7 +71,7 @@ def test_conversions_by_each_instruction_set(isa):
 
 
 def hard_values(dtype):
-    """float64 and int64 values that rounding by way of float32 or float64 would round twice."""
+    """float64 and int64 values that would be rounded twice by way of float32 or float64."""
     with np.errstate(invalid="ignore"):  # signalling NaN
         halves = PATTERNS.view(dtype).astype(np.float64)
     halves = halves[np.isfinite(halves)]
@@ -109,7 +109,7 @@ def test_casts_round_once(dtype, device):
 
 
 def test_twice_rounded_would_differ():
-    """The case that ml_dtypes gets wrong is among those tested above, and right here."""
+    """The case that ml_dtypes gets wrong is tested above, and needle gets it right."""
     x = np.array([1 + 2.0**-8 + 2.0**-40])
     assert x.astype(ml_dtypes.bfloat16) == 1.0
     assert astype(x, "bfloat16").astype(float) == nd.array(x).astype("bfloat16").item() > 1.0
@@ -117,7 +117,7 @@ def test_twice_rounded_would_differ():
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_arithmetic_is_correctly_rounded(dtype, device):
-    """float32 has more than twice a half's digits: its rounding in between changes nothing."""
+    """float32 has more than twice a half's digits, so rounding to it in between changes nothing."""
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(20_000).astype(dtype) for _ in range(2))
     a, b = (nd.array(v, device=device) for v in (x, y))
@@ -170,7 +170,7 @@ def test_numpy_cannot_export_bfloat16():
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_optimizer_steps(dtype, device):
-    """Parameters are rounded once a step; what is kept between steps is float32."""
+    """Parameters are rounded once a step; the state kept between steps is float32."""
     rng = np.random.default_rng(0)
     half = lambda: nd.array(rng.standard_normal((300, 7)).astype(dtype), device=device)  # noqa: E731
     k = device.kernels

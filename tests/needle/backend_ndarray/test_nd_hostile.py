@@ -1,4 +1,4 @@
-"""Whatever Python hands to the native module, the process lives."""
+"""The process survives whatever arguments Python passes to the native module."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")  # whose shadow needs all addresses
+SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")  # its shadow memory needs all addresses
 
 
 def run(*command):
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", *command],
         cwd=HERE, capture_output=True, text=True,
-        timeout=600,  # what is computed where it should be refused might never end
+        timeout=600,  # a computation that should have been refused might never end
     )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def test_arguments_nobody_should_pass(seed):
     assert done.returncode == 0, done.stderr
 
 
-# What is asked for, and what must come of it: an error, or for what is only a view, its shape.
+# Requests, and what each must give: an error, or the shape of the result if that is only a view.
 REFUSED, NO_MEMORY = "ValueError", "MemoryError"
 HUGE = {
     "nd.empty((2**62,))": REFUSED,
@@ -96,7 +96,7 @@ for text in sys.argv[2:]:
 
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer's own memory does not fit under the limit")
 def test_huge_requests():
-    """2**31 and 2**62 elements: a view where that is all it takes, else a clear error at once."""
+    """Requests for 2**31 and 2**62 elements give a view if that suffices, else a clear error."""
     pytest.importorskip("resource")
     done = run("-c", PROGRAM, "limited", *HUGE)
     assert done.returncode == 0, done.stderr

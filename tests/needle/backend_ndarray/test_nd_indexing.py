@@ -139,7 +139,7 @@ def test_bad_keys(device, key):
 def test_repeated_indices(device):
     a = nd.zeros((4, 2), device=device)
     a[[1, 1, 1]] = np.arange(6, dtype=np.float32).reshape(3, 2)
-    assert a.numpy()[1].tolist() == [4, 5]  # the last one stands
+    assert a.numpy()[1].tolist() == [4, 5]  # the last write wins
     a.add_at([1, 1, 3], 1.0)
     assert a.numpy().tolist() == [[0, 0], [6, 7], [0, 0], [1, 1]]
 

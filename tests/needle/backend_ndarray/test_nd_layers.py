@@ -1,4 +1,4 @@
-"""The layers' kernels against the reference device."""
+"""The kernels of layers against the reference device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle import backend_ndarray as nd
 from needle.backend_ndarray import layers
 from tests.needle.backend_ndarray.drawing import NATIVE
 
-# Both devices sum in double; what is left are a few roundings of each result.
+# Both devices sum in double, so that only a few roundings of each result remain.
 TOLERANCE = {"float32": 4e-6, "float64": 1e-14}
 DEVICES = (NATIVE, nd.cpu_numpy())
 dtypes = st.sampled_from(sorted(TOLERANCE))
@@ -55,7 +55,7 @@ def test_batch_norm(batch, channels, layout, dtype, seed):
     ours, theirs = layers.batch_norm(x, *rest, 1e-2), layers.batch_norm(y, *others, 1e-2)
     close(ours, theirs, dtype)
     (g,), (h,) = both(rng, dtype, shape, layout=layout)
-    # The gradient is as ill-conditioned as a division by the standard deviation: eps bounds it.
+    # The gradient is as ill-conditioned as division by the standard deviation, which eps bounds.
     close(
         layers.batch_norm_grad(g, x, rest[0], *ours[1:], 1e-2),
         layers.batch_norm_grad(h, y, others[0], *theirs[1:], 1e-2),

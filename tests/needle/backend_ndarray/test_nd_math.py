@@ -1,4 +1,4 @@
-"""The native functions at special values, in every loop and on every instruction set."""
+"""Native functions at special values, in every loop variant and on every instruction set."""
 
 import os
 import subprocess
@@ -85,7 +85,7 @@ def run_isa(isa, *arguments, code=SCRIPT):
 
 
 def test_instruction_sets_agree(tmp_path):
-    """The variants this processor can run give the same results, to a few ulp where some fuse."""
+    """All variants this processor can run agree, to a few ulp where some fuse multiply-add."""
     results = {}
     for isa in ("generic", "avx2", "avx512"):
         done = run_isa(isa, str(tmp_path / f"{isa}.npz"))
@@ -101,7 +101,7 @@ def test_instruction_sets_agree(tmp_path):
             if x.dtype.kind != "f":
                 np.testing.assert_array_equal(x, y, err_msg=f"{isa} {name}")
                 continue
-            # matmul sums 131 products in another order; everything else differs by fused roundings.
+            # matmul sums 131 terms in another order; the rest differs only by fused multiply-add.
             terms = 131 if name.startswith("matmul") else 8
             half = next((dtype for dtype in HALVES if name.endswith(f"-{dtype}")), None)
             rtol = terms * np.finfo(np.float32 if half else x.dtype).eps

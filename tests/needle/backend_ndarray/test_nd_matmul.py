@@ -1,4 +1,4 @@
-"""Matrix products, by the own kernels and by the BLAS that was found, against float64."""
+"""Matmul by our own kernels, and by the BLAS if one was found, against float64."""
 
 import os
 import subprocess
@@ -28,8 +28,8 @@ SIZES = [0, 1, 2, 3, 7, 8, 9, 15, 31, 33, 48, 64, 65]
 
 
 def close(got, x, y):
-    """Within the roundings of a k-term float dot product, which halves do in float32 and then
-    round; integers and bools exactly."""
+    """Check to within the roundings of a dot product of k terms, which is in float32 and rounded
+    for halves; integers and bools exactly."""
     dtype = x.dtype
     truth_type = np.float64 if dtype.name in FLOATS else dtype
     with np.errstate(all="ignore"):
@@ -85,7 +85,7 @@ def test_strided_matmul(data):
 
 
 def check_sizes():
-    """Square, tall and flat products through every blocking boundary, in all transpositions."""
+    """Check square, tall and flat matmuls across every blocking boundary, in all transpositions."""
     rng = np.random.default_rng(0)
     shapes = [(8, 512, 512), (1, 300, 700), (700, 300, 1), (257, 259, 261), (80, 512, 130),
               (33, 1, 33), (5, 600, 33), (512, 512, 512)]  # fmt: skip

@@ -29,7 +29,7 @@ def test_more_memory_than_there_is(shape):
 
 
 def test_huge_views_of_little_memory():
-    """2**62 elements with stride 0 exist; making them real does not."""
+    """A view of 2**62 elements with stride 0 can exist; a copy of it cannot."""
     a = nd.ones((1,), device=nd.cpu()).broadcast_to((2**31, 2**20))
     assert a.size == 2**51 and a[-1, -1].item() == 1
     with pytest.raises((MemoryError, ValueError)):
@@ -139,7 +139,7 @@ def test_dlpack_refusals():
 
 
 def test_foreign_layouts():
-    """Byte-swapped, misaligned, read-only, Fortran-ordered, structured sources are copied right."""
+    """Byte-swapped, misaligned, read-only, Fortran-order, structured sources are copied right."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     record = np.zeros(5, dtype=[("a", "i1"), ("b", "f4")])
     record["b"] = np.arange(5)
@@ -203,7 +203,7 @@ def test_kernels_refuse_bad_arguments():
 
 
 def test_memory_is_given_back():
-    """A long loop of results, views and capsules leaves the process as large as it was."""
+    """A long loop of results, views and capsules does not make the process larger."""
     resource = pytest.importorskip("resource")
 
     def loop(n):

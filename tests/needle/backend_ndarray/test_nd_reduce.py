@@ -20,7 +20,7 @@ def axes_of(draw, ndim):
 
 @given(st.data(), st.sampled_from(["sum", "prod", "max", "min", "mean"]))
 def test_reduce(data, name):
-    # Sums of the largest numbers overflow or not as their order says: max and min alone take them.
+    # Whether sums of the largest numbers overflow depends on order, so only max and min get them.
     _, a = data.draw(arrays(extremes=name in ("max", "min")))
     axis = data.draw(st.one_of(st.none(), axes_of(a.ndim)))
     keepdims = data.draw(st.booleans())
@@ -32,12 +32,12 @@ def test_reduce(data, name):
         return
     got = getattr(a, name)(axis, keepdims).numpy()
     if name in ("max", "min") or got.dtype.name not in FLOATS:
-        zero = got.dtype.type(0)  # -0 + 0 is 0: which of equal zeros is chosen is not specified
+        zero = got.dtype.type(0)  # -0 + 0 is 0: the sign of zero is not specified
         same(got + zero, expected + zero)
         return
-    # Few terms: one rounding of the wide accumulator, plus its own rounding for float64.
+    # Few terms: one rounding of the wide accumulator, and for float64 the accumulator's own.
     assert got.dtype == expected.dtype and got.shape == expected.shape
-    # Terms that cancel leave the rounding of what they were.
+    # Terms that cancel leave their rounding errors.
     numbers = np.abs(a.numpy().astype("float64"))
     atol = 2.0**-50 * numbers[np.isfinite(numbers)].sum()
     eps = float(finfo(got.dtype.name).eps)
@@ -67,8 +67,8 @@ def test_arg_reduce(data, name):
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16", "bfloat16"])
 def test_long_sums(shape, axis, dtype):
-    """float32 and halves: within one rounding however long the axis; float64: 16 roundings for a
-    million."""
+    """float32 and halves are within one rounding however long the axis; float64 is within 16 for
+    a million elements."""
     rng = np.random.default_rng(0)
     x = (rng.random(shape) * (0.04 if dtype == "float16" else 1000)).astype(dtype)
     truth = plain(x).sum(axis=axis, dtype=np.longdouble if dtype != "int32" else np.int64)

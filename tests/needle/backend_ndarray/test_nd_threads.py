@@ -14,7 +14,7 @@ from tests.needle.backend_ndarray.drawing import same
 
 
 def work(seed):
-    """Elementwise, reduction, product and copy, large enough to be shared among threads."""
+    """An elementwise op, a reduction, a matmul and a copy, large enough to run on many threads."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((300, 400), dtype=np.float32)
     a = nd.array(x, device=nd.cpu())
@@ -41,7 +41,7 @@ def test_many_python_threads():
 
 
 def test_threads_told_to_rest_come_back():
-    """Whenever they are told, between two kernels or in the middle of one, no kernel is lost."""
+    """No kernel is lost if threads are told to rest between two kernels or in the middle of one."""
     expected, stop = work(0), threading.Event()
 
     def disturb():
@@ -60,7 +60,7 @@ def test_threads_told_to_rest_come_back():
 
 
 def test_one_array_from_many_threads():
-    """Views made and dropped at once by all threads: reference counts hold."""
+    """All threads make and drop views at once; reference counts stay right."""
     a = nd.ones((64, 64), device=nd.cpu())
 
     def run():
@@ -112,8 +112,8 @@ def test_environment_and_affinity():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_fork():
-    """A child of a process with a running pool computes, with threads of its own, and so does the
-    parent afterwards; also when other threads were computing at the time."""
+    """After a fork with a running pool, the child computes with its own threads and the parent
+    continues, even if other threads were computing at the time."""
     code = """
 import os, threading
 import numpy as np
@@ -141,7 +141,7 @@ assert (a + a).sum().item() == 2e6
 
 
 def test_exit_with_a_running_pool():
-    """Leaving while threads spin, or while another thread computes, is clean."""
+    """Exit is clean while threads spin or another thread computes."""
     run_python("""
 import threading
 from needle import backend_ndarray as nd

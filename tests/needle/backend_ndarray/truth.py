@@ -1,14 +1,14 @@
-"""Exact-enough values of the functions that are not correctly rounded, and the distance from them.
+"""Accurate values of the functions that are not correctly rounded, and distances from them.
 
-float32 is judged by float64, float64 by NumPy's long double (64 bits of mantissa on x86-64, 113 on
-most others), whose own errors are below a thousandth of the unit that is measured in.
+float32 is compared with float64, and float64 with NumPy's long double (64 bits of mantissa on
+x86-64, 113 on most others), whose own errors are below a thousandth of a unit in the last place.
 """
 
 import numpy as np
 
 
 def wider(dtype):
-    """The type in which the truth about results of `dtype` is computed."""
+    """The type in which the true values of results of `dtype` are computed."""
     return np.float64 if dtype == np.float32 else np.longdouble
 
 
@@ -18,7 +18,7 @@ def sigmoid(x):
 
 
 def erf(x):
-    """By a series of positive terms (Abramowitz and Stegun, 7.1.6): nothing cancels."""
+    """erf by a series of positive terms (Abramowitz and Stegun, 7.1.6), where nothing cancels."""
     near = np.where(np.abs(x) < 6.5, x, 0)
     square, term = near * near, near.copy()
     total = term.copy()
@@ -37,19 +37,21 @@ TRUTH = {
 
 
 def truth(name, *operands):
-    """The function of operands of one floating dtype, in the wider type."""
+    """The function's value for operands of one floating-point dtype, in the wider type."""
     with np.errstate(all="ignore"):
         return TRUTH[name](*(x.astype(wider(x.dtype)) for x in operands))
 
 
 def ulps(got, exact):
-    """Distance of each element from the exact value in units in the last place of got's dtype;
-    infinite where one is NaN or infinite and the other is not the same."""
+    """Distance of each element from the exact value in units in the last place of got's dtype.
+
+    It is infinite where one is NaN or infinite and the other is not the same.
+    """
     with np.errstate(all="ignore"):
         rounded = exact.astype(got.dtype)
         same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
         unit = np.spacing(np.abs(rounded)).astype(exact.dtype)
-        # What overflows may round to the largest number, and the other way round.
+        # An overflow may also round to the largest number, and the other way round.
         largest = np.finfo(got.dtype).max
         unit = np.where(np.isinf(rounded), np.spacing(largest), unit)
         finite = np.where(np.isinf(got), np.copysign(exact.dtype.type(largest), got), got)
@@ -59,7 +61,7 @@ def ulps(got, exact):
 
 
 def sweep(dtype, count):
-    """About `count` numbers: every exponent in both signs alike, and more where functions bend."""
+    """About `count` numbers: all exponents and signs evenly, and more where functions bend."""
     rng = np.random.default_rng(0)
     bits = np.dtype(dtype).itemsize * 8
     any_bits = rng.integers(0, 2**bits, count // 2, dtype=f"uint{bits}").view(dtype)

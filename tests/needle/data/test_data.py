@@ -45,8 +45,8 @@ def test_batches_cover_the_dataset_in_order(drop_last, sizes, device):
 def test_shuffling():
     seeded = [DataLoader(dataset(50), 8, shuffle=True, seed=5) for _ in range(2)]
     first, second = labels(seeded[0]), labels(seeded[0])
-    assert first != second  # every pass has an order of its own,
-    assert labels(seeded[1]) == first  # the same in every run
+    assert first != second  # every pass has its own order,
+    assert labels(seeded[1]) == first  # which is the same in every run
     assert sorted(joined(first)) == list(range(50))
     np.random.seed(1)
     unseeded = DataLoader(dataset(50), 8, shuffle=True)

@@ -1,4 +1,4 @@
-"""Readers of MNIST, CIFAR-10 and text files: the real formats, in small, and damaged."""
+"""Readers of MNIST, CIFAR-10 and text files, on small and on damaged files of the real formats."""
 
 import gzip
 import pickle
@@ -89,7 +89,7 @@ def test_mnist_files_that_are_not_right(mnist, tmp_path):
 
 
 def python2_batch(images, labels):
-    """As the published files were written: Python 2's cPickle, protocol 2."""
+    """A batch in the format of the published files: Python 2's cPickle, protocol 2."""
 
     def text(value):  # SHORT_BINSTRING
         return b"U" + bytes([len(value)]) + value
@@ -208,7 +208,7 @@ def test_cifar10_files_that_are_not_right(tmp_path, rng):
         assert word in str(raised.value), raised.value
         assert str(tmp_path / "test_batch") in str(raised.value)
         assert not evil.exists()
-    for position in range(0, len(good), 97):  # damage anywhere: an array of bytes, or an error
+    for position in range(0, len(good), 97):  # damage anywhere gives an array of bytes or an error
         (tmp_path / "test_batch").write_bytes(good[:position] + b"\xee" + good[position + 1 :])
         try:
             assert CIFAR10Dataset(tmp_path, train=False).images.shape == (2, 3, 32, 32)

@@ -1,4 +1,4 @@
-"""Transforms, workers, positions: the same samples for any number of workers, and on resuming."""
+"""Transforms, workers, positions: any number of workers and a resumed run give equal samples."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from needle.data import (
 
 @pytest.fixture(autouse=True)
 def unseeded(monkeypatch):
-    """manual_seed in one test does not steer the next."""
+    """Keep manual_seed in one test from affecting the next."""
     monkeypatch.setattr(rng, "_generator", None)
 
 
@@ -74,7 +74,7 @@ def test_numpys_seed_steers_as_in_the_course(image):
 
 
 class Pictures(Dataset):
-    """Each item is slow in a way of its own, so that threads overtake one another."""
+    """Items take different times, so that threads overtake one another."""
 
     def __init__(self, n=23):
         super().__init__([RandomCrop(2), RandomFlipHorizontal()])
@@ -102,7 +102,7 @@ def test_workers_change_nothing(shuffle, seed):
         results.append(passes(loader))
     assert results[0] == results[1] == results[2]
     first, second = results[0]
-    assert first != second  # each pass draws anew
+    assert first != second  # each pass draws new numbers
     ndl.manual_seed(3)
     again = passes(DataLoader(Pictures(), 4, shuffle=shuffle, seed=seed))
     assert (again == results[0]) == (seed is not None)

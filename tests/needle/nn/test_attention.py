@@ -19,7 +19,7 @@ def torch_layer_norm(torch, norm, x):
 
 
 def torch_attention(torch, p, prefix, heads, causal, q, k, v):
-    """What AttentionLayer is to compute, with PyTorch; `p` are its parameters by name."""
+    """AttentionLayer in PyTorch; `p` are its parameters by name."""
 
     def project(name, x):
         x = torch_layer_norm(torch, [p[f"{prefix}prenorm_{name}.{n}"] for n in NORM], x)
@@ -37,7 +37,7 @@ NORM = ("weight", "bias")
 
 
 def twins(torch, module):
-    """The parameters of `module`, drawn anew, as PyTorch's by name."""
+    """Draw new parameters for `module` and return them by name as PyTorch tensors."""
     rng = np.random.default_rng(7)
     found = {}
     for name, parameter in module.named_parameters():

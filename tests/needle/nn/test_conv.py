@@ -26,7 +26,7 @@ def torch_or_skip():
 
 
 def check_backward(torch, pairs, ours, theirs, length, rng):
-    """Same values, and the same gradients for the same output gradient."""
+    """Check that values are equal, and gradients for the same output gradient."""
     assert_close(ours.numpy(), theirs.detach().numpy(), length)
     weights = rng.normal(size=ours.shape).astype(ours.dtype)
     ours.backward(ndl.Tensor(weights, device=ours.device))
@@ -92,7 +92,7 @@ def test_the_ops_defaults_are_the_courses(device):
 
 
 def test_gradients_of_conv_are_dilated_and_flipped_convolutions(device):
-    """The textbook's formula, with other ops than the gradient's own."""
+    """The textbook formula, written with other ops than the gradient's own."""
     rng = np.random.default_rng(3)
     x = tensor(rng.normal(size=(2, 6, 6, 3)), device)
     w = tensor(rng.normal(size=(3, 3, 3, 4)), device)
@@ -126,7 +126,7 @@ def test_pools_are_torchs(kind, dtype, device):
             "max": (nn.MaxPool2d, torch.nn.MaxPool2d),
             "avg": (nn.AvgPool2d, torch.nn.AvgPool2d),
         }[kind]
-        # After ReLU: windows with several largest elements.
+        # As after ReLU, so that windows have several largest elements.
         values = np.maximum(rng.normal(size=(2, 3, 7, 6)), 0).astype(dtype)
         x, z = tensor(values, device), torch.tensor(values, requires_grad=True)
         y = ours(kernel, stride, padding)(x)

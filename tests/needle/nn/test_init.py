@@ -1,4 +1,4 @@
-"""New tensors, and the random numbers in them."""
+"""Tensor constructors and initialisers, and their random numbers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from needle import init, rng
 
 @pytest.fixture(autouse=True)
 def unseeded(monkeypatch):
-    """manual_seed in one test does not steer the next."""
+    """Keep manual_seed in one test from affecting the next."""
     monkeypatch.setattr(rng, "_generator", None)
 
 

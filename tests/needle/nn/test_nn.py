@@ -16,7 +16,7 @@ def tensor(values, device, dtype="float64"):
 
 
 class Zoo(nn.Module):
-    """Parameters in attributes, lists and dicts; a buffer; something hidden; a shared layer."""
+    """Has parameters in attributes, lists and dicts, a buffer, a hidden one and a shared layer."""
 
     def __init__(self, device):
         super().__init__()
@@ -113,7 +113,7 @@ def test_two_values_for_one_tensor_are_refused_by_both_names(first, second, devi
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), before[name])
     del state[second]
-    model.load_state_dict(state, strict=False)  # one value under either name is one
+    model.load_state_dict(state, strict=False)  # either name alone is enough
     np.testing.assert_array_equal(model.decode.weight.numpy(), other.encode.weight.numpy())
     assert model.decode.weight is model.encode.weight
 

@@ -14,7 +14,7 @@ def tensor(values, device):
 
 
 def compare(torch, ours, theirs, values, device, length, extra=((), ())):
-    """Draws the parameters anew, equal on both sides; compares results and all gradients."""
+    """Draw new parameters, equal on both sides, and compare results and all gradients."""
     rng = np.random.default_rng(9)
     dtype = values.dtype.name
     theirs = theirs.to(getattr(torch, dtype))
@@ -67,7 +67,7 @@ def test_batch_norm_refuses_other_channels(device):
 
 
 def test_batch_norm_in_eval_mode_is_one_product_and_one_sum(device):
-    """What folds it into the weights before it relies on this."""
+    """Folding batch norm into the preceding weights relies on this."""
     norm = nn.BatchNorm2d(3, device=device, dtype="float64").eval()
     rng = np.random.default_rng(2)
     for name, value in norm.state_dict().items():
@@ -196,7 +196,8 @@ def test_modules_say_what_they_are(layer):
 
 @pytest.mark.parametrize("shape", [(1, 5), (1, 1, 3), (7, 2)])
 def test_batch_norm_s_gradient_of_what_does_not_vary_is_nothing(shape):
-    """However large it is: with eps of 1e-5 what is left of rounding is taken 300 times."""
+    """The gradient is 0 however large the output gradient: eps of 1e-5 would amplify rounding
+    errors 300 times."""
     x = ndl.Tensor(np.full(shape, 0.3, "float32"))
     x.requires_grad = True
     weight, bias = (ndl.Tensor(np.full(shape[-1], 1.7, "float32")) for _ in "wb")

@@ -1,4 +1,4 @@
-"""Recurrent layers: against PyTorch, forward and backward, and in their own words."""
+"""Recurrent layers: forward and backward against PyTorch, and their own properties."""
 
 import math
 
@@ -72,7 +72,7 @@ def compare(kind, dtype, device, state, seq=SEQ, **options):
 
     y, z = flat(call(ours, mine)), flat(call(theirs, other))
     assert len(y) == len(z)
-    terms = (INPUT + HIDDEN) * seq * layers  # roundings pass from step to step and up the layers
+    terms = (INPUT + HIDDEN) * seq * layers  # roundings accumulate over steps and layers
     for a, b in zip(y, z, strict=True):
         assert_close(a.numpy(), b.detach().numpy(), terms, scale=1.0)
     weights = [rng.normal(size=a.shape).astype(dtype) for a in y]
@@ -137,7 +137,8 @@ def test_parameters_have_the_courses_names_and_layouts(kind, gates, device):
     values = np.concatenate([p.numpy().ravel() for p in model.parameters()])
     bound = 1 / math.sqrt(HIDDEN)
     assert 0.95 * bound < np.abs(values).max() <= bound
-    # Uniform numbers in +-bound deviate by bound / sqrt(3); a mean of them by 1 / sqrt(n) of that.
+    # The standard deviation of uniform numbers in +-bound is bound / sqrt(3), of their mean
+    # 1 / sqrt(n) of that.
     assert abs(values.mean()) < 5 * bound / math.sqrt(3 * values.size)
     cell = getattr(model, cells)[0]
     assert type(cell) is getattr(nn, f"{kind}Cell")

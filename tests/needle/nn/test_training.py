@@ -1,4 +1,4 @@
-"""A model that learns."""
+"""A small model learns its task."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_an_mlp_learns_the_digits():
     with ndl.no_grad():
         predicted = model(ndl.Tensor(test.x)).numpy().argmax(1)
     assert (predicted == test.y).mean() >= 0.96
-    assert seconds < 60  # a few on an idle core
+    assert seconds < 60  # a few seconds on an idle core
 
 
 @pytest.mark.parametrize("seed", [ndl.manual_seed, np.random.seed])

@@ -1,4 +1,4 @@
-"""check_op finds what is wrong with an op: each test plants one fault."""
+"""check_op finds faults of ops: each test plants one."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ class Cube(Elementwise):
 
 @pytest.fixture
 def planted():
-    """Makes an op of Cube with some rules replaced."""
+    """A function that makes a variant of Cube with some rules replaced."""
 
     def make(**rules):
         REGISTRY.pop("planted", None)

@@ -1,4 +1,4 @@
-"""Indexing of Tensors against NumPy: what is picked, and where gradients go."""
+"""Indexing of Tensors against NumPy: the selected elements, and where their gradients go."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 @st.composite
 def keys(draw, shape):
-    """Ints, slices with any step, None, one Ellipsis, integer arrays and masks, in any mixture."""
+    """Any mixture of ints, slices with any step, None, one Ellipsis, integer arrays and masks."""
     entries, axis, new = [], 0, 0
     while axis < len(shape):
         n = shape[axis]
@@ -48,7 +48,7 @@ def keys(draw, shape):
 
 
 def as_given(draw, device, entry):
-    """An index array as a user may hold it."""
+    """An index array in one of the forms that a user may pass."""
     if not isinstance(entry, np.ndarray):
         return entry
     kind = draw(st.sampled_from(["numpy", "tensor", "ndarray", "list"]))
@@ -85,7 +85,7 @@ def test_values_and_gradients(data):
 
 
 def test_second_order():
-    """d/dx of sum((x[i] ** 3)) twice: repeated indices count twice."""
+    """Differentiate sum(x[i] ** 3) twice: repeated indices count twice."""
     x = ndl.Tensor(np.array([1.0, 2.0, 3.0]))
     (x[[0, 2, 2]] ** 3).sum().backward(create_graph=True)
     slope, x.grad = x.grad, None

@@ -1,5 +1,5 @@
-"""Every function of needle.ops with arguments of any kind: a result, or an error that says why; and
-tracing says the same as computing."""
+"""Every function of needle.ops, given arguments of any kind, returns a result or raises an error
+that says why; tracing agrees with computing."""
 
 import inspect
 import random
@@ -21,7 +21,7 @@ CALLS = 150
 
 
 class Arguments:
-    """Draws arguments for a function: mostly tensors where a tensor goes, and small numbers."""
+    """Draws arguments for a function: mostly tensors where a tensor is expected, small numbers."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -76,7 +76,7 @@ class Arguments:
 
 
 def outcome(run):
-    """Shapes and dtypes of what comes out, or the error; anything but a clear error is raised."""
+    """Shapes and dtypes of the results, or a clear error; any other error is raised."""
     try:
         out = run()
     except EXPECTED as error:
@@ -92,7 +92,7 @@ def outcome(run):
 
 
 def only_computing_knows(eager, traced):
-    """Whether an index's value, or an amount of memory, makes the difference."""
+    """Whether an index's value or an amount of memory can explain a difference."""
     if isinstance(eager, (IndexError, MemoryError, OverflowError)):
         return True
     return isinstance(traced, list) and any(n > 2**40 for shape, _ in traced for n in shape)
@@ -111,7 +111,7 @@ def test_any_arguments(name):
         try:
             traced = outcome(lambda call=call: trace(call))
         except TraceError:
-            continue  # it reads a value, which only computing can
+            continue  # the function reads a value, which only exists when computing
         if only_computing_knows(eager, traced):
             continue
         same = isinstance(traced, Exception) if isinstance(eager, Exception) else traced == eager

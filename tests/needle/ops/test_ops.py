@@ -1,4 +1,4 @@
-"""Properties of every op in the registry. Names no op: see needle.testing.check_op."""
+"""Properties of every op in the registry, without naming any; see needle.testing.check_op."""
 
 import pytest
 

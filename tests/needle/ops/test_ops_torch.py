@@ -1,4 +1,4 @@
-"""Ops against PyTorch's: values and gradients over the ops' own samples."""
+"""Values and gradients of ops against PyTorch's, over the ops' own samples."""
 
 import math
 import zlib
@@ -25,7 +25,7 @@ def over(op, x, fn):
 
 
 def channels(fn, x):
-    """A function of (N, C, H, W) on (N, H, W, C)."""
+    """Apply a function of (N, C, H, W) to (N, H, W, C)."""
     return fn(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
@@ -154,7 +154,7 @@ PEERS = {
 
 
 def refused(op, arrays):
-    """What PyTorch does not do at all: empty windows, and the variance of one number by count."""
+    """Whether PyTorch refuses an op on these arrays, such as empty windows or some variances."""
     if op.name in ("conv", "conv_input", "conv_weight", "unfold", "avg_pool", "max_pool"):
         return any(0 in a.shape for a in arrays)
     if op.name == "max_pool" and arrays[0].dtype.kind != "f":
@@ -189,7 +189,7 @@ def test_op_is_torchs(name, dtype, device):
             continue
         weights = np.asarray(rng.uniform(0.5, 1.5, got.shape)).astype(got.dtype)
         z.backward(torch.tensor(weights).reshape(z.shape))
-        if not y.requires_grad:  # ours lets nothing flow back
+        if not y.requires_grad:  # needle propagates no gradient
             continue
         y.backward(ndl.Tensor(weights, device=device, dtype=weights.dtype))
         for a, b in zip(mine, others, strict=True):

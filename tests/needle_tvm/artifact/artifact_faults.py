@@ -1,9 +1,9 @@
-"""Damages an artifact in many ways and tries to load it each time: run in a process of its own.
+"""Damages an artifact in many ways and tries to load it each time; run in a separate process.
 
     python artifact_faults.py FOLDER [PUBLIC_KEY] < faults.json
 
-Reads a list of faults, each {file: its bytes in base64} or {"file", "size"} or {"file", "bit"},
-and prints how many were refused, which were loaded, and whether the folder as it was loads.
+Reads a list of faults, each {file: its bytes in base64} or {"file", "size"} or {"file", "bit"}.
+Prints how many were refused, which were loaded, and whether the undamaged folder loads.
 """
 
 import base64

@@ -89,7 +89,7 @@ def test_the_manifest_says_what_the_library_is(exported):
     assert set(manifest["files"]) == {path.name for path in exported.iterdir()} - {"manifest.json"}
 
 
-# What is refused, before any of it is loaded
+# Errors before anything is loaded
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ def test_the_golden_outputs_follow_the_weights(array, tmp_path):
     assert loaded.export(tmp_path / "again")  # unchanged: the same bytes
     for file in (tmp_path / "old").iterdir():
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
-    loaded.set_params(model.state_dict())  # the model itself is elsewhere
+    loaded.set_params(model.state_dict())  # a loaded artifact does not follow the model
     loaded.export(tmp_path / "other")
     for name, source in (("old", "eager"), ("new", "eager"), ("other", "compiled")):
         test = runtime.self_test(runtime.load(tmp_path / name))
@@ -445,7 +445,7 @@ def test_a_disk_that_really_is_full(exported, tmp_path):
 
 
 def test_another_model_exported_to_the_same_path_is_what_is_loaded(array, tmp_path):
-    """The dynamic loader answers from what it loaded under that name before."""
+    """The dynamic loader would reuse what it loaded under that name before."""
     for width in (3, 4):
         model = make_mlp(16, width)
         needle_tvm.compile(model, tensor(array), stage="fused").export(tmp_path / "out")
@@ -491,7 +491,7 @@ def test_a_link_to_an_artifact_stays_a_link(exported, tmp_path):
 
 
 def test_an_export_takes_no_damage_over_from_the_cache(array, tmp_path, monkeypatch):
-    """Hashing what lies there now would seal the damage."""
+    """Hashing the files as they are now would seal the damage."""
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     executable = needle_tvm.compile(make_mlp(16, 3), tensor(array), stage="fused")
     library = executable.path / layout.LIBRARY
@@ -502,7 +502,7 @@ def test_an_export_takes_no_damage_over_from_the_cache(array, tmp_path, monkeypa
 
 
 def test_readers_see_one_artifact_or_the_other_while_it_is_replaced(array, tmp_path):
-    """Both are loaded without an error, and never a part of each."""
+    """Either is loaded without an error, and never a mixture."""
     target, stop, seen = tmp_path / "out", threading.Event(), set()
     executables = [
         needle_tvm.compile(make_mlp(16, width), tensor(array), stage="fused") for width in (3, 4)

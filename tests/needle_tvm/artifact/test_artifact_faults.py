@@ -1,8 +1,7 @@
 """A damaged, mixed or rewritten artifact is refused before the dynamic loader sees any of it.
 
-Every batch of faults runs in a process of its own, so that a signal would be seen, under a
-`dlopen` that writes down what it is asked for: only the undamaged artifact, loaded at the end of
-each batch, may ever be among it.
+Every batch of faults runs in a separate process, so that a signal would be seen. Its `dlopen` logs
+its arguments, among which may only be the undamaged artifact, loaded at the end of each batch.
 """
 
 import base64
@@ -49,7 +48,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, keys):
-    """Two signed artifacts, no file of which is the same."""
+    """Two signed artifacts that have no equal file."""
     folder = tmp_path_factory.mktemp("pair")
     for name, width in (("one", 5), ("two", 6)):
         x = tensor(np.random.default_rng(width).standard_normal((4, 16)).astype(np.float32))
@@ -63,7 +62,7 @@ def pair(tmp_path_factory, keys):
 
 @pytest.fixture(scope="module")
 def spy(tmp_path_factory):
-    """A library to preload whose dlopen writes down what it is asked for."""
+    """A library to preload, whose dlopen logs its arguments."""
     folder = tmp_path_factory.mktemp("spy")
     (folder / "spy.c").write_text(SPY)
     command = ["gcc", "-shared", "-fPIC", "-o", str(folder / "spy.so"), str(folder / "spy.c")]
@@ -76,7 +75,7 @@ def contents(folder):
 
 
 def check_refused(faults, folder, spy, tmp_path, key=None):
-    """All faults are refused, in one child that ends without a signal and loads nothing else."""
+    """Check that one child refuses all faults, ends without a signal and loads nothing else."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     if key is None:
         (copy / layout.SIGNATURE).unlink()
@@ -92,7 +91,7 @@ def check_refused(faults, folder, spy, tmp_path, key=None):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"refused": len(faults), "loaded": []}
     opened = [line for line in log.read_text().splitlines() if "needle-load-" in line]
-    assert len(opened) == 1, opened  # the artifact as it was: the spy does see what is loaded
+    assert len(opened) == 1, opened  # the undamaged artifact, which shows that the spy works
     assert not any(str(copy) in line for line in log.read_text().splitlines())
 
 
@@ -134,7 +133,7 @@ def test_a_bit_flipped(pair, keys, spy, tmp_path, with_key, count):
 
 @signed
 def test_files_swapped_between_artifacts(pair, keys, spy, tmp_path, with_key):
-    """Every choice of files but none and all: both artifacts are good, and by the same hand."""
+    """Swap every subset of files except none and all; both artifacts are good and of one signer."""
     other = {name: base64.b64encode(data).decode() for name, data in contents(pair[1]).items()}
     files = names(pair, with_key)
     chosen = [
@@ -145,14 +144,14 @@ def test_files_swapped_between_artifacts(pair, keys, spy, tmp_path, with_key):
 
 
 def resealed(folder, key=None, **changes):
-    """The manifest and signature of a folder sealed anew, right in themselves."""
+    """A folder's changed manifest with matching digests, and its signature if there is a key."""
     manifest = {**read_manifest(folder), **changes}
     write_manifest(folder, manifest, key)
     return contents(folder)
 
 
 def test_rewritten_by_someone_else(pair, keys, spy, tmp_path):
-    """Digests that are right again, and whatever signature somebody without the key can make."""
+    """Digests match again, with any signature that somebody without the key can make."""
     strangers = tmp_path / "stranger"
     signature.generate(strangers)
     mine, theirs = contents(pair[0]), contents(pair[1])
@@ -185,7 +184,7 @@ MANIFESTS = {
 
 
 def test_manifests_of_other_shapes(pair, spy, tmp_path):
-    """Sealed right, but with parts missing or of other types: one line, never a crash."""
+    """Manifests with matching digests but missing or mistyped parts give one line, not a crash."""
     work = shutil.copytree(pair[0], tmp_path / "work")
     (work / layout.SIGNATURE).unlink()
     good = read_manifest(work)
@@ -212,7 +211,7 @@ def test_manifests_of_other_shapes(pair, spy, tmp_path):
             ("transform", 1),
         )),
     ]  # fmt: skip
-    # The same JSON in other bytes, too: a flipped bit makes 1E-05 of 1e-05.
+    # Equal JSON in other bytes counts as well: a flipped bit turns 1e-05 into 1E-05.
     fine = {"source": "eager", "tolerances": [1e-05]}
     data = resealed(work, golden=fine)[layout.MANIFEST]
     same = [

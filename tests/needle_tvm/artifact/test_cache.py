@@ -72,7 +72,7 @@ def test_changed_weights_are_used_without_recompiling(x):
 
 
 def variant(name, x, monkeypatch):
-    """What `compile` is called with when `name` has changed."""
+    """The arguments of `compile` after a change of `name`."""
     model, inputs, options = make_mlp(8, 4), x, {}
     if name == "architecture":
         model = make_mlp(8, 5)
@@ -102,7 +102,7 @@ def variant(name, x, monkeypatch):
 
 
 CHANGES = ["architecture", "batch", "dtype", "stage", "target", "threads", "host", "an op's rule"]
-# "compiler" identifies TVM's compiler library, which LLVM is linked into.
+# "compiler" identifies TVM's compiler library, into which LLVM is linked.
 VERSIONS = ["needle", "sources", "tvm", "tvm_ffi", "compiler"]
 
 

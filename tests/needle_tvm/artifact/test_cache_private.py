@@ -1,4 +1,4 @@
-"""The cache is its owner's alone, and what others can have put there is not executed."""
+"""Only its owner can access the cache, and files that others could write are not executed."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
 
 
 def write(made, key=KEY):
-    """An entry of the cache, as `compile` writes one."""
+    """Write an entry of the cache, as `compile` does."""
     files, manifest = made
     entry = cache.entry(key)
     with cache.writing(entry) as folder:
@@ -61,7 +61,7 @@ def write(made, key=KEY):
 
 
 def modes(folder):
-    """Of a folder and all below it."""
+    """The modes of a folder and of everything in it."""
     found = [folder, *folder.rglob("*")]
     return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in found}
 
@@ -93,7 +93,7 @@ def test_other_stores_and_artifacts_have_the_usual_modes(tmp_path):
 
 
 def places(entry):
-    """What an entry's code can be put in the place of."""
+    """Files and folders through which an entry's code could be replaced."""
     return {
         "the cache": cache.root(),
         "its artifacts": cache.root() / cache.ARTIFACTS,
@@ -117,7 +117,7 @@ def test_what_others_can_write_is_not_used(made, name, mode):
     with pytest.raises(ArtifactError) as caught:
         cache.checked(entry)
     assert f"{place}: can be written by others (mode {mode:o}); the cache" in str(caught.value)
-    assert cache.checked(write(made))  # and is made safe when it is next written
+    assert cache.checked(write(made))  # the next write makes it safe
     assert_private(cache.root())
 
 
@@ -163,7 +163,7 @@ def test_the_cache_itself_may_be_a_link(made, tmp_path):
 
 
 def test_an_entry_under_another_ones_name_is_not_used(made):
-    """Who could write the folder once may have swapped two of them."""
+    """Someone who could write to the folder once may have swapped two entries."""
     one, other = write(made), cache.entry({"another": "key"})
     cache.make_private(other.parent)
     one.rename(other)
@@ -217,7 +217,7 @@ def test_records_of_another_user_are_not_used(tmp_path):
     for create in (True, False):
         with pytest.raises(RecordsError, match=f"{sqlite.FILE}: belongs to user {STRANGER}"):
             Store(create=create)
-    path.rename(tmp_path / "elsewhere")  # what is named is the user's choice
+    path.rename(tmp_path / "elsewhere")  # a store that the user names is the user's choice
     with Store(tmp_path / "elsewhere"):
         pass
 
@@ -226,7 +226,7 @@ def test_records_of_another_user_are_not_used(tmp_path):
 
 
 def planted(entry):
-    """Have an entry's library write a file when it is loaded."""
+    """Make an entry's library write a file when it is loaded."""
     source = 'extern "C" __attribute__((constructor)) void planted() { __builtin_trap(); }'
     library = entry / layout.LIBRARY
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
@@ -269,7 +269,7 @@ def compiled():
 
 @as_root
 def test_planted_code_is_not_run():
-    """In a folder of mode 1777, by a user who knew the name of the entry."""
+    """The code is in a folder of mode 1777, planted by a user who knew the entry's name."""
     _, _, path, _ = compiled()
     cache.root().chmod(0o1777)
     planted(Path(path))
@@ -291,7 +291,7 @@ def test_a_cache_of_another_user_is_an_error():
     assert os.listdir(cache.root()) == []
 
 
-# What killed processes leave
+# Leftovers of killed processes
 
 KILLED = """
 import contextlib, os, sys

@@ -1,4 +1,4 @@
-"""The same model and inputs give the same bytes, whatever the process, folder and hash seed."""
+"""The same model and inputs give the same bytes in any process, folder and hash seed."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ executable.export(sys.argv[1])
 
 
 def export(folder, model, stage, seed):
-    """Exported by a process with its own cache, temporary folder and hash seed, at its own path."""
+    """Export in a process with its own cache, temporary folder, hash seed and path."""
     for name in ("tmp", "cache"):
         (folder / name).mkdir(parents=True)
     environment = {
@@ -71,7 +71,7 @@ def test_two_processes_write_the_same_bytes(tmp_path, model, stage):
 
 
 def test_the_manifest_says_nothing_of_one_installation(monkeypatch):
-    """The cache tells an exchanged compiler by its file's time; a manifest must not."""
+    """The cache detects a replaced compiler by its file's time, which a manifest must not hold."""
     before = versions.provenance()
     assert "compiler" in before and before["tvm"] == versions.TVM
     library = versions._compiler_library()

@@ -1,4 +1,4 @@
-"""Weights are read in place, and files that are none are refused."""
+"""Weights are read in place, and files that are not safetensors are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Nested arguments and results survive being flattened and put together again."""
+"""Nested arguments and results survive flattening and unflattening."""
 
 import numpy as np
 import pytest

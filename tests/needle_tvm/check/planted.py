@@ -1,4 +1,4 @@
-"""A wrong rule, wherever this is imported: the compiled sigmoid is another one below -1."""
+"""Importing this plants a wrong rule: the compiled sigmoid differs below -1."""
 
 from needle import ops
 from needle_tvm.check.campaign.judge import serve

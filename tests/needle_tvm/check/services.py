@@ -1,4 +1,4 @@
-"""What processes of a campaign are, in tests of it: programs that come to what their seeds say."""
+"""A stand-in for the processes of a campaign: programs end as their seeds say."""
 
 import os
 import signal

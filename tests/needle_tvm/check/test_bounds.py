@@ -1,4 +1,4 @@
-"""What a result may be off by: enough for what is unspecified, and no more."""
+"""Error bounds of results allow what is unspecified, and no more."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_the_largest_of_near_equals_may_be_any_of_them():
 
 
 def test_rows_of_equal_numbers_may_be_summed_up_in_any_order():
-    """Added one by one seven thirds are off by a rounding, which a small variance shows."""
+    """Adding seven thirds one by one rounds, and dividing by a small deviation shows the error."""
     x = np.full((4, 7), 1 / 3, np.float32)
     one, zero = np.ones(7, np.float32), np.zeros(7, np.float32)
     mean = np.zeros(4, np.float32)

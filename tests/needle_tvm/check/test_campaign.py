@@ -1,4 +1,4 @@
-"""Random programs compute what they mean, and the campaign that runs them finds what does not."""
+"""Random programs compute the right results, and the campaign that runs them finds wrong ones."""
 
 import functools
 import importlib.util
@@ -29,7 +29,7 @@ PLANTED = (
 )
 FAKE = dict.fromkeys(KINDS, f"{services.__name__}:serve")
 
-# One half of these for each program, in turn: the campaign takes all.
+# Programs take one half of the variants in turn; the campaign takes all.
 ALTERNATING = [VARIANTS[0::2], VARIANTS[1::2]]
 
 
@@ -56,7 +56,7 @@ def test_everything_of_pytorch_is_drawn_in_most_tries():
 
 
 def small(kind, first, count):
-    """(kind, seed) of so many programs of at most six steps."""
+    """(kind, seed) of `count` programs of at most six steps."""
     if kind == TORCH:
         from needle_tvm.check.campaign.torch.recipes import draw as drawn
     else:
@@ -70,7 +70,7 @@ def small(kind, first, count):
 
 
 def drawers(name, count=40):
-    """Beginnings of programs of float32, which a recipe is to go on with."""
+    """Beginnings of float32 programs, which a recipe continues."""
     for seed in range(count):
         drawer = Drawer(random.Random(f"{name} {seed}"), gradient=False)
         drawer._dtypes, drawer._special, drawer._empty = ("float32",), False, False
@@ -82,8 +82,8 @@ def drawers(name, count=40):
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_an_op_is_drawn_in_most_tries(name):
-    """What does not fit is drawn again in silence, or as the op's own sample: a recipe that never
-    fits is seen here alone."""
+    """A recipe that does not fit is silently drawn again, or replaced by the op's own sample, so
+    only this test sees one that never fits."""
     recipe = BUILDERS.get(name, generic)
     assert sum(bool(recipe(drawer, REGISTRY[name])) for drawer in drawers(name)) > 30
 
@@ -102,7 +102,7 @@ def test_a_layer_is_drawn_in_most_tries(layer):
 
 @pytest.fixture(scope="module")
 def judges():
-    """A function that runs programs, (kind, seed), and gives what is not right."""
+    """A function that runs programs, given as (kind, seed), and returns those that are wrong."""
     pools = {}
 
     def run(programs, variants=None):
@@ -151,7 +151,7 @@ def test_more_programs(judges, kind, count, part):
     assert judges([(kind, seed) for seed in range(first, first + count)]) == []
 
 
-# What is drawn
+# Drawing programs
 
 
 @pytest.mark.parametrize("gradient", [False, True])
@@ -180,11 +180,11 @@ def test_programs_have_5_to_60_steps():
     assert 8 <= sum(counts) / len(counts) <= 16
 
 
-# What is kept
+# Keeping results
 
 
 def run(tmp_path, seeds, **choices):
-    """The results of a campaign of made-up programs, and the order in which they came."""
+    """The results of a campaign of stand-in programs, and the order in which they came."""
     choices = {"kinds": [OPS], "services": FAKE, "limits": Limits(1.0, 2 << 30), **choices}
     plan = campaign.Plan(seeds=seeds, **choices)
     results, told = campaign.Results(tmp_path / "programs.jsonl"), []
@@ -216,7 +216,7 @@ def test_too_many_refusals_are_no_success(tmp_path):
 def test_a_campaign_goes_on_where_it_was_ended(tmp_path):
     _, first = run(tmp_path, range(10, 20))
     with (tmp_path / "programs.jsonl").open("a") as file:
-        file.write('{"kind": "ops", "seed": 20, "verd')  # killed as it wrote
+        file.write('{"kind": "ops", "seed": 20, "verd')  # killed while writing
     found, second = run(tmp_path, range(10, 25))
     assert [seed for _, seed in first] == [*range(10, 20)]
     assert [seed for _, seed in second] == [*range(20, 25)]
@@ -296,15 +296,15 @@ def test_torch_programs_need_torch(monkeypatch, capsys, tmp_path):
     assert "pip install torch" in capsys.readouterr().err
 
 
-# What is found
+# Finding faults
 
 
 def test_a_wrong_rule_is_found_and_shown_by_a_script(tmp_path):
-    """The rule is wrong in this campaign's processes alone."""
+    """The rule is wrong only in this campaign's processes."""
     seeds = [s for _, s in small(OPS, 3000, 100) if "ops.Sigmoid()" in draw(s).source()]
     service = dict.fromkeys(KINDS, f"{PLANTED}:serve")
     verdicts = []
-    for seed in seeds:  # a sigmoid whose operand is above -1 tells nothing
+    for seed in seeds:  # the fault does not show in a sigmoid whose operand is above -1
         plan = campaign.Plan(
             kinds=[OPS], seeds=range(seed, seed + 1), services=service, shrink_seconds=25
         )

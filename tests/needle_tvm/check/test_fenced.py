@@ -1,4 +1,4 @@
-"""Reads past an array are seen, though what they read is dropped."""
+"""Reads past an array are detected, even if the values are not used."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The ladder measures against float64 and names the op at fault."""
+"""The parity ladder compares with float64 and names the op at fault."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_right_stages_pass_with_room_to_spare(rng):
     assert [result.stage for result in results] == ["eager", *STAGES]
     for result in results:
         assert result.ok and result.diverges is None
-        # float32 must err, and well below what a wrong kernel would.
+        # float32 must have an error, far below that of a wrong kernel.
         assert 0 < result.max_relative <= result.tolerance < 1e-2
 
 

@@ -1,4 +1,4 @@
-"""`python -m needle_tvm inspect | verify | run | sign | keygen`, also with the runtime alone."""
+"""`python -m needle_tvm inspect | verify | run | sign | keygen`, also with only the runtime."""
 
 import json
 import os
@@ -61,14 +61,14 @@ def command(capsys, *arguments):
 
 
 def answer(capsys, *arguments):
-    """The JSON object a command that succeeds prints."""
+    """The JSON object that a successful command prints."""
     code, out, err = command(capsys, *arguments, "--json")
     assert (code, err) == (0, "")
     return json.loads(out)
 
 
 def fails(capsys, *arguments, code=1):
-    """The one line on stderr of a command that fails."""
+    """The one line that a failing command prints on stderr."""
     found, out, err = command(capsys, *arguments)
     assert (found, out, err.count("\n")) == (code, "", 1), (found, out, err)
     return err
@@ -171,7 +171,7 @@ def test_verify_names_the_damaged_file(copied, capsys):
 
 @pytest.mark.parametrize("wrong", [1e3, np.nan, np.inf])
 def test_verify_runs_the_golden_example(copied, capsys, wrong):
-    """Files and digests are right, and still the model is not what was exported."""
+    """Files and digests are right, but the model is not the exported one."""
     golden = load_file(copied / layout.GOLDEN)
     golden["output.0"].flat[7] = wrong
     save_file(golden, copied / layout.GOLDEN)
@@ -299,7 +299,7 @@ def test_signatures_from_keys_to_run(models, copied, capsys, tmp_path):
 
 
 def test_interrupted(models):
-    """One line, exit code 130, and nothing in the way of temporary files."""
+    """Ctrl-C gives one line, exit code 130, and leaves no temporary files."""
     run = [sys.executable, "-m", "needle_tvm", "run", str(models / "mlp"), "--random"]
     code = (
         "import os, signal, sys\n"

@@ -1,4 +1,4 @@
-"""Exit codes and one-line errors for everything that can end an app."""
+"""Exit codes and one-line errors for every way in which an app can end."""
 
 import os
 import signal

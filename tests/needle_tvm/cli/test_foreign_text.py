@@ -1,4 +1,4 @@
-"""What files and other machines hold never reaches the terminal as it is, nor is it read unseen."""
+"""Text from files and other machines is escaped before it is printed, and read within limits."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from needle_tvm.tune.records.store import Store
 from needle_tvm.words import printable
 from tests.needle_tvm.conftest import make_mlp, tensor
 
-# Sets the window's title, clears the screen, goes back over the line, writes from right to left.
+# Sets the window title, clears the screen, overwrites the line, writes from right to left.
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\x9b31m\r\u202eb\u2028"
 
 
@@ -42,7 +42,7 @@ def copied(exported, tmp_path):
 
 
 def hostile(value):
-    """A manifest's value with every string in it made hostile, but for what is looked up."""
+    """A manifest's value with HOSTILE appended to every string."""
     if isinstance(value, str):
         return value + HOSTILE
     if isinstance(value, list):
@@ -82,7 +82,7 @@ def test_inspect_prints_nothing_hostile(copied, capsys):
     assert not err and r"\x1b]0;title\x07" in out
     assert main(["inspect", str(copied), "--json"]) == 0
     clean(out := capsys.readouterr().out)
-    assert json.loads(out)["stage"] == HOSTILE  # in full, for programs
+    assert json.loads(out)["stage"] == HOSTILE  # JSON holds the full text, for programs
 
 
 @pytest.mark.parametrize("command", [["verify"], ["run", "--random"], ["profile"]])
@@ -138,7 +138,7 @@ def test_a_profile_prints_nothing_hostile():
 
 
 def test_records_print_nothing_hostile(tmp_path, capsys):
-    """A store may be someone else's that was merged."""
+    """A store may have been merged with someone else's."""
     key = rows.KeyRow(json.dumps({"target": {"kind": HOSTILE}, "versions": {HOSTILE: HOSTILE}}))
     module = rows.Module("{}")
     workload = rows.Workload(HOSTILE, rows.name(module), rows.name(key))
@@ -175,7 +175,7 @@ def test_warnings_and_tracebacks_are_printable(tmp_path):
     clean(last)
 
 
-# What is read before anybody has signed for it
+# Limits on files that are read before their signature is checked
 
 
 def sparse(path, size):

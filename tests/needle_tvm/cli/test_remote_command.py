@@ -1,5 +1,4 @@
-"""`python -m needle_tvm tracker` and `server`: on loopback unless told otherwise, and gone when
-told to go."""
+"""`python -m needle_tvm tracker` and `server` listen on loopback by default and end when told."""
 
 import os
 import signal
@@ -45,7 +44,7 @@ def run(*arguments):
 
 
 def listening(service):
-    """Addresses on which a service's processes listen."""
+    """The addresses on which a service's processes listen."""
     process = psutil.Process(service.process.pid)
     connections = [
         connection
@@ -98,7 +97,7 @@ class Busy:
         self.below = process.children(recursive=True)
 
     def check_gone(self):
-        """Nothing of it is left, and its client has heard so."""
+        """Check that the server is gone and its client knows."""
         assert psutil.wait_procs(self.below, timeout=PATIENCE)[1] == []
         assert until(lambda: scratch() <= self.folders)
         self.client.join(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Numbers as text, and text that is fit to print."""
+"""Numbers in sentences, and text escaped for printing."""
 
 import pytest
 

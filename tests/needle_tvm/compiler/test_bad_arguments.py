@@ -1,4 +1,4 @@
-"""compile, runtime and executables refuse bad arguments by name, and leave what was there."""
+"""compile, runtime and executables refuse bad arguments by name, and change nothing."""
 
 import numpy as np
 import pytest

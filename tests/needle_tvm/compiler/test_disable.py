@@ -1,4 +1,4 @@
-"""Passes and schedule rules left out by name: what is left computes the same, or says why not."""
+"""Passes and schedule rules left out by name: the rest computes the same, or says why it cannot."""
 
 from itertools import product
 

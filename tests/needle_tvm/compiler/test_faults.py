@@ -1,4 +1,4 @@
-"""A rule, a pass or TVM that fails on a model: one sentence that names it, and no page of TVM's."""
+"""A rule, a pass or TVM that fails on a model gives one sentence that names it, not TVM's page."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is compiled for the first time is compared with the model before anybody gets it."""
+"""Newly compiled code is compared with the model before the user gets it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ STAGES = ("noopt", "fused", "tuned")
 
 @pytest.fixture
 def wrong_cube():
-    """The user's op of the review: x ** 3, which compiles to x * x."""
+    """A user's op x ** 3 that compiles to x * x."""
 
     @register
     class WrongCube(Elementwise):
@@ -61,7 +61,7 @@ def test_a_wrong_rule_is_refused_by_name_and_nothing_is_cached(
 
     model = Model()
     model.eval()
-    for _ in range(2):  # the second time, too: nothing of the first is there
+    for _ in range(2):  # twice, as the first attempt must leave nothing in the cache
         with pytest.raises(MismatchError, match=rf"{stage}.*wrong_cube.*check=False") as raised:
             needle_tvm.compile(model, x, stage=stage)
         assert ("stage='noopt' has wrong_cube wrong, too" in str(raised.value)) is (
@@ -71,7 +71,7 @@ def test_a_wrong_rule_is_refused_by_name_and_nothing_is_cached(
     compiled = needle_tvm.compile(model, x, stage=stage, check=False)
     assert compiled(x).numpy()[0, 0] == pytest.approx(np.exp(0.09), rel=1e-6)
     assert compiled.manifest["checked"] is False
-    with pytest.raises(MismatchError):  # what was kept unchecked is not taken for checked
+    with pytest.raises(MismatchError):  # an unchecked entry does not pass for a checked one
         needle_tvm.compile(model, x, stage=stage)
 
 
@@ -96,7 +96,7 @@ def test_what_was_not_checked_is_compiled_and_checked_when_asked(rng, tmp_path, 
 
 def test_code_for_another_processor_is_not_checked(rng):
     x = tensor(rng.standard_normal((3, 8)).astype("float32"))
-    target = {"kind": "llvm", "mcpu": "diamondrapids"}  # on none of the machines we have
+    target = {"kind": "llvm", "mcpu": "diamondrapids"}  # not the processor of this machine
     compiled = needle_tvm.compile(make_mlp(8, 9, 2), x, target=target)
     assert compiled.manifest["checked"] is False
     assert needle_tvm.compile(make_mlp(8, 9, 2), x, target=target).manifest["checked"] is False
@@ -137,7 +137,7 @@ def test_nan_and_infinities_stand_where_the_model_has_them(stage):
 
 
 def test_a_tie_is_no_mismatch():
-    """Which of two equal elements is the largest, after sums in another order, is not known."""
+    """Sums in another order decide which of two equal elements is the largest."""
     x = np.random.default_rng(0).standard_normal((1, 50, 300)).astype("float32")
     both = tensor(np.concatenate([x, x[:, :, ::-1]]))  # sums of the same numbers
 
@@ -186,7 +186,7 @@ def test_numbers_that_become_indices_are_checked_where_the_code_is_called(dtype)
     compiled = needle_tvm.compile(f, given([[0, 3]]), given([2, 0]), stage="noopt")
     inside = [([[-4, 3]], [0, 2])]
     outside = [([[4, 0]], [0, 0]), ([[-5, 0]], [0, 0]), ([[0, 0]], [3, 0]), ([[0, 0]], [0, -1])]
-    if dtype != "int32":  # cut towards zero
+    if dtype != "int32":  # floats are truncated towards zero
         inside += [([[-4.5, 3.5]], [-0.5, 2.5])]
         outside += [([[np.nan, 0]], [0, 0]), ([[0, 0]], [0, np.inf])]
     for values in inside:
@@ -203,7 +203,7 @@ def test_numbers_that_become_indices_are_checked_where_the_code_is_called(dtype)
 
 
 def test_an_index_that_only_part_of_is_used_may_be_anything_elsewhere():
-    """A slice's unused elements are no indices: nothing may be said of them."""
+    """Elements that a slice leaves out are not indices, so they must not be checked."""
     table = ndl.Tensor(np.arange(10, dtype="float32"))
     compiled = needle_tvm.compile(
         lambda i: ops.gather(table, i[1:]), tensor(np.array([1, 2, 3])), stage="noopt"

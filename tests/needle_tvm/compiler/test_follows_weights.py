@@ -1,4 +1,4 @@
-"""Compiled code follows the weights of the model it was compiled from, whoever writes them."""
+"""Compiled code follows the weights of its model, whatever writes them."""
 
 import threading
 
@@ -16,7 +16,7 @@ STAGES = ("noopt", "tuned")
 
 
 def equal(compiled, model, *inputs):
-    """The compiled model gives what the eager one gives now, in float32."""
+    """Check that the compiled model gives the eager model's present results, in float32."""
     with ndl.no_grad():
         expected = model(*inputs).numpy()
     found = compiled(*inputs).numpy()
@@ -37,7 +37,7 @@ def test_outputs_are_equal_at_each_of_200_training_steps(stage, optimizer, rng):
         loss(model(x), y).backward()
         opt.step()
         equal(compiled, model, x)
-    assert np.abs(compiled(x).numpy() - before).max() > 1  # that is: it has learnt something
+    assert np.abs(compiled(x).numpy() - before).max() > 1  # the model has changed
 
 
 def test_buffers_are_followed_as_parameters_are(rng):
@@ -112,7 +112,7 @@ def test_weights_are_packed_again_only_after_a_change(monkeypatch, rng):
         compiled(x)
     assert packed == []
     other = ndl.Tensor(np.zeros(4))
-    other += 1  # a write to what is no weight
+    other += 1  # a write to an array that is not a weight
     compiled(x)
     assert packed == []
     _load_state(model, rng)
@@ -139,7 +139,7 @@ def test_captured_parameters_are_followed_under_the_names_they_have(rng):
         f(x).sum().backward()
         opt.step()
         equal(compiled, f, x)
-    scale = nn.Parameter(np.full(3, -3, "float32"))  # another one by the same name
+    scale = nn.Parameter(np.full(3, -3, "float32"))  # another parameter of the same name
     equal(compiled, f, x)
     layers["first"] = nn.Linear(4, 3)
     layers["first"].eval()
@@ -243,7 +243,7 @@ def test_an_export_keeps_the_weights_of_its_moment(tmp_path, rng):
 
 
 def test_calls_under_way_finish_with_the_weights_they_began_with(rng):
-    """Of a sum of equal weights, every call sees one value, whatever a writer does meanwhile."""
+    """All weights are equal, and each call sees one value whatever a writer does meanwhile."""
     weight = nn.Parameter(np.zeros((64, 64), "float32"))
     x = tensor(np.ones((64, 64), "float32"))
     compiled = needle_tvm.compile(lambda x: (x @ weight) @ weight, x)
@@ -306,7 +306,7 @@ def test_a_weight_that_becomes_two_is_said(rng, change, name):
     x = tensor(rng.standard_normal((2, 4)).astype("float32"))
     model = Tied().eval()
     compiled = needle_tvm.compile(model, x, stage="fused")
-    model.extra = nn.Linear(4, 4)  # which is not read, changes nothing
+    model.extra = nn.Linear(4, 4)  # an unused module changes nothing
     np.testing.assert_allclose(compiled(x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)
     change(model)
     with pytest.raises(ChangedError, match=f"{name}.* were one weight"):

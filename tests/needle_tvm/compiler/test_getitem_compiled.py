@@ -1,4 +1,4 @@
-"""Indexing with arrays, compiled: indices are inputs, masks are known when the model is traced."""
+"""Compiled indexing with arrays: indices are inputs, and masks are known when tracing."""
 
 import numpy as np
 import pytest
@@ -36,9 +36,8 @@ def test_compiled_picks_what_numpy_picks(name, stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_index_out_of_range_is_the_nearest(stage):
-    """Of its own axis: it must not reach into a neighbouring row, let alone beyond the tensor.
-
-    One that is computed: an input that is an index as it is, is checked at the call.
+    """A computed index is clamped to its own axis: it must not reach into a neighbouring row, let
+    alone beyond the tensor. An input that is used as an index is checked at the call.
     """
     fn = needle_tvm.compile(
         lambda x, i: (x[i + 0, i * 1], x[i + 0]), tensor(X), tensor(np.zeros(4, int)), stage=stage

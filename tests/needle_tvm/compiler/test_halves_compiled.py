@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("dtype", HALVES)
 
 
 class Classifier(nn.Module):
-    """Layer norm, a product, softmax."""
+    """Layer norm, a matmul and softmax."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def make(name, dtype, rng):
     "name", [*list(MODELS)[:-1], pytest.param("transformer", marks=pytest.mark.slow)]
 )
 def test_stages_agree(name, dtype, rng):
-    """Each stage, and the eager model, against the model in float64; in the half's own dtype."""
+    """Each stage and the eager model give the half's dtype and are near the model in float64."""
     model, x = make(name, dtype, rng)
     stages = {stage: needle_tvm.compile(model, x, stage=stage) for stage in STAGES}
     for exe in stages.values():
@@ -61,7 +61,7 @@ def test_stages_agree(name, dtype, rng):
 
 
 def test_sums_are_accumulated_in_float32(dtype):
-    """Ones up to 5000: a half's sum would stop at 256 (2048)."""
+    """Up to 5000 ones are summed; in half precision the sum would stop at 256 (2048)."""
 
     class Sums(nn.Module):
         def forward(self, x):
@@ -91,7 +91,7 @@ def test_artifact(dtype, rng, tmp_path):
     assert random_inputs(program.artifact)[0].dtype.name == dtype
     with pytest.raises(InputError, match=dtype):
         program(x.numpy().astype("float32"))
-    # What DLPack has to offer is taken too: a strided array, and its memory stays as it was.
+    # A strided array is taken by DLPack, and its memory stays unchanged.
     wide = ndl.backend_ndarray.array(np.repeat(x.numpy(), 2, 1))[:, ::2]
     np.testing.assert_array_equal(program(wide).view("uint16"), out.view("uint16"))
     assert wide.dtype == dtype

@@ -1,4 +1,4 @@
-"""The TVM that is installed is the one this project is written for, and it works."""
+"""The installed TVM is the one this project is written for, and it works."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_another_pair_is_refused_by_name(monkeypatch, name, found):
 
 
 def test_the_pair_can_save_a_module():
-    """With a wrong pair this call segfaults, and with it every tuning record."""
+    """With a wrong pair of versions this call segfaults, as would writing any tuning record."""
     code = (
         "from needle_tvm._tvm.names import te, tvm\n"
         "a = te.placeholder((4,), name='a')\n"

@@ -1,4 +1,4 @@
-"""Every nn module through every stage (the recurrent ones: test_rnn_compiled.py)."""
+"""Every nn module at every stage (recurrent ones are in test_rnn_compiled.py)."""
 
 import inspect
 
@@ -74,7 +74,7 @@ def draw(rng, shape):
 
 
 def randomized(module, rng):
-    """Parameters and statistics that are neither 0 nor 1."""
+    """Set parameters and statistics to values other than 0 and 1."""
     for _, value in module.named_tensors():
         drawn = rng.uniform(0.2, 1, value.shape).astype(value.dtype)
         value.data = ndl.Tensor(drawn, requires_grad=False)

@@ -1,4 +1,4 @@
-"""People's own ops of one nested expression, written as CONTRIBUTING says, compile and agree."""
+"""User-defined ops of one nested expression, written as CONTRIBUTING says, compile and agree."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _softplus(t, v):
     return t.log(1 + t.exp(v))
 
 
-# Name: as TVM's expression (t is `tirx`, v an element), and in NumPy.
+# Name: the TVM expression (t is `tirx`, v an element), and the NumPy one.
 OPS = {
     "softplus": (_softplus, lambda v: np.log(1 + np.exp(v))),
     "mish": (lambda t, v: v * t.tanh(_softplus(t, v)), lambda v: v * np.tanh(np.log1p(np.exp(v)))),
@@ -123,13 +123,13 @@ def own(request):
 @pytest.mark.parametrize("stage", STAGES)
 def test_it_compiles_and_agrees(own, stage):
     op, function = own
-    # A whole number of vectors and some elements; one of which LLVM makes vectors by itself.
+    # Whole vectors and a tail; and a length that LLVM vectorises by itself.
     arrays = [np.linspace(-4, 4, n, dtype="float32") for n in (37, 512)]
     compiled = needle_tvm.compile(
         lambda x, y: (op(x), op(op(y))), *map(tensor, arrays), stage=stage
     )
     first, second = compiled(*map(tensor, arrays))
     wide = [array.astype("float64") for array in arrays]
-    # Each of up to eight functions, and of its result, is off by some units in the last place.
+    # Each of up to eight functions is off by some units in the last place.
     for found, expected in ((first, function(wide[0])), (second, function(function(wide[1])))):
         np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=2e-6)

@@ -1,4 +1,4 @@
-"""Every op of the registry, compiled: at each stage the result is the NumPy twin's. Names no op."""
+"""Every op of the registry, compiled at each stage, agrees with its NumPy reference."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rules of a user's op: what is wrong with one is said by the op's name, before anything is run."""
+"""Faults in the rules of a user's op are reported by the op's name before anything runs."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.needle_tvm.conftest import tensor
 
 @pytest.fixture
 def own():
-    """Makes an op, y = x unless its rules say otherwise."""
+    """A function that makes an op: y = x unless given other rules."""
 
     def make(base=Elementwise, **rules):
         REGISTRY.pop("own", None)
@@ -162,7 +162,7 @@ def test_the_parts_of_a_tuple_are_counted_and_checked(own, x, rule, complaint):
 
 
 def test_what_may_be_read_is(own, x):
-    """Conditions, other tensors' elements and divisions are left to the one who wrote them."""
+    """Reads under conditions, with divisions or at indices from tensors are not refused."""
 
     def emit_te(self, k, x):
         def body(i, j):
@@ -190,7 +190,7 @@ def test_a_mismatch_of_an_op_without_a_reference_is_one(own, x, stage):
     with pytest.raises(MismatchError, match=r"the first to differ is own;") as raised:
         compiled(own(reference=None, emit_te=doubled), x, stage=stage)
     assert "np.float64" not in str(raised.value)
-    # What is wrong at the plainest stage is not recommended.
+    # The error does not recommend the plainest stage if that is wrong too.
     assert ("stage='noopt' has own wrong, too" in str(raised.value)) is (stage != "noopt")
     assert "is right" not in str(raised.value)
 
@@ -273,7 +273,7 @@ DIVISIONS = {
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_a_division_of_integers_ends_no_process(own, name, dtype, stage):
-    """By 0 it gives 0, and the least integer by -1 itself: what NumPy has."""
+    """Like NumPy, x / 0 gives 0, and the least integer divided by -1 gives itself."""
 
     def emit_te(self, k, x, y):
         return k.te.compute(x.shape, lambda i: getattr(k.tirx, name)(x[i], y[i]))

@@ -1,4 +1,4 @@
-"""Recurrent layers through every stage."""
+"""Recurrent layers at every stage."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_recurrent_layers_compile(rng, case, with_state):
         state = tuple(draw(*shape) for _ in range(parts))
         inputs.append(state if parts == 2 else state[0])
     stages = {stage: needle_tvm.compile(model, *inputs, stage=stage) for stage in STAGES}
-    if not with_state or parts == 1:  # the ladder takes tensors, no tuples of them
+    if not with_state or parts == 1:  # the parity ladder takes only tensors, not tuples
         for result in parity.ladder(model, inputs, {"eager": None, **stages}):
             assert result.ok, result
     with ndl.no_grad():

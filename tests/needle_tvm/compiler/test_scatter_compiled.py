@@ -1,4 +1,4 @@
-"""scatter_add compiled: repeated, negative and stray indices, and work linear in their number."""
+"""Compiled scatter_add: repeated, negative and stray indices, and work linear in their number."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ from tests.needle_tvm.conftest import tensor
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_indices_that_repeat_count_from_the_end_or_miss(stage, dtype, rng):
-    """Of one output element, the terms add up in the order of the index: bit for bit NumPy's.
+    """The terms of one output element are added in the order of the index, bit for bit as in NumPy.
 
-    An index that is an input is checked at the call; one that is computed may lie outside.
+    An index that is an input is checked at the call; a computed one may lie outside.
     """
     index = np.array([[3, 3, -1, 0], [5, -6, 3, -5]])  # 5 and -6 lie outside an axis of 5
     x = (rng.standard_normal((2, 2, 4, 300)) * 100).astype(dtype)
@@ -47,7 +47,7 @@ def test_gradient_of_an_embedding(stage, rng):
 
 
 def test_no_loop_runs_over_outputs_and_indices_both():
-    """The loop over the 1009 indices stands beside the loop over the 4001 rows of the result."""
+    """The loop over the 1009 indices is beside, not inside, the loop over the 4001 result rows."""
     x, index = tensor(np.zeros((1009, 8), np.float32)), tensor(np.zeros(1009, np.int64))
     graph = trace(lambda a, i: ops.scatter_add(a, i, 4001), x, index)
     target = resolve("cpu").to_tvm()

@@ -1,4 +1,4 @@
-"""What an outside review found to compile wrongly or not at all, and its neighbours.
+"""Programs that once compiled wrongly or not at all, and similar ones.
 
 Each is compared with NumPy, in float64 where the types allow it.
 """
@@ -16,7 +16,7 @@ THREADS = (1, 2)
 
 
 def check(function, arrays, expected, stage="tuned", threads=None, length=1):
-    """Two calls of the compiled function give what is expected; the second finds memory used."""
+    """Check two calls of the compiled function; the second runs on used memory."""
     compiled = needle_tvm.compile(
         function, *map(tensor, arrays), stage=stage, threads=threads, check=False
     )
@@ -32,7 +32,7 @@ def check(function, arrays, expected, stage="tuned", threads=None, length=1):
 @pytest.mark.parametrize("shape", [(24,), (17,), (1001,), (3, 5, 7)])
 @pytest.mark.parametrize("base", ["same", "one"])
 def test_a_power_that_is_read_twice(shape, dtype, base, rng):
-    """Elements that a vector moved back computed twice, over memory that TVM shares."""
+    """A vector moved back computed some elements twice, in memory that TVM shares."""
     b = rng.standard_normal(shape).astype(dtype)
     a = rng.standard_normal(shape if base == "same" else (1,)).astype(dtype)
     wide = [x.astype("float64") for x in (a, b)]
@@ -120,7 +120,7 @@ def test_reductions_over_unsorted_axes(stage, axes, keepdims, rng):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("start", range(0, 24, 5))
 def test_reversed_slices_with_steps(stage, start, rng):
-    """TVM's divisions of what counts downward were wrong, and LLVM's vectors of masked loops."""
+    """TVM divided descending indices wrongly, and LLVM vectorised masked loops wrongly."""
     x = rng.standard_normal((24, 12)).astype("float32")
     key = (slice(start, None, -3), slice(None, None, -1))
     check(
@@ -147,7 +147,7 @@ def test_nothing_and_empty_tensors(stage):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 def test_constants_keep_their_dtype(stage, dtype):
-    """64 bits became 32 on the way into the module."""
+    """Translation once turned 64 bits into 32."""
     big = {"float64": 1 + 2.0**-40, "int64": 2**40 + 1}[dtype]
     constant = np.full(3, big, dtype)
     x = np.arange(3, dtype=dtype)
@@ -174,7 +174,7 @@ def test_bfloat16_is_rounded_between_operations(stage, rng):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("length", [5, 64])
 def test_an_own_ops_arithmetic_of_booleans(stage, length, rng):
-    """Topi leaves sums and products of booleans as they are; LLVM's code generator has none."""
+    """Topi keeps sums and products of booleans, which LLVM's code generator does not have."""
     from needle.op import REGISTRY, Elementwise, register
 
     @register
@@ -197,7 +197,7 @@ def test_an_own_ops_arithmetic_of_booleans(stage, length, rng):
         del REGISTRY["own_mix"]
 
 
-VIEWS = [  # two views of x, whose shapes broadcast to one of which neither view is
+VIEWS = [  # two views of x, whose shapes broadcast to a shape that neither has
     ((5, 3), (5, 1, 3), (1, 5, 3)),
     ((3, 5), (3, 1, 5), (1, 3, 1, 5)),
     ((1, 5), (1, 1, 5), (5, 1)),
@@ -210,7 +210,7 @@ VIEWS = [  # two views of x, whose shapes broadcast to one of which neither view
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("shape", "one", "other"), VIEWS, ids=str)
 def test_two_views_of_one_tensor(shape, one, other, stage, rng):
-    """`tuned` once took the second view for one like the first, and gave another shape."""
+    """`tuned` once took the second view for one like the first and gave a wrong shape."""
     x, y = (rng.standard_normal(shape).astype("float32") for _ in "xy")
 
     def f(x, y):
@@ -247,7 +247,7 @@ OVERFLOWING = {
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("name", OVERFLOWING)
 def test_integers_wrap_around(name, dtype, stage):
-    """TVM takes integers for numbers without an end, and tells LLVM so."""
+    """TVM assumes that integers never overflow, and tells LLVM so."""
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     a = np.resize(np.array([most, least, most - 1, least + 1, 0, 1, -1, 2, 12345], dtype), 80)
     b = np.resize(np.array([1, -1, most, least, 5, -7, 2**30], dtype), 80)
@@ -261,7 +261,7 @@ def test_integers_wrap_around(name, dtype, stage):
         np.testing.assert_array_equal(found.numpy(), value)
 
 
-HIGHER = {  # what a scale or a norm gives more axes, or of what it has fewer than the rule took
+HIGHER = {  # a scale or norm with more axes than its operand, or fewer than the rule expected
     "scaled rows": lambda p, x: (x @ p["w"]) * p["s"],
     "a scaled row": lambda p, x: (x[0] @ p["w"]) * p["s"][0],
     "softmax": lambda p, x: ops.reshape(ops.softmax((x @ p["w"]) * p["s"], 1), (3, 4)),
@@ -331,11 +331,11 @@ LONG = {
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_sum_is_as_exact_as_a_short_one(name, stage, rng):
-    """One after the other, positive terms lose a bit each time their number doubles."""
+    """Added sequentially, positive terms lose a bit each time their number doubles."""
     function, reference = LONG[name]
     x = rng.uniform(0.5, 1.5, (509, 1021)).astype("float32")
     found = needle_tvm.compile(function, tensor(x), stage=stage, check=False)(tensor(x)).numpy()
-    # Exponentials are summed up in float32, by which each of n terms may be a rounding off.
+    # Exponentials are summed in float32, where each of n terms may be one rounding off.
     rtol = 1e-4 if name == "softmax" else 2e-6
     expected = reference(x.astype("float64"))
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.abs(expected).max())

@@ -1,4 +1,4 @@
-"""Inputs and weights that a compiled model cannot take as they are meant, refused by name."""
+"""A compiled model refuses by name the inputs and weights that it cannot take as meant."""
 
 import shutil
 
@@ -39,7 +39,7 @@ def params(exported):
 
 
 def unchanged(program, refused):
-    """The error of a call that must leave the weights in use as they were."""
+    """The error of a refused call, which must leave the weights unchanged."""
     x = np.ones((2, 8), np.float32)
     before = program(x)
     with pytest.raises(ParameterError) as caught:
@@ -139,7 +139,7 @@ class Tied(nn.Module):
 
 
 def check_tied(executable, state, want, tmp_path):
-    """`state` has the weight under both names; `want(state)` is what the model gives for ones."""
+    """Check tied weights. `state` has both names; `want(state)` is the model's output for ones."""
     x = np.ones((2, 8), np.float32)
     state = {name: value * 2 for name, value in state.items()}
     executable.set_params(state)

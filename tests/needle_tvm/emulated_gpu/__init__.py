@@ -1,10 +1,10 @@
-"""Code for a GPU run without one, for tests: TVM's runtime for CUDA, emulated (runtime.cc).
+"""Runs GPU code without a GPU, for tests: an emulation of TVM's CUDA runtime (runtime.cc).
 
-What is emulated is the device: everything else is what runs on a machine with a GPU, from the
-target that its driver describes to the library in the artifact. Kernels are compiled from the very
-CUDA source that nvcc would get, by the host's compiler. `install` changes the process for good:
-tests that use it run in one of their own. `environment` has every Python process that is started
-with it install it: those of a search too.
+Only the device is emulated. Everything else is as on a machine with a GPU, from the target that its
+driver describes to the library in the artifact. The host's compiler compiles kernels from the CUDA
+source that nvcc would get. `install` changes the process for good, so tests that use it run in a
+process of their own. Every Python process started with `environment` installs it, including the
+processes of a search.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ GPU = Gpu(
     l2_bytes=50 << 20,
 )
 
-# What a kernel asks for when it is launched lies at one place, as large as it may be.
+# Dynamic shared memory is one block of the largest possible size.
 _DYNAMIC = re.compile(r"extern __shared__ ((?:\w+\(\d+\) )?)(\w+) (\w+)\[\];")
 
 _KERNEL = re.compile(r'^extern "C" __global__ void [^{;]*?(\w+)\(([^)]*)\);$', re.MULTILINE)
 
 
 def compiler() -> str | None:
-    """The C++ compiler; None where there is none."""
+    """The C++ compiler, or None if there is none."""
     return shutil.which("g++") or shutil.which("c++")
 
 
@@ -67,13 +67,13 @@ def _compile(sources: list[Path], output: Path, *options: str) -> None:
 
 
 def _fresh(library: Path) -> Path:
-    """Where this process writes the library first: others may be compiling the same."""
+    """A path for this process's build of the library, as others may be compiling the same one."""
     BUILD.mkdir(parents=True, exist_ok=True)
     return library.with_suffix(f".{os.getpid()}.tmp")
 
 
 def build() -> Path:
-    """The emulated runtime, compiled where its sources are not those it was compiled from."""
+    """The path of the emulated runtime, compiled again if its sources have changed."""
     site = Path(sysconfig.get_path("purelib"))
     sources = [HERE / "runtime.cc", HERE / "driver.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
     text = b"".join(
@@ -90,7 +90,7 @@ def build() -> Path:
 
 
 def build_cublas() -> Path:
-    """A cuBLAS for the emulated GPU, under the name that the real one has in its file."""
+    """The path of a cuBLAS for the emulated GPU, with the real library's soname."""
     library = BUILD / "libcublas.so.13"
     fresh = _fresh(library)
     _compile([HERE / "cublas.cc"], fresh, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
@@ -99,13 +99,13 @@ def build_cublas() -> Path:
 
 @functools.cache
 def _headers() -> bytes:
-    """What kernels are compiled with, so that none is kept that was compiled with others."""
+    """The contents of the headers, so that a kernel compiled with other headers is not reused."""
     paths = [*(HERE / "headers").glob("*.h"), *CUDA.glob("*.h"), ROOT / "src/common/scalar.h"]
     return b"".join(path.read_bytes() for path in sorted(paths))
 
 
 def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
-    """The host's code of a CUDA source, in the place of `nvcc.compile_cubin`."""
+    """Compile a CUDA source to code of the host; replaces `nvcc.compile_cubin`."""
     kernels = _KERNEL.findall(source)
     cpp = ptx.translated(source)
     begin = "needle::ptx::begin_thread(); " if cpp != source else ""
@@ -116,7 +116,7 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
         for name, types in kernels
     )
     cpp = _DYNAMIC.sub(rf"__shared__ \1\2 \3[{GPU.shared_bytes_optin} / sizeof(\2)];", cpp)
-    # In C++ the alignment comes first.
+    # C++ wants the alignment first.
     cpp = re.sub(r"__shared__ ((?:alignas|__align__)\(\d+\))", r"\1 __shared__", cpp)
     text = f"{head}{cpp}\n{calls}\n"
     key = hashlib.sha256(text.encode() + _headers()).hexdigest()[:24]
@@ -132,7 +132,7 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[nvcc.Resources]]:
 
 
 def _given(parameters: str) -> str:
-    """The arguments of a call whose parameters lie where the pointers of `a` lead."""
+    """The arguments of a call, each read through a pointer in `a`."""
     types = [p.strip().rpartition(" ")[0] for p in parameters.split(",") if p.strip()]
     plain = [re.sub(r"__restrict__|\bconst\b", "", each).strip() for each in types]
     return ", ".join(f"*({each}*)a[{i}]" for i, each in enumerate(plain))
@@ -140,26 +140,26 @@ def _given(parameters: str) -> str:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The emulated runtime, loaded; not before it is needed, since it needs TVM's own library."""
+    """Load the emulated runtime. It needs TVM's library, so it is loaded only when it is used."""
     ffi.load_ffi()
     return ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
 
 
 def _load_runtime() -> Any:
-    """In the place of `ffi.load_cuda_runtime`."""
+    """Replaces `ffi.load_cuda_runtime`."""
     load()
     return ffi.load_ffi()
 
 
 def environment() -> dict[str, str]:
-    """Variables with which a Python process has a GPU from its start: see site/sitecustomize.py."""
+    """Variables that give a Python process a GPU from its start; see site/sitecustomize.py."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(HERE / "site"), str(ROOT), *filter(None, before)]
     return {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def install() -> None:
-    """From here on this process has a GPU; `load` is for what uses it without needle_tvm."""
+    """Give this process a GPU. Code that uses it without needle_tvm calls `load`."""
     gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
     nvcc.compile_cubin = compile_cubin
     nvcc.find = lambda: "emulated"

@@ -1,7 +1,7 @@
 """Models and ops compiled for a GPU, and run on it.
 
-test_emulated_gpu.py runs these in a process of its own, in which there is an emulated GPU from here
-on; `make gpu-test` with NEEDLE_CHECKS_ON=gpu, on the one of the machine.
+test_emulated_gpu.py runs these in a separate process, which gets an emulated GPU by importing this
+file; `make gpu-test`, with NEEDLE_CHECKS_ON=gpu, runs them on the machine's GPU.
 """
 
 import functools
@@ -61,7 +61,7 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
         assert rung.ok and rung.max_relative < 1e-5, rung
     script = stages["tuned"].script
     kernels = script[script.index("def main(") :].count("R.call_tir(")
-    # Again: what a CUDA graph keeps, and memory that is handed out anew.
+    # Run again, with memory that is reused and what a CUDA graph keeps.
     expected = [t.numpy() for t in trace(model, *tensors).flatten_outputs(model(*tensors))]
     for stage, executable in stages.items():
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
     np.testing.assert_allclose(loaded(x), layers(ndl.Tensor(x)).numpy(), rtol=1e-5, atol=1e-5)
 
 
-# Rows, terms, columns: whole tiles; one row; tails of terms and columns; all the rows there may be.
+# Rows, terms, columns: whole tiles; one row; tails of terms and columns; the most rows allowed.
 @pytest.mark.parametrize(
     ("rows", "terms", "columns"),
     [(8, 512, 64), (1, 128, 8), (16, 130, 9), (3, 1000, 77), (13, 200, 4100)],
@@ -102,8 +102,8 @@ def test_products_of_few_rows(rows, terms, columns):
     np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
-# Shape and axis: a warp to a row and several rows to a block; several warps to a row, with tails;
-# few rows; neighbouring rows to neighbouring threads; all of it one row.
+# Shape and axis: one warp per row and several rows per block; several warps per row, with tails;
+# few rows; neighbouring rows for neighbouring threads; a single row.
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [((1030, 40), 1), ((6, 1000), 1), ((2, 3, 5000), 2), ((300, 64), 0), ((37, 60), (0, 1))],
@@ -113,7 +113,7 @@ def test_reductions_that_threads_share(name, shape, axis, tmp_path):
     if name == "softmax" and isinstance(axis, tuple):
         pytest.skip("along one axis only")
     x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    if not isinstance(axis, tuple):  # NaN in the first row and the last one, there beside -inf
+    if not isinstance(axis, tuple):  # NaN in the first row and the last, where it is beside -inf
         x[(0,) * x.ndim] = x[(-1,) * x.ndim] = np.nan
         np.moveaxis(x, axis, -1)[(-1,) * (x.ndim - 1) + (1,)] = -np.inf
 
@@ -135,7 +135,7 @@ def _reference(name, x, axis):
     return getattr(np, name)(x, axis=axis)
 
 
-# Steps, rows and units: whole panels; one of each; tails of panels, slices, rows; blocks of rows.
+# Steps, rows, units: whole panels; one of each; tails of panels, slices and rows; blocks of rows.
 @pytest.mark.parametrize(
     ("steps", "batch", "hidden"), [(3, 2, 64), (1, 1, 1), (2, 3, 13), (4, 5, 36), (2, 33, 10)]
 )
@@ -155,7 +155,7 @@ def test_steps_of_an_lstm(steps, batch, hidden, parts, tmp_path):
     wide = [x.astype(np.float64) for x in given]
     expected = REGISTRY["lstm_sequence"]().reference(*wide)
     for part, found in zip(parts, ready.run(given), strict=True):
-        # Sums of so many terms in float32, an error of which goes into the next step.
+        # Sums of about `hidden` float32 terms; each step's error passes into the next.
         np.testing.assert_allclose(found, expected[part], atol=steps * (hidden + 8) * 2.0**-22)
 
 
@@ -165,7 +165,7 @@ def kept():
 
 
 def compiler(stage, folder):
-    """A `check_op` hook: each op compiled for the GPU, and run there."""
+    """A `check_op` hook that compiles each op for the GPU and runs it there."""
 
     def compiled(op, inputs):
         key = repr(op), stage, str([_spec(value) for value in inputs])

@@ -1,7 +1,7 @@
-"""Products by cuBLAS in compiled models, on an emulated GPU with a cuBLAS made for the test.
+"""Matmuls by cuBLAS in compiled models, on an emulated GPU with a cuBLAS made for the test.
 
-Run as checks.py is, by test_library_products.py. The first check needs a process that has not found
-the library yet.
+test_library_products.py runs these like checks.py. The first check needs a process that has not
+found the library yet.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ from tests.needle_tvm.emulated_gpu import (
 
 @pytest.fixture(scope="module")
 def library():
-    """The emulated cuBLAS, found from here on."""
+    """The emulated cuBLAS, which this process can find from here on."""
     path = build_cublas()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cublas, "places", lambda: iter([str(path)]))
@@ -90,7 +90,7 @@ def test_a_model_whose_products_are_cublas_s(library, tmp_path):
     assert runtime.self_test(loaded).passed
 
 
-# Shapes of both operands, and which of them are another array with its last axes exchanged.
+# Shapes of both operands, and which of them are given with their last two axes swapped.
 LAYOUTS = [
     ((3, 5), (5, 7), ""),
     ((5, 3), (5, 7), "x"),
@@ -130,7 +130,7 @@ def test_layouts(library, dtype):
     ):
         x = x.swapaxes(-1, -2) if "x" in turn else x
         w = w.swapaxes(-1, -2) if "w" in turn else w
-        # Sums of 5 terms, in float64 and rounded once.
+        # Sums of 5 terms in float64, rounded once.
         np.testing.assert_allclose(have.numpy(), x @ w, rtol=1e-5, atol=1e-6)
     assert library.needle_products() - before >= len(LAYOUTS)
     assert library.needle_rounded_products() == 0
@@ -190,7 +190,7 @@ def test_the_faster_one_is_taken_and_both_times_are_kept(library, monkeypatch):
         (32, "own", 1e-6, 2e-6),
         (32, "own", 1e-6, 2e-6),
     ]
-    assert len(asked) == len(set(asked)) == 6  # each product once for each way
+    assert len(asked) == len(set(asked)) == 6  # each matmul once by either implementation
     assert found.script.count("R.call_dps_packed(") == 1
     expected = ndl.nn.Sequential(*layers)(ndl.Tensor(x)).numpy()
     np.testing.assert_allclose(found(x).numpy(), expected, atol=1e-6)

@@ -1,7 +1,7 @@
-"""The search's services on the emulated GPU, with faults in some candidates: see search_checks.
+"""The search's services on the emulated GPU, with faults in some candidates; see search_checks.
 
-A candidate is numbered by its library's name; 0 is the rule's. On a GPU what is read or written far
-outside ends the process's context, and here the process.
+A candidate's number is its library's name; 0 is the rule's. A read or write far out of bounds ends
+the process's context on a GPU, and the process here.
 """
 
 import re
@@ -19,7 +19,7 @@ def serve(request):
 
 
 def spilt(text, by):
-    """Every result is stored a second time, so many elements further."""
+    """Store every result a second time, `by` elements further on."""
     script = tvm.ir.load_json(text).script()
     stores = rf"^( *{RESULT}\[[^\n]*)\] = ([^\n]*)$"
     twice = rf"\1] = \2\n\1 + T.int64({by})] = \2"
@@ -30,7 +30,7 @@ def spilt(text, by):
 
 RESULT, ELEMENTS = "T_maximum_intermediate", 8 * 32
 
-# By number: how the trial must end, and what is done to the module.
+# By number: how the trial must end, and the change to the module.
 FAULTS = {
     1: ("crash", lambda text: spilt(text, 10**10)),
     2: ("wrong", lambda text: spilt(text, ELEMENTS)),

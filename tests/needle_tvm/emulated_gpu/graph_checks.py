@@ -1,6 +1,6 @@
-"""Compiled models captured as CUDA graphs: never anybody else's data, and never old ones.
+"""Compiled models captured as CUDA graphs never use another call's data or stale data.
 
-Run as checks.py is, by test_cuda_graph.py.
+test_cuda_graph.py runs these like checks.py.
 """
 
 import threading
@@ -22,12 +22,12 @@ WIDTH = 8
 
 @pytest.fixture(autouse=True)
 def always_captured(monkeypatch):
-    """Small models as well, which gain nothing by it."""
+    """Capture small models as well, which gain nothing by it."""
     monkeypatch.setattr(cuda_graph, "_pays", lambda main: True)
 
 
 class Layers(ndl.nn.Module):
-    """Linear layers, one kernel each, as a chain; each program of them has weights of its own."""
+    """A chain of linear layers, one kernel each; each program has its own weights."""
 
     def __init__(self, count=3):
         super().__init__()
@@ -126,7 +126,7 @@ def test_weights_that_are_packed_at_load_are_packed_anew(tmp_path):
 
 
 def many(x, index, flags, nothing):
-    """Results of several dtypes: one twice, another's view, a scalar, an empty one, an input."""
+    """Results of several dtypes: one returned twice, a view, a scalar, an empty one, an input."""
     y = ndl.ops.exp(x) + ndl.ops.embedding(index, x)
     z = ndl.ops.where(flags, y, ndl.ops.negate(y))
     wide = ndl.ops.tanh(nothing)
@@ -231,7 +231,7 @@ def test_streams_take_turns(tmp_path):
 
 
 def stream_of(ready):
-    """A stream of the driver's that waits for no other."""
+    """A new stream that waits for no other."""
     import ctypes
 
     driver, stream = cuda_driver.of(ready.executor.device), ctypes.c_void_p()

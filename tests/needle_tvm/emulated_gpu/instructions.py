@@ -1,7 +1,7 @@
-"""Tensor cores, asynchronous copies, dynamic shared memory: the emulated GPU, as TVM uses it.
+"""Tensor cores, asynchronous copies and dynamic shared memory of the emulated GPU.
 
-test_emulated_gpu.py runs these in a process of its own, like checks.py; they check the emulated GPU
-itself, so that what it says of kernels with these instructions can be relied on.
+test_emulated_gpu.py runs these in a separate process, like checks.py. They check the emulated GPU
+itself, so that its results for kernels with these instructions can be relied on.
 """
 
 import re
@@ -28,9 +28,9 @@ GEMM = registry.ladder("gemm", "cuda")
 
 
 def run(module, folder, *arrays, change=lambda source: source):
-    """A module's kernel run on arrays, the last of them its result, and its CUDA source.
+    """Run a module's kernel on arrays, of which the last is the result; return it and the source.
 
-    `change` is what is done to the source before it is compiled.
+    `change` is applied to the CUDA source before it is compiled.
     """
     library = build.compile_module(module, build.make_target("cuda", ARCH))
     sources = []
@@ -59,7 +59,7 @@ def _numpy(dtype):
 
 
 def cut_off(array):
-    """Floats as tensor cores of tf32 read them."""
+    """Floats truncated as tf32 tensor cores read them."""
     return (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -178,7 +178,7 @@ def test_ldmatrix(count, transposed, tmp_path):
 
 
 def copies(wait):
-    """Two groups of asynchronous copies of 16 rows each, of which `wait` may then be pending."""
+    """Two groups of asynchronous copies of 16 rows each; `wait` of them may still be pending."""
 
     @T.prim_func(s_tir=True)
     def kernel(A: T.Buffer((32, 4), "float32"), C: T.Buffer((32, 4), "float32")):
@@ -212,10 +212,10 @@ def test_asynchronous_copies_arrive_when_they_are_waited_for(wait, arrived, tmp_
     np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
-# The shortest of programs has one strip. With one more group pending it reads what was there.
+# The shortest program has one strip. With one more group pending it reads stale memory.
 @pytest.mark.parametrize(("k", "more"), [(STEP, 0), (5 * STEP, 0), (STEP, 1)])
 def test_a_rung_waits_for_the_copies_it_multiplies(k, more, tmp_path):
-    """The lab's interpreter takes copies for finished at once; here they come when waited for."""
+    """The lab's interpreter finishes copies at once; here they arrive when waited for."""
 
     def waits(source):
         return re.sub(r"(?<=wait_group )\d(?=;)", lambda found: f"{int(found[0]) + more}", source)
@@ -307,7 +307,7 @@ __device__ void product(const float* a, const float* b, float* c) {
 
 
 def test_a_product_of_fragments_of_tf32(tmp_path):
-    """Written by hand, since TVM has no wmma of tf32: A rounded, B as it is, C by columns."""
+    """Written by hand, as TVM has no wmma for tf32: A is rounded, B is not, C is column-major."""
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -343,6 +343,6 @@ def test_instructions_that_are_not_known_do_not_compile(instruction):
     source = f"{head}void f(unsigned* x) {{ {body} }}\n"
     with pytest.raises(RuntimeError, match="does not know this PTX"):
         nvcc.compile_cubin(source, ARCH)
-    # Where the preprocessor leaves it out, nothing is said of it.
+    # There is no error if the preprocessor leaves the instruction out.
     assert "#error" in ptx.translated(source)
     nvcc.compile_cubin(source.replace(body, f"\n#ifdef NEVER\n{body}\n#endif\n"), ARCH)

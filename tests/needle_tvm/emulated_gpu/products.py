@@ -1,4 +1,4 @@
-"""Products of any shape in tiles of any size, run on the GPU that checks.py runs on."""
+"""Matmuls of any shape in tiles of any size, run on the same GPU as checks.py."""
 
 import os
 import random
@@ -52,9 +52,9 @@ def convolution(draw):
 
 
 def drawn(kind, random_, seed):
-    """A product of a kind, and arrays and tensors to multiply."""
+    """A matmul of a kind, and arrays and tensors to multiply."""
 
-    def draw(low, high):  # half of them are such as have whole vectors
+    def draw(low, high):  # half of the extents are multiples of a vector
         number = random_.randint(low, high)
         return number if random_.random() < 0.5 else min(high, -(-number // 8) * 8)
 
@@ -69,13 +69,13 @@ def drawn(kind, random_, seed):
 def test_any_tile_computes_the_product(kind, seed, tmp_path, monkeypatch):
     random_ = random.Random(f"{kind.__name__} {seed}")
     function, arrays, tensors = drawn(kind, random_, seed)
-    # Not the tile that would be chosen, but any there is.
+    # Any existing tile, and not the one that would be chosen.
     monkeypatch.setattr(gpu_tiles, "cycles", lambda product, tile: random_.random())
     _, ready = program(function, tensors, "tuned", tmp_path / "program")
     (found,) = ready.run(arrays)
     with ndl.no_grad():
         exact = function(*[ndl.Tensor(a.astype(np.float64)) for a in arrays]).numpy()
-    # At most 500 terms, in float32: an error of a rounding for each, of random signs.
+    # At most 500 float32 terms, each with a rounding error of random sign.
     np.testing.assert_allclose(found, exact, atol=4e-6 * np.abs(exact).max())
 
 
@@ -106,7 +106,7 @@ def test_attention_of_any_shape(seed, tmp_path):
     (found,) = ready.run(arrays)
     with ndl.no_grad():
         exact = attention(*[ndl.Tensor(a.astype(np.float64)) for a in arrays]).numpy()
-    # Weights are exponentials of scores, sums of up to 70 terms, in float32.
+    # Weights are exponentials of scores, which are sums of up to 70 float32 terms.
     np.testing.assert_allclose(found, exact, atol=1e-5 * np.abs(exact).max())
 
 

@@ -1,8 +1,8 @@
-"""Inline assembly of CUDA source as C++ that the host's compiler takes: calls of headers/ptx.h.
+"""Translates inline assembly in CUDA source to C++ for the host's compiler: calls of headers/ptx.h.
 
-What TVM writes is known (its own and that of `T.ptx`): mma.sync, ldmatrix, cp.async, and a few
-instructions around them. Anything else becomes an `#error` that names the instruction, so that
-source which needs it does not compile.
+It knows the instructions that TVM writes (itself and for `T.ptx`): mma.sync, ldmatrix, cp.async,
+and a few around them. Any other becomes an `#error` that names the instruction, so that source
+which needs it does not compile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OPERAND = re.compile(r'\s*"([=+]?)(\w)"\s*\((.*)\)\s*', re.DOTALL)
 _INSTRUCTION = re.compile(r"(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _TYPES = {"r": "uint32_t", "f": "float", "l": "uint64_t", "h": "uint16_t", "n": ""}
 
-# Terms that an mma of 16 x 8 results sums, by the type of its operands.
+# Possible reduction lengths of an mma of 16 x 8 results, by the type of its operands.
 _TERMS = {"f16": ("8", "16"), "bf16": ("8", "16"), "tf32": ("4", "8")}
 _COMPARED = {"eq": "==", "ne": "!="}
 
@@ -25,7 +25,7 @@ Values = Callable[[str], str]
 
 
 def translated(source: str) -> str:
-    """CUDA source with calls in the place of inline assembly."""
+    """CUDA source with calls instead of inline assembly."""
     text, done = [], 0
     for found in _ASM.finditer(source):
         if found.start() < done:
@@ -37,7 +37,7 @@ def translated(source: str) -> str:
 
 
 def _statement(assembly: str) -> str:
-    """The C++ of what stands between the parentheses of an asm statement."""
+    """The C++ for the contents of an asm statement's parentheses."""
     code, *given = _split(assembly, ":")
     text = "".join(ast.literal_eval(literal) for literal in _LITERAL.findall(code))
     operands = []
@@ -48,7 +48,7 @@ def _statement(assembly: str) -> str:
         operands.append((shape[1], shape[2], shape[3]))
 
     def value(name: str) -> str:
-        """An operand that is read: %3, a number, a register, an address in brackets."""
+        """The C++ of an operand that is read: %3, a number, a register, an address in brackets."""
         return re.sub(r"%(\d+)|\b([a-z]\w*)\b", one, name.strip().strip("[]"))
 
     def one(found: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ def _statement(assembly: str) -> str:
         return f"(({cast})({expression}))" if cast else f"({expression})"
 
     def place(name: str) -> str:
-        """An operand that is written."""
+        """The C++ of an operand that is written."""
         number = re.fullmatch(r"%(\d+)", name.strip())
         return operands[int(number[1])][2] if number else f"needle_{name.strip()}"
 
@@ -80,7 +80,7 @@ def _unknown(what: str) -> str:
 
 
 def _line(instruction: str, value: Values, place: Values) -> str | None:
-    """The C++ of one instruction; None where it is not known."""
+    """The C++ of one instruction, or None if it is unknown."""
     if register := re.fullmatch(r"\.reg \.(pred|u32|b32|u64|b64) (\w+)", instruction):
         kinds = {"pred": "bool", "u32": "uint32_t", "u64": "uint64_t"}
         return f"{kinds[register[1].replace('b', 'u')]} {place(register[2])};"
@@ -122,7 +122,7 @@ def _call(opcode: str, arguments: list[str], value: Values, place: Values) -> st
         r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::(?:64|128|256)B)?", opcode
     ):
         if not all(re.fullmatch(r"\[?%\d+(?:\+\d+)?\]?|\d+", each) for each in arguments):
-            return None  # a predicate: whether anything is copied
+            return None  # a predicate that says whether to copy
         to, at, size, *given = map(value, arguments)
         return f"needle::ptx::cp_async({to}, {at}, {size}, {given[0] if given else size});"
     if opcode in ("cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"):
@@ -148,12 +148,12 @@ def _set(place: str, value: str) -> str:
 
 
 def _members(group: str) -> list[str]:
-    """The registers of a group in braces; a single one is its own."""
+    """The registers of a group in braces, or a single register."""
     return [each.strip() for each in group.strip().strip("{}").split(",")]
 
 
 def _characters(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """Place, character and depth of parentheses, brackets and braces, but for string literals."""
+    """Position, character and bracket depth, for all characters outside string literals."""
     depth, at = 0, start
     while at < len(text):
         if literal := _LITERAL.match(text, at):
@@ -165,12 +165,12 @@ def _characters(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` closes."""
+    """The position where the parenthesis opened at `start` closes."""
     return next(at for at, _, depth in _characters(text, start) if depth == 0)
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Text cut at those of `mark` that stand in no parentheses or literals."""
+    """Split text at every `mark` outside of brackets and literals."""
     cuts = [at for at, each, depth in _characters(text) if each == mark and depth == 0]
     starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(text)]
     return [text[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""Searches on the emulated GPU; test_gpu_tuning.py runs these with `emulated_gpu.environment`."""
+"""Searches on the emulated GPU. test_gpu_tuning.py runs these with `emulated_gpu.environment`."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ def records():
 
 
 def test_a_search_end_to_end():
-    """Both sources propose, all is on record, what it found is right, and it is resumed."""
+    """Both sources propose, all trials are recorded, results are right, and a search resumes."""
     rng = np.random.default_rng(0)
     model = make_mlp(128, 32)
     x = tensor(rng.standard_normal((8, 128)).astype(np.float32))
@@ -48,7 +48,7 @@ def test_a_search_end_to_end():
         assert executable.manifest["whole_model"]["kept"] == "tuned"
     expected = model(x).numpy()
     np.testing.assert_allclose(executable(x).numpy(), expected, rtol=1e-5, atol=1e-5)
-    # A larger budget goes on from there, and chooses among all that is on record.
+    # A larger budget continues from there and chooses among all records.
     larger = needle_tvm.compile(model, x, target="cuda", trials=10)
     np.testing.assert_allclose(larger(x).numpy(), expected, rtol=1e-5, atol=1e-5)
     found, trials = records()
@@ -60,7 +60,7 @@ def test_a_search_end_to_end():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
 def test_a_search_among_tiles_of_tensor_cores(dtype):
-    """Candidates of narrow operands pass the gate, and the model is right with what is kept."""
+    """Candidates with narrow operands pass the gate, and the model is right with the chosen one."""
     rng = np.random.default_rng(0)
     model = make_mlp(64, 64)
     x = tensor(rng.standard_normal((16, 64)).astype(np.float32))
@@ -78,7 +78,7 @@ def test_a_search_among_tiles_of_tensor_cores(dtype):
 
 
 def setup_of(folder, trials):
-    """A search's setup for one small layer: see search.search."""
+    """A search's setup for one small layer; see search.search."""
     spec = resolve("cuda")
     x = tensor(np.zeros((8, 128), np.float32))
     module = lowering.lower(trace(make_mlp(128, 32), x), spec.to_tvm(), "tuned")
@@ -102,7 +102,7 @@ def setup_of(folder, trials):
 
 @pytest.fixture
 def own_choices_alone(monkeypatch):
-    """Candidates are those of our rules, in their order."""
+    """Use only the candidates of our rules, in their order."""
 
     def refuse(*arguments):
         raise RuntimeError("not asked for here")
@@ -127,7 +127,7 @@ def test_what_writes_out_of_bounds_is_survived(tmp_path, monkeypatch, own_choice
 def test_a_search_that_may_spill_nothing_tells_what_does_not_fit(
     tmp_path, monkeypatch, own_choices_alone
 ):
-    """Every kernel here is said to spill a byte: none but the rule's is run."""
+    """Every kernel is reported to spill a byte, so only the rule's is run."""
     monkeypatch.setattr(search, "_SPILLS", 0)
     monkeypatch.setattr(bench, "_SERVICE", "tests.needle_tvm.emulated_gpu.spilling:serve")
     *_, last = search.search(setup_of(tmp_path, 2), iter(()))

@@ -1,4 +1,4 @@
-"""The search's services on the emulated GPU, whose kernels are said to spill: see search_checks."""
+"""The search's services on the emulated GPU, with kernels reported to spill; see search_checks."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""Products on tensor cores, with operands in each narrow type, run on the GPU that checks.py runs
-on."""
+"""Matmuls on tensor cores, with operands of each narrow type, run on the same GPU as checks.py."""
 
 import os
 import random
@@ -38,7 +37,7 @@ KINDS = [dense, transposed, batched, heads, convolution]
 
 
 def rounded(array, dtype):
-    """What an array's elements are as operands."""
+    """An array's elements, rounded as operands."""
     if dtype != "tf32":
         return array.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype(np.float64)
     word = np.ascontiguousarray(array).view(np.uint32)
@@ -47,7 +46,7 @@ def rounded(array, dtype):
 
 
 def program(function, tensors, dtype, folder):
-    """A function compiled for the GPU in one precision, and its module as text."""
+    """A function's program for the GPU in one precision, and its module as text."""
     graph = trace(function, *tensors)
     spec = resolve("cuda")
     target = spec.to_tvm()
@@ -69,7 +68,7 @@ def test_any_tile_computes_the_product(kind, dtype, seed, tmp_path, monkeypatch)
     shapes = [array.shape for array in arrays]
     chosen, others = gpu_tensor_core._tile, gpu_tensor_core._others
 
-    def any_tile(*product):  # not the one that would be chosen, but any a search may try
+    def any_tile(*product):  # any that a search may try, and not the one that would be chosen
         return random_.choice(others(*product) or [chosen(*product)])
 
     monkeypatch.setattr(gpu_tensor_core, "_tile", any_tile)
@@ -80,7 +79,7 @@ def test_any_tile_computes_the_product(kind, dtype, seed, tmp_path, monkeypatch)
         exact = function(*map(ndl.Tensor, wide)).numpy()
     # Exact products of rounded operands, summed in float32: at most 500 terms.
     np.testing.assert_allclose(found, exact, atol=4e-6 * np.abs(exact).max())
-    if kind is not convolution:  # of which some come to few rows
+    if kind is not convolution:  # some convolutions have few rows
         (*_, rows, terms), (*_, columns) = shapes[0], shapes[1][-1:]
         if kind is transposed:
             rows, terms, columns = terms, rows, shapes[1][0]
@@ -102,13 +101,13 @@ def test_a_model(name, dtype):
 
 
 def check(name, batch, dtype):
-    """One of the apps' models has its products on tensor cores, and narrow ones they are."""
+    """Check that one of the apps' models runs its matmuls on tensor cores, with narrow operands."""
     model, inputs = build_model(models.factory(name), batch=batch)
     tensors = [ndl.Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     found = needle_tvm.compile(model.eval(), *tensors, target="cuda", dtype=dtype)
     (rung,) = parity.ladder(model, tensors, {"tuned": found})
     assert rung.ok, rung
     assert any(name in found.script for name in INSTRUCTIONS)
-    # Of roundings of 11 (8) bits something is left, and not more than a few of them come to.
+    # Rounding to 11 (8) bits leaves an error, of not more than a few such roundings.
     unit = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
     assert relative_tolerance("float32", 1) < rung.max_relative < 8 * unit, rung

@@ -1,4 +1,4 @@
-"""Models and ops compiled for a GPU, run on the emulated one: see emulated_gpu/__init__.py."""
+"""Models and ops compiled for a GPU, run on the emulated one; see emulated_gpu/__init__.py."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
 )
 slow = pytest.mark.slow
 
-# Each for what no other has: elementwise, NaN in a reduction, sums by several threads, products in
-# shared memory, windows with padding, statements that an op writes itself, empty arrays.
+# Each covers what no other does: elementwise, NaN in a reduction, sums by several threads, a matmul
+# in shared memory, windows with padding, statements that an op writes itself, empty arrays.
 SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softmax")
 
 
@@ -97,7 +97,7 @@ def test_attention_of_many_shapes():
     check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
-# Threads that read what another one wrote, with no barrier between, are found in one of the orders.
+# One of the orders reveals threads that read another thread's result without a barrier between.
 @slow
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_reductions_that_threads_share(order):

@@ -1,5 +1,4 @@
-"""Searching for GPUs: what is proposed, what it is compiled to, and whole searches on the emulated
-one."""
+"""Searches for GPUs: candidates, their compilation, and whole searches on the emulated GPU."""
 
 import json
 import os
@@ -42,7 +41,7 @@ no_gpu = pytest.mark.skipif(bool(gpu.gpus()), reason="there is a GPU to measure 
 
 
 def dense(rows=8, terms=128, columns=64, dtype="float32"):
-    """A module of one layer, its sums float32."""
+    """A module of one layer with float32 sums."""
     x = te.placeholder((rows, terms), dtype, "x")
     w = te.placeholder((terms, columns), dtype, "w")
     r = te.reduce_axis((0, terms), "r")
@@ -80,7 +79,7 @@ def test_choices_of_halves_are_tiles_of_tensor_cores_too(dtype):
 
 
 def test_a_choice_comes_back_from_its_record(store):
-    """By its trace alone, and TVM's own search is not given it."""
+    """Its trace is enough to apply it, and TVM's own search does not get it."""
     module = dense()
     chosen = choices(module)[1]
     database = RecordDatabase(store, Key.of(TARGET))
@@ -125,7 +124,7 @@ def test_what_nan_must_get_through_is_shared_out_by_none_of_dlights_rules():
 
 
 def test_prepared_functions_have_comparisons_for_maxima():
-    """CUDA's own max drops NaN; in a sum's or a maximum's reduction TVM has to know them."""
+    """CUDA's max drops NaN and is replaced, except in reductions, where TVM must recognise it."""
     module = rules.prepared(dense())
     assert not nodes_in(module["main"], tirx.Max) and nodes_in(module["main"], tirx.Select)
     x = te.placeholder((64, 512), "float32", "x")
@@ -134,7 +133,7 @@ def test_prepared_functions_have_comparisons_for_maxima():
 
 
 def candidates(module, count):
-    """Some of TVM's evolution for a module."""
+    """Some candidates of TVM's evolutionary search for a module."""
     evolution = Evolution(
         lambda: space.context(module, TARGET, "task", 0, 2),
         list,
@@ -211,7 +210,7 @@ def _graph():
 
 
 def check(what, seconds):
-    """Runs one of the checks of searches in a process whose children have an emulated GPU too."""
+    """Run one of the search checks in a process whose children have an emulated GPU too."""
     if emulated_gpu.compiler() is None:
         pytest.skip("no C++ compiler to compile the emulated GPU with")
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]

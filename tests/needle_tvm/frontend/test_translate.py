@@ -1,4 +1,4 @@
-"""Whatever graph a model makes, the compiled stages compute what the eager model computes."""
+"""The compiled stages compute the eager model's results for graphs of many kinds."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def flat(value):
 
 
 def check(stage, fn, *args):
-    """Compiled and eager results have one structure, and differ by rounding alone."""
+    """Check that compiled and eager results have one structure and differ only by rounding."""
     executable = needle_tvm.compile(fn, *args, stage=stage)
     expected, found = fn(*args), executable(*args)
     if not isinstance(expected, ndl.TensorTuple):
@@ -174,7 +174,7 @@ def test_nan_and_infinity_propagate(stage, rng):
 
 
 def test_a_thousand_ops_in_a_row(stage):
-    # The depth that breaks recursion; 5,000 are in the slow test below.
+    # This depth breaks recursion; the slow test below has 5,000.
     check(stage, lambda a: deep(a, 1000), tensor(np.ones((4,), np.float32)))
 
 
@@ -194,7 +194,7 @@ def test_layers_with_normalisation(stage, rng):
         nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.LayerNorm1d(9), nn.Dropout(0.5),
         nn.Residual(nn.Linear(9, 9)), nn.Linear(9, 4),
     )  # fmt: skip
-    for _ in range(3):  # running statistics that are not those of a new module
+    for _ in range(3):  # moves the running statistics away from a new module's
         model(tensor(rng.standard_normal((8, 12)).astype(np.float32)))
     model.eval()
     check(stage, model, tensor(rng.standard_normal((8, 12)).astype(np.float32)))

@@ -1,4 +1,4 @@
-"""What TVM would fold to a constant: not where it is none, and where it is, in bfloat16 as well."""
+"""TVM folds to constants only what is constant, and does so in bfloat16 as well."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.needle_tvm.conftest import tensor
 
 NUMBERS = np.array([[np.inf, np.nan, -np.inf, -0.0, 1.0, 2.0, -3.0, 0.5] * 4], "float32")
 
-# What the rules of integers would make something else of.
+# Expressions that the rules of integers would change.
 FUNCTIONS = {
     "x - x": lambda x: x - x,
     "rounded off": lambda x: ((x + 4096.0) - 4096.0, (x * 1e-4 + 1.0) - 1.0 + x),
@@ -37,7 +37,7 @@ def test_arithmetic_of_floats_is_carried_out_as_written(name, stage, dtype):
     eps = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype, np.finfo(np.float32).eps)
     for one, other in zip(found, expected, strict=True):
         one, other = (each.numpy().astype("float64") for each in (one, other))
-        # tanh, erf and exp: a few steps of rounding, of values up to 8.
+        # tanh, erf and exp differ by a few roundings, of values up to 8.
         np.testing.assert_allclose(one, other, rtol=0, atol=32 * eps)
 
 
@@ -94,7 +94,7 @@ def test_numbers_beyond_the_dtype_are_infinite(stage, dtype, recwarn):
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])
 def test_what_stands_inside_functions_that_look_alike_is_kept_too(stage):
-    """The first function has another difference than the second, which alone is of equals."""
+    """Only the second of the two exponentials is of a difference of equals."""
     x = tensor(NUMBERS[0])
     found = needle_tvm.compile(
         lambda x: ops.exp(x[1:] - x[:-1]) + ops.exp(x[1:] - x[1:]), x, stage=stage, check=False

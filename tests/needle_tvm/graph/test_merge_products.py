@@ -1,4 +1,4 @@
-"""Norms and products of one tensor that become one: before, after, and what stays."""
+"""Norms and matmuls of one tensor are merged: before, after, and what stays."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def split(x, heads):
 
 
 def operators(fn, *inputs, passes, target):
-    """(name, shape) of every operator that is left in `main`."""
+    """(name, shape) of every remaining operator in `main`."""
     module = translate(trace(fn, *inputs), prefer_emit=True)
     for apply in passes:
         module = transform.DeadCodeElimination()(apply(module, target))
@@ -62,7 +62,7 @@ def check(fn, *inputs):
 
 
 def branches(count, size=12, norms=True, bias=False, columns=(6, 8, 6)):
-    """`count` projections of one input, each with a norm of its own, split into heads."""
+    """`count` projections of one input, each with its own norm, split into heads."""
     layers = [nn.Linear(size, columns[i], bias=bias) for i in range(count)]
     before = [norm(size, 10 * i) if norms else nn.Identity() for i in range(count)]
 
@@ -84,7 +84,7 @@ def test_norms_of_one_tensor_become_one(target):
 def test_norms_of_other_dtypes(dtype):
     norms, layers = ([made(12, dtype=dtype) for _ in "ab"] for made in (nn.LayerNorm1d, square))
     fn = lambda x: tuple(layer(one(x)) for layer, one in zip(layers, norms, strict=True))  # noqa: E731
-    needle_tvm.compile(fn, values(2, 5, 12).astype(dtype), stage="tuned")  # which compares
+    needle_tvm.compile(fn, values(2, 5, 12).astype(dtype), stage="tuned")  # compares results
 
 
 def square(size, dtype):
@@ -173,7 +173,7 @@ def test_keys_from_elsewhere_share_what_they_can(rng):
 
 
 def test_a_part_of_a_tuple_is_no_parameter_work(target):
-    """The steps' results are parts of a tuple: what is made of them stays behind them."""
+    """The steps' results are parts of a tuple, and values computed from them stay after them."""
     model = nn.LSTM(4, 6, 2).eval()
     module = translate(trace(model, values(5, 3, 4)), prefer_emit=True)
     check_well_formed(merge_products(module, target))

@@ -1,4 +1,4 @@
-"""Graph passes: what they look for, and what they leave alone."""
+"""Graph passes: the patterns they rewrite, and those they leave alone."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_what_does_not_meet_the_preconditions_stays(target, fn, inputs):
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_product_of_two_inputs_is_packed_on_the_way(target, rng, shape, other, dtype):
-    """Also of one that is seen through a permutation."""
+    """This includes an operand that is read through a permutation."""
 
     def fn(a, b):
         return ops.relu(a @ b), a @ ops.transpose(ops.transpose(b) + 1)
@@ -92,19 +92,19 @@ def test_empty_and_integer_products_stay(target):
 
 def test_batch_norm_is_folded_into_the_layer_before_it(target, rng):
     model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU())
-    for _ in range(3):  # statistics that are not a new module's
+    for _ in range(3):  # moves the statistics away from a new module's
         model(tensor(rng.standard_normal((16, 8)).astype(np.float32)))
     model.eval()
     x = tensor(rng.standard_normal((3, 8)).astype(np.float32))
     module = lowering.lower(trace(model, x), target, "tuned")
-    assert calls(module) == ["fused_dense_add_maximum"]  # the scale is gone, bias and shift are one
+    assert calls(module) == ["fused_dense_add_maximum"]  # no scale; bias and shift are merged
     assert "pack_weight" in calls(module, build.TRANSFORM)
     found = needle_tvm.compile(model, x, stage="tuned")(x).numpy()
     np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
 def conv_bn(*channels, kernel=3, **options):
-    """Conv, BatchNorm2d and ReLU with statistics that are not a new module's, in eval mode."""
+    """Conv, BatchNorm2d and ReLU in eval mode, with statistics unlike a new module's."""
     layers = []
     for inputs, outputs in itertools.pairwise(channels):
         layers += [nn.Conv(inputs, outputs, kernel, **options), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -120,11 +120,11 @@ def test_a_chain_of_convolutions_stays_in_channels_last(target):
     model.eval()
     module = lowering.lower(trace(model, zeros(2, 3, 9, 9)), target, "tuned")
     names = calls(module)
-    assert sum("transpose" in name for name in names) == 1  # out: the first reads planes
+    assert sum("transpose" in name for name in names) == 1  # the last; the first reads planes
     assert not any("pad" in name for name in names)
     assert sum(name.startswith("fused_conv") for name in names) == 3
     assert not any("multiply" in name for name in names)  # batch norm's scale is in the weights
-    assert any("add" in name.split("maximum")[-1] for name in names)  # so is the residual's sum
+    assert any("add" in name.split("maximum")[-1] for name in names)  # the residual sum is fused
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, (3, 1)])
@@ -201,7 +201,7 @@ def test_every_function_is_scheduled(target):
 
 
 def test_an_epilogue_that_reads_its_input_twice(target, rng):
-    """Not inlined, yet computed at the tile: x * sigmoid(x) after a layer."""
+    """x * sigmoid(x) after a layer is not inlined, but computed in the tile."""
     layer = make_mlp(16, 40).modules[0]
     x = tensor(rng.standard_normal((5, 16)).astype(np.float32))
 
@@ -222,7 +222,7 @@ def test_an_epilogue_that_reads_its_input_twice(target, rng):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_activation_belongs_to_the_layer_before_it(activation, name, rows, target, rng):
-    """Through the reshapes around a product of three axes, whatever rows are left for a tile."""
+    """It is fused through the reshapes around a matmul of three axes, for any number of rows."""
     layer = nn.Linear(24, 37)
     x = rng.standard_normal((2, rows, 24)).astype(np.float32)
 
@@ -241,7 +241,7 @@ def test_an_activation_belongs_to_the_layer_before_it(activation, name, rows, ta
 
 
 def test_functions_of_functions_are_compiled_in_linear_time(rng):
-    """Ten in one expression took TVM minutes."""
+    """Ten nested functions in one expression took TVM minutes."""
     x = tensor(rng.standard_normal((2, 3)).astype(np.float32))
 
     def chain(value):
@@ -264,7 +264,7 @@ def test_an_activation_belongs_to_the_convolution_before_it(groups, size, target
 
     names = calls(lowering.lower(trace(hidden, x), target, "tuned"))
     assert sum("silu" in name for name in names) == 1
-    assert any("add_silu" in name for name in names)  # a 1x1 image leaves a product
+    assert any("add_silu" in name for name in names)  # on a 1x1 image the layer is a matmul
     found = needle_tvm.compile(hidden, x, stage="tuned")(x).numpy()
     np.testing.assert_allclose(found, hidden(x).numpy(), rtol=1e-5, atol=1e-5)
 
@@ -281,10 +281,10 @@ def test_a_tile_fits_the_registers(mcpu, m, k, n, dtype):
     lanes = width // np.dtype(dtype).itemsize
     assert tile.columns % lanes == 0
     vectors = tile.columns // lanes
-    # Accumulators, a broadcast value, and the weights: a single row reads them from memory.
+    # Accumulators, a broadcast value, and the weights, which a single row reads from memory.
     weights = vectors if tile.rows > 1 else 0
     assert tile.rows * vectors + 1 + weights <= registers
-    # Rows a multiple of 4 kB apart meet in one set of the cache, which has 8 ways or more.
+    # Rows a multiple of 4 kB apart share one set of the cache, which has at least 8 ways.
     assert k != 1024 or tile.rows <= 8
     # The last row of tiles is not mostly empty.
     blocks = -(-m // tile.rows)

@@ -1,4 +1,4 @@
-"""What the rules for GPUs make of functions; that they compute the same is test_emulated_gpu's."""
+"""Schedules by the rules for GPUs. test_emulated_gpu.py checks their results."""
 
 from itertools import chain
 
@@ -34,7 +34,7 @@ def dense(rows, terms, columns, dtype="float32"):
 
 
 def extents(function):
-    """Extents of the grid and the threads, by their names."""
+    """Extents of the grid and of thread blocks, by name."""
     return {
         str(loop.thread_binding.thread_tag): int(loop.extent)
         for loop in nodes_in(function.body, NODES.loop)
@@ -82,7 +82,7 @@ def softmax_along(shape, axis):
     )
 
 
-# Rows, their terms, and the threads: of a row (x), and rows of a block (y).
+# Rows, terms per row, threads per row (x) and rows per block (y).
 @pytest.mark.parametrize(
     ("rows", "terms", "x", "y"),
     [
@@ -104,8 +104,8 @@ def test_a_row_has_as_many_warps_as_leave_each_thread_a_few_terms(rows, terms, x
 def test_neighbouring_rows_are_read_by_neighbouring_threads():
     found = extents(shared_reductions(reduced((300, 64), 0), TARGET).mod["main"])
     assert found == {"blockIdx.x": 2, "threadIdx.x": 32, "threadIdx.y": 8}
-    assert shared_reductions(reduced((300, 60), 0), TARGET) is None  # no whole warps
-    assert shared_reductions(reduced((300, 1 << 16), 0), TARGET) is None  # rows enough
+    assert shared_reductions(reduced((300, 60), 0), TARGET) is None  # not whole warps
+    assert shared_reductions(reduced((300, 1 << 16), 0), TARGET) is None  # enough rows already
 
 
 def test_what_is_read_twice_lies_in_shared_memory_where_there_is_room():
@@ -232,7 +232,7 @@ def test_a_tile_has_the_registers_and_the_memory_it_is_said_to_have(sizes):
     found = needle_tvm.compile(layer, np.zeros((rows, terms), np.float32), target="cuda:sm_90")
     (kernel,) = found.manifest["kernels"]
     assert kernel["spill_stores"] == 0 and kernel["shared"] <= tile.shared_bytes
-    assert kernel["registers"] <= 1.25 * tile.registers  # by how many the addresses may differ
+    assert kernel["registers"] <= 1.25 * tile.registers  # addresses may take some more
 
 
 def test_a_pool_has_a_thread_for_each_result():
@@ -262,7 +262,7 @@ def test_a_thread_of_the_mlp_has_its_sums_in_registers():
 
 
 def test_a_permutation_of_axes_of_one_element_is_a_view():
-    """Channels last and back, where the image is one pixel: no kernel."""
+    """Channels last and back needs no kernel for an image of one pixel."""
 
     def flat(x):
         return Tensor.reshape(x.transpose((1, 3)), (8, 128))
@@ -272,14 +272,14 @@ def test_a_permutation_of_axes_of_one_element_is_a_view():
     assert [len(functions) for functions in kernels] == [
         1,
         1,
-    ]  # a copy, a model's result is its own
+    ]  # the copy that makes the model's result its own
     scripts = [str(next(iter(functions.values()))) for functions in kernels]
     assert "transpose" not in scripts[0] and "transpose" in scripts[1]
 
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])
 def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
-    """TVM merges its first value, its only term and its cast into a statement of both types."""
+    """TVM merges the initial value, the only term and the cast into one statement of two types."""
     x = Tensor(np.zeros((1, 1, 3, 3), np.float16), requires_grad=False)
     graph = trace(lambda x: ops.max_pool(x, 1), x)
     module = build.schedule(lowering.lower(graph, TARGET, stage), TARGET, stage)
@@ -291,7 +291,7 @@ def test_a_cast_maximum_of_one_element_has_operands_of_one_type(stage):
 
 
 def test_a_reduction_of_two_results_is_no_product():
-    """argmax, which writes the place and the value at once, is for dlight."""
+    """argmax, which writes an index and a value at once, is left to dlight."""
     x = te.placeholder((4, 10), "float32", "x")
     module = gpu.prepared(tvm.IRModule({"main": te.create_prim_func([x, topi.argmax(x, 1)])}))
     with TARGET:

@@ -18,7 +18,7 @@ from needle_tvm.tune import session
 
 
 def test_every_task_can_be_replaced_by_a_candidate(tmp_path):
-    """As `session.tune` does it; the rule stands in for what a search finds."""
+    """Do as `session.tune` does, with the rule's schedule instead of one that a search finds."""
     model = ndl.nn.Sequential(
         ndl.nn.Linear(64, 96), ndl.nn.ReLU(), ndl.nn.Linear(96, 64), ndl.nn.Tanh()
     )

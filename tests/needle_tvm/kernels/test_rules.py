@@ -1,4 +1,4 @@
-"""The protocol of schedule rules: found, given the target, tried in order, told apart by name."""
+"""The protocol of schedule rules: they are found, get the target, and have order and names."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from needle_tvm.target.spec import resolve
 
 @pytest.fixture
 def rules(monkeypatch):
-    """The rules there are, to which a test may add its own."""
+    """The existing rules, to which a test may add its own."""
     rule.rules(rule.CPU)
     monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
 
@@ -48,7 +48,7 @@ def test_a_rule_gets_the_target_and_its_own_choice_comes_first(rules, kind):
 
 
 def test_a_search_on_a_cpu_is_given_a_rules_choice_and_then_its_knobs(rules):
-    """A rule without knobs, which does not fit either, takes nothing from the others."""
+    """A rule that does not fit takes nothing from the others."""
     target = resolve("cpu", 2).to_tvm()
 
     @rule.rule(rule.CPU, order=1)

@@ -1,4 +1,4 @@
-"""An op of several results behind a product: rules of products schedule functions of one."""
+"""An op of several results after a matmul, whose rules schedule functions of one result."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import needle_tvm
 from needle import nn, ops
 from tests.needle_tvm.conftest import tensor
 
-# Shapes of input and weight, and the product.
+# Shapes of input and weight, and the matmul or convolution.
 PRODUCTS = {
     "dense": ((5, 6), (6, 17), lambda x, w: x @ w),
     "batched": ((3, 9, 6), (3, 6, 17), lambda x, w: x @ w),

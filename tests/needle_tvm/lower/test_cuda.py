@@ -1,4 +1,4 @@
-"""Models compiled for GPUs that are not here: what is in the artifacts, and that they refuse."""
+"""Models compiled for GPUs without a GPU: the artifacts' contents, and errors on running them."""
 
 import json
 import re
@@ -40,10 +40,10 @@ def test_the_library_holds_machine_code_for_every_kernel(model, x, stage):
     found = needle_tvm.compile(model, x, target="cuda:sm_80", stage=stage)
     library = (found.path / layout.LIBRARY).read_bytes()
     kernels = [kernel["kernel"] for kernel in found.manifest["kernels"]]
-    assert kernels and b"__global__" not in library  # a load would have to compile it
+    assert kernels and b"__global__" not in library  # loading would have to compile source
     (start,) = [
         each.start() for each in re.finditer(b"\x7fELF", library) if each.start()
-    ]  # within the library, which begins so too
+    ]  # the library itself begins like this, hence the search from the second
     (length,) = np.frombuffer(library[start - 8 : start], "<u8")
     cubin = library[start : start + int(length)]
     assert all(f".text.{kernel}\0".encode() in cubin for kernel in kernels)
@@ -149,7 +149,7 @@ def test_without_nvcc_is_one_line(monkeypatch, tmp_path, model, x):
 
 @pytest.mark.parametrize("change", ["source", "length", "twice", "format"])
 def test_bytes_that_are_not_as_expected_are_refused(change):
-    """Better no library than one whose code is in the wrong place."""
+    """No library is better than one with its code in the wrong place."""
     source, code = b"the source", b"\x7fELF code"
     string = gpu_code._string
     module = string(b"cuda") + b"parameters" + string(source)

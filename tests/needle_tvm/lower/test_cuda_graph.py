@@ -1,6 +1,6 @@
-"""What is captured as a CUDA graph, and, on the emulated GPU, that replaying it gives what it must.
+"""Which code is captured as a CUDA graph, and the results of replays on the emulated GPU.
 
-The checks that run it are emulated_gpu/graph_checks.py.
+The checks that run graphs are in emulated_gpu/graph_checks.py.
 """
 
 import json
@@ -49,13 +49,13 @@ def test_the_models_of_the_apps_are_captured(name):
     manifest = build.describe(lowering.signature(graph), module, TARGET, TARGET.to_tvm(), {})
     names = {"function": "main_for_graph", "results": "main_results"}
     assert manifest["functions"]["main"]["graph"] == names
-    # Linear layers one after the other, at least: what is counted is not nothing.
+    # There are at least the linear layers, so that the count is not empty.
     assert len(calls_of(module, "main")) >= 5
 
 
 def test_memory_that_is_written_to_is_given_back():
     _, module = scheduled(chain(5), [tensor(4, 8)])
-    # Two in turn for what is in between, and the result's own.
+    # Two buffers in turn for intermediate values, and one for the result.
     result = cuda_graph.add_graph_functions(planned(module))["main_for_graph"].ret_ty
     assert len(result.fields) == 1 + 3
     assert "main_results" not in str(cuda_graph.add_graph_functions(planned(unmarked())))
@@ -83,7 +83,7 @@ def planned(module):
 
 @pytest.mark.parametrize(("kernels", "captured"), [(1, False), (3, False), (4, True)])
 def test_few_kernels_gain_nothing(kernels, captured):
-    # By the reckoning: 3 us a kernel; 6 for a graph, 2 each for a small input and a small result.
+    # Estimates: 3 us a kernel, 6 us for a graph, 2 us each for a small input and a small result.
     _, module = scheduled(chain(kernels), [tensor(4, 8)])
     assert cuda_graph.is_marked(module) == captured
 

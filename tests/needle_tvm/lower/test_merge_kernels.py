@@ -1,4 +1,4 @@
-"""Kernels merged into one parallel region, reshapes as views: what changes and what must not."""
+"""Merging kernels into one parallel region, and reshapes as views: effects and limits."""
 
 import re
 
@@ -22,7 +22,7 @@ from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of, prim_funcs
 from tests.needle_tvm.conftest import make_mlp, tensor
 
-WIDE = 1 << 16  # elements: enough for a kernel to be parallel
+WIDE = 1 << 16  # elements, enough for a parallel kernel
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def target():
 
 
 def chain(steps, *shapes):
-    """A module whose main binds one variable for each of `steps`, functions of those before."""
+    """A module whose main binds a variable for each of `steps`, each a function of earlier ones."""
     builder = relax.BlockBuilder()
     inputs = [relax.Var(f"x{n}", relax.TensorType(s, "float32")) for n, s in enumerate(shapes)]
     with builder.function("main", inputs):
@@ -79,7 +79,7 @@ def reshaped(*shape):
 
 
 def run(module, target, *arrays):
-    """The module's outputs, by what it was before merging and what it is after."""
+    """The merged module, and the module's outputs before and after merging."""
     scheduled = cpu.schedule(module, target)
     merged = merge_kernels(scheduled.clone(), target)
     check_well_formed(merged)
@@ -113,7 +113,7 @@ def test_values_read_later_and_in_other_shapes_are_kept(target, rng):
         scale(0.5),  # 5
         reshaped(WIDE // 64, 64),  # 6
         joined(3, 6),  # 7
-        joined(1, 7),  # 8: the first again
+        joined(1, 7),  # 8: reads the first again
     ]
     x = rng.standard_normal((WIDE // 64, 64)).astype(np.float32)
     merged, before, after = run(chain(steps, x.shape), target, x)
@@ -129,7 +129,7 @@ def test_threads_are_woken_where_the_whole_run_pays_for_it(target, rng, rows, sh
     merged, before, after = run(chain([scale(2.0)] * count, x.shape), target, x)
     np.testing.assert_array_equal(after, before)
     (called,) = calls_of(merged, "main")
-    # A kernel alone stays as it is where its threads pay.
+    # A single kernel that gains from threads stays unchanged.
     assert called.startswith("region") == (count > 1 or not shared)
     text = str(merged[called].script())
     assert ("parallel" in text) == shared
@@ -160,7 +160,7 @@ def test_symbolic_shapes_stay(target):
             z = builder.emit_te(lambda a: te.compute(a.shape, lambda *i: a(*i) + a(*i)), y)
             result = builder.emit_output(z)
         builder.emit_func_output(result)
-    module = builder.get()  # extents that are no numbers: not scheduled either
+    module = builder.get()  # its extents are symbolic, so it is not scheduled either
     assert merge_kernels(module, target) is module
 
 
@@ -190,7 +190,7 @@ def test_regions_compile_for_other_processors(mcpu):
 
 
 def test_sums_of_many_convolutions_stay_in_registers():
-    """LLVM stops looking for what may stay there in a function of many loops, unless told."""
+    """Unless told otherwise, LLVM gives up on this in a function of many loops."""
     target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
     model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
     x = tensor(np.zeros((1, 64, 28, 28), np.float32))
@@ -234,7 +234,7 @@ def test_reshapes_inside_and_of_results_are_views(target):
     model = nn.Linear(8, 4)
     model.eval()
     module = lowering.lower(trace(model, tensor(np.zeros((2, 3, 8), np.float32))), target, "tuned")
-    assert len(calls_of(module, "main")) == 1  # the product; rows come and go as views
+    assert len(calls_of(module, "main")) == 1  # the matmul; its reshapes are views
     assert "R.reshape" in str(module["main"].script())
 
 

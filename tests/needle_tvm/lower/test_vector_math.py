@@ -1,4 +1,4 @@
-"""The formulas that take the C library's place in compiled code."""
+"""The formulas that replace the C library's functions in compiled code."""
 
 import math
 from contextlib import nullcontext
@@ -25,8 +25,8 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-42, -1e-42, 88.7, 89.0, -87.4,
 def build(name, count, lanes, dtype="float32", target="cpu", current=True):
     """A function of (x, y) of `count` elements, `lanes` of them in a vector.
 
-    As in a real build the target is the current one; the formulas ask it for instructions, and
-    without one take the general way.
+    The target is the current one, as in a real build, if `current`. The formulas ask it for
+    instructions, and without one take a general path.
     """
     x = te.placeholder((count,), dtype, name="x")
     y = te.compute((count,), lambda i: getattr(tirx, name)(x[i]), name="y")

@@ -1,4 +1,4 @@
-"""A folder is replaced whole or not at all, wherever its writer is killed."""
+"""A folder is replaced whole or not at all, at whatever point its writer is killed."""
 
 import errno
 import json
@@ -13,9 +13,9 @@ import pytest
 
 from needle_tvm.process import atomic
 
-# Forks a writer for each point at which it can be killed: the moments before each step that
-# Python's audit hooks report (opening, renaming, making and removing files and folders, the call
-# of renameat2) and after each fsync. Prints what was found at the folder's place after each.
+# Forks a writer for each point at which it can be killed: before each step that Python's audit
+# hooks report (opening, renaming, making and removing files and folders, the call of renameat2) and
+# after each fsync. Prints the contents of the folder after each.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
@@ -75,8 +75,8 @@ def killed_everywhere(tmp_path, *arguments):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["code"] == 0 and answer["found"][-1] == ["new"]
-    assert len(answer["found"]) > 20  # it was killed at that many places
-    assert answer["left"] == ["out"]  # what the killed ones left was removed
+    assert len(answer["found"]) > 20  # the number of points at which a writer was killed
+    assert answer["left"] == ["out"]  # leftovers of killed writers were removed
     return answer["found"]
 
 
@@ -84,7 +84,7 @@ def killed_everywhere(tmp_path, *arguments):
 def test_killed_anywhere_while_replacing(tmp_path):
     found = killed_everywhere(tmp_path, "one step", "replacing")
     assert {tuple(texts) for texts in found} == {("old",), ("new",)}
-    assert found == sorted(found, reverse=True)  # once new, it stays
+    assert found == sorted(found, reverse=True)  # once new, it stays new
 
 
 def test_killed_anywhere_while_replacing_where_names_cannot_be_swapped(tmp_path):
@@ -150,7 +150,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])
 
 
-# What is left where a process is killed together with the one that would clean up after it
+# Leftovers of a process that is killed together with the process that would clean up after it
 
 LEFT = """
 import contextlib, os, signal, sys
@@ -178,7 +178,7 @@ with atomic.writing(target) as folder:
 
 
 def left_by(target, what):
-    """The names beside `target` that a killed process has left."""
+    """The names that a killed process left beside `target`."""
     command = [sys.executable, "-c", LEFT, str(target), what]
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
     return [name for name in os.listdir(target.parent) if name.startswith(".")]
@@ -191,7 +191,7 @@ def rewritten(target, text):
 
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_is_left_is_removed_before_anything_is_written(tmp_path, what):
-    """A full disk may be full of it."""
+    """Leftovers may be what fills a full disk."""
     target = tmp_path / "out"
     rewritten(tmp_path / "other", "kept")
     if what == "file":

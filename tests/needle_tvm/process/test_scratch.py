@@ -1,4 +1,4 @@
-"""A scratch folder goes with its process, however that ends."""
+"""A scratch folder is removed with its process, however that ends."""
 
 import os
 import signal
@@ -85,5 +85,5 @@ def test_it_goes_when_the_process_is_killed(temporary, how):
         assert psutil.wait_procs(reapers, timeout=PATIENCE)[1] == []
         assert other.is_running(), "the folder went while the process it started still ran"
     finally:
-        os.killpg(program.pid, signal.SIGKILL)  # what it started is still in its group
+        os.killpg(program.pid, signal.SIGKILL)  # its children are still in its group
         program.communicate()

@@ -46,7 +46,7 @@ CGROUP = "proc/self/cgroup"
             },
             3,
         ),
-        # A container that sees only its own part of the tree, mounted at the top.
+        # A container that sees only its part of the tree, mounted at the root.
         ({CGROUP: "0::/host/part\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
         ({CGROUP: "0::/../other\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
         (

@@ -1,4 +1,4 @@
-"""The contest: right numbers, outputs first, and no process left behind however it ends."""
+"""Contests: correct numbers, outputs first, and no process left behind however they end."""
 
 import os
 import signal
@@ -217,7 +217,7 @@ def test_no_child_outlives_its_parent(tmp_path, how):
         parent.send_signal(how)
         parent.wait(timeout=PATIENCE)
         assert until(lambda: not alive(leader))
-        if how == signal.SIGINT:  # the parent had the chance to end the whole group
+        if how == signal.SIGINT:  # the parent could end the whole group
             assert until(lambda: not alive(grandchild))
         elif alive(grandchild):
             os.kill(int(grandchild), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Contestants for test_timing.py, each with one habit worth testing."""
+"""Contestants for test_timing.py, each with one behaviour to test."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def dies():
 
 
 def hangs(pids):
-    """Starts a process of its own, then never answers."""
+    """Start a child process, then never answer."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(pids, "w") as file:
         file.write(f"{os.getpid()} {child.pid}")

@@ -1,4 +1,4 @@
-"""What the driver says of GPUs, asked of a driver made for the test; which code runs where."""
+"""Queries of GPUs through a driver made for the test, and which code runs on which GPU."""
 
 import shutil
 import subprocess
@@ -38,7 +38,7 @@ print(json.dumps([[dataclasses.asdict(each) for each in gpu.gpus()], gpu.why_non
 
 @pytest.fixture
 def asked(tmp_path):
-    """What `gpus` and `why_none` say in a process whose driver is compiled with these macros."""
+    """A function: the results of `gpus` and `why_none` with a driver compiled with macros."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")

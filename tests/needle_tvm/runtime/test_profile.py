@@ -1,4 +1,4 @@
-"""The profile of a compiled model, held against what the model is and what its kernels do."""
+"""The profile of a compiled model, compared with the model and its kernels."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from needle_tvm.runtime.profile import Call, Profile, _Watch, profile
 
 @pytest.fixture(scope="module")
 def model():
-    """Two equal layers after a first one: three calls of at least two kernels."""
+    """A layer and then two equal ones: three calls of at least two kernels."""
     layers = nn.Sequential(
         nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()
     )
@@ -35,7 +35,7 @@ def test_every_kernel_call_is_noted(model):
     kernels = [row for row in found.rows() if not row.builtin]
     defined = set(re.findall(r"def (\w+)\(", executable.script))
     assert {row.name for row in kernels} <= defined
-    assert sum(row.calls for row in kernels) == 3  # one fused kernel for each layer
+    assert sum(row.calls for row in kernels) == 3  # one fused kernel per layer
     assert sum(row.share for row in kernels) == pytest.approx(1)
     for run in found.runs:
         last = max(run, key=lambda call: call.start)

@@ -1,4 +1,4 @@
-"""Threads of an artifact: no more than it was made for, nor than the process may use."""
+"""An artifact uses no more threads than it was made for, or than the process may use."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ print(os.environ["TVM_NUM_THREADS"], len(os.listdir("/proc/self/task")))
 
 @pytest.fixture(scope="module")
 def shared_out(tmp_path_factory):
-    """An artifact for four threads with large layers, its input's file, and what it gives."""
+    """An artifact for four threads with large layers, its input's file, and its output."""
     folder = tmp_path_factory.mktemp("threads")
     model = make_mlp(256, 256, 256)
     x = np.random.default_rng(0).standard_normal((64, 256)).astype("float32")
@@ -56,5 +56,5 @@ def test_an_artifact_runs_on_fewer_threads_than_it_was_made_for(shared_out, core
     assert done.returncode == 0, done.stderr
     chosen, running = done.stdout.split()
     assert int(chosen) == threads
-    assert int(running) <= threads + 1  # TVM's workers, the caller among them
+    assert int(running) <= threads + 1  # TVM's workers include the caller
     np.testing.assert_allclose(np.load(f"{x}.out.npy"), expected, rtol=1e-5, atol=1e-5)

@@ -1,7 +1,7 @@
-"""What an artifact needs to run is there to run it: NumPy, tvm-ffi and TVM's runtime library.
+"""An artifact needs only NumPy, tvm-ffi and TVM's runtime library to run.
 
-The processes here see a folder with these packages alone, and without their metadata; tvm-ffi
-needs typing_extensions itself.
+The processes here see a folder with only these packages, without their metadata, and with
+typing_extensions, which tvm-ffi needs.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ from tests.needle_tvm.conftest import make_mlp, tensor
 
 PACKAGES = ("numpy", "tvm", "tvm_ffi", "needle_tvm", "typing_extensions")
 
-# The finder refuses what an interpreter might have around in spite of its options.
+# The finder refuses other modules that the interpreter can find in spite of its options.
 BEGIN = """
 import sys
 sys.path.insert(0, {site!r})
@@ -41,13 +41,13 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder of packages to import from, and nothing else."""
+    """A folder with only these packages, to import from."""
     folder = tmp_path_factory.mktemp("site")
     for name in PACKAGES:
         origin = Path(importlib.util.find_spec(name).origin)
         place = origin.parent if origin.name == "__init__.py" else origin
         (folder / place.name).symlink_to(place)
-        libraries = place.with_name(f"{place.name}.libs")  # of a wheel's own
+        libraries = place.with_name(f"{place.name}.libs")  # libraries that a wheel bundles
         if libraries.is_dir():
             (folder / libraries.name).symlink_to(libraries)
     return folder

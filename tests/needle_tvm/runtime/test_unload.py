@@ -1,4 +1,4 @@
-"""A program's code leaves the process with the program, and not while anything can still run it."""
+"""A program's code is unloaded with the program, but not while anything can still run it."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ assert not mapped(), mapped()
 
 
 class WithConstant(nn.Module):
-    """Two results: one of several parallel kernels, and one that is the library's own constant."""
+    """Has two results: one of several parallel kernels, and one that is the library's constant."""
 
     def __init__(self):
         super().__init__()

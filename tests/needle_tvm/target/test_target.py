@@ -138,7 +138,7 @@ def test_features_that_are_missing_are_named(monkeypatch):
     assert host.missing_features(["avx512f"]) == []
 
 
-# Each of the second has instructions in ordinary code that the first does not have.
+# Ordinary code for the second processor has instructions that the first does not have.
 @pytest.mark.parametrize(
     ("here", "other"),
     [

@@ -1,7 +1,7 @@
-"""The search's services, with every second candidate planted with a fault: see test_tuning_faults.
+"""The search's services, with a fault in every second candidate; see test_tuning_faults.
 
-Candidates are numbered by their library's name; 0 is the rule's. The last faulty number is told by
-the environment, so that what the search builds when it is done is left alone.
+A candidate's number is its library's name; 0 is the rule's. The environment gives the last faulty
+number, so that the search's final builds are left alone.
 """
 
 import os
@@ -27,7 +27,7 @@ def serve(request):
 
 
 def fault(request):
-    """The kind of fault of the candidate in a request, if any."""
+    """The kind of fault of the candidate in a request, or None."""
     number = int(Path(request["path"]).stem) if "path" in request else 0
     if number % 2 == 0 or number > int(os.environ[LAST]):
         return None
@@ -45,12 +45,12 @@ def complain(request):
 
 
 def wrong(request):
-    """Another epilogue."""
+    """Change the epilogue."""
     return changed(request, "T.max(T.float32(0.0)", "T.max(T.float32(0.01)")
 
 
 def nan(request):
-    """Sums that begin at NaN."""
+    """Start sums at NaN."""
     return changed(request, "] = T.float32(0.0)", '] = T.float32("nan")')
 
 
@@ -61,7 +61,7 @@ def changed(request, old, new):
     return {**request, "module": tvm.ir.save_json(module)}
 
 
-# By fault: when it strikes, how, and what the trial must be called.
+# By fault: the request it strikes, the function that causes it, and the trial's expected outcome.
 PLANTED = {
     "abort": ("measure", abort, "crash"),
     "hang": ("measure", hang, "timeout"),

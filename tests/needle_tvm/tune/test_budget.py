@@ -1,4 +1,4 @@
-"""The budget goes where the model's time falls fastest, and is never overdrawn."""
+"""The budget goes to the task that lowers the model's time fastest, and is never exceeded."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_calls_count():
 
 
 def test_what_is_at_its_floor_has_nothing_to_gain():
-    """The slower kernel is done: the faster one is where time can still be saved."""
+    """The slower kernel is at its floor, so time can only be saved in the faster one."""
     shares = [("done", Share(1, 10.0, 10.0)), ("open", Share(1, 1.0, 2.0))]
     assert budget.pick(shares) == "open"
 
@@ -36,7 +36,7 @@ def test_what_is_exhausted_is_not_picked():
 
 
 def test_batches_without_gain_lose_their_claim():
-    """Two equal tasks: the one whose batches bring nothing gives way to the other."""
+    """Of two equal tasks, the one whose batches bring no gain gives way to the other."""
     stuck, moving = Share(1, 0.0, 1.0), Share(1, 0.0, 1.0)
     stuck.learn(1.0)
     moving.learn(0.9)

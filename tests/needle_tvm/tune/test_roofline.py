@@ -1,4 +1,4 @@
-"""The probes do the work they say, and limits and work give the floor they should."""
+"""The probes do the work they claim, and limits and work give the right floor."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_limits_that_cannot_be_are_refused(change):
 
 
 def answer(request, messages):
-    """A service: the answer to one request, in a process that has not started a pool."""
+    """A service that answers one request, in a process that has not started a thread pool."""
     yield roofline.probe(request)
 
 
@@ -69,7 +69,7 @@ def test_the_probe_measures_the_threads_it_is_told():
     limits = Limits.from_json(probed({"threads": 2}))
     assert limits.threads == 2
     assert sorted(limits.gigabytes) == sorted(roofline.WORKING_SETS)
-    # No processor of the last twenty years is outside of these, however busy.
+    # No processor of the last twenty years is outside these limits, however busy.
     assert 0.1 < limits.gigaflops < 1e6
     assert all(0.01 < rate < 1e5 for rate in limits.gigabytes.values())
 
@@ -81,7 +81,7 @@ def test_the_probe_refuses_other_threads(threads):
 
 
 class TestCompiled:
-    """What the kernels compute, and what TVM says of known work."""
+    """The kernels' results, and TVM's estimates of known work."""
 
     @pytest.fixture(autouse=True)
     def tvm(self):
@@ -112,13 +112,13 @@ class TestCompiled:
         assert probe.flops == 2 * found.size * len(s)
 
     def test_the_chains_multiply_and_add_so_often(self):
-        """With x = 0 they stay at one; with x = eps each step adds eps, rounded to nothing at 1."""
+        """With x = 0 the chains stay at one; with a small x they grow by a known factor a step."""
         probe = roofline.peak(2, 32, 16)
         assert probe.shapes == [(16,), (2, 16, 16)]
         np.testing.assert_array_equal(self.run(probe, np.zeros(16)), 1)
         x = np.full(16, 2.0**-16)
         steps = probe.flops / 2 / (2 * 16 * 16)
-        expected = (1 + 2.0**-16) ** steps  # e, roughly: it tells a chain that was cut short
+        expected = (1 + 2.0**-16) ** steps  # about e, so a chain that is cut short shows
         np.testing.assert_allclose(self.run(probe, x), expected, rtol=1e-3)
 
     def matmul(self, m, n, k, dtype="float32"):
@@ -148,7 +148,7 @@ class TestCompiled:
 
         a, w = te.placeholder((1, 4, 1, 1)), te.placeholder((8, 4, 3, 3))
         padded = te.create_prim_func([a, w, topi.nn.conv2d(a, w, 1, 1, 1)])
-        useful = 2 * 4 * 8  # one pixel: eight of nine taps only see zeros
+        useful = 2 * 4 * 8  # one pixel, where eight of nine taps only see zeros
         assert roofline.work(padded)[0] >= 9 * useful
         assert roofline.work(padded)[1] == 4 * (4 + 8 * 4 * 9 + 8)
 

@@ -1,4 +1,4 @@
-"""What a search tells of itself: figures, the line, the table, JSON; no TVM is needed."""
+"""The status of a search: figures, the line, the table and JSON, without TVM."""
 
 import io
 import json
@@ -27,10 +27,10 @@ def test_figures_of_a_task():
     assert DENSE.gigaflops == pytest.approx(410)
     assert DENSE.roofline == pytest.approx(0.82)
     assert DENSE.to_gain == pytest.approx(5 * (12.3e-6 - 10.086e-6))
-    assert CONV.seconds == 100e-6  # the rule's, as long as nothing better is known
-    assert replace(DENSE, rule=8e-6).seconds == 8e-6  # a search that found nothing better
+    assert CONV.seconds == 100e-6  # the rule's, until something better is known
+    assert replace(DENSE, rule=8e-6).seconds == 8e-6  # the search found nothing better
     assert (NEW.seconds, NEW.gigaflops, NEW.roofline, NEW.to_gain) == (None, None, None, 0)
-    assert replace(DENSE, floor=0.0).roofline is None  # limits that are not known
+    assert replace(DENSE, floor=0.0).roofline is None  # the limits are unknown
     assert replace(DENSE, floor=1.0).to_gain == 0  # faster than the floor: padding was counted
 
 
@@ -166,8 +166,8 @@ def test_the_table():
     assert head.split() == (
         "task calls trials rejected rule µs best µs GFLOP/s % roof to gain".split()
     )
-    conv, dense = (row.split() for row in rows)  # the one that takes longest first
-    # 140 us to gain of conv's, 11 of dense's
+    conv, dense = (row.split() for row in rows)  # the slowest task comes first
+    # 140 us can be gained in conv, 11 us in dense.
     assert conv == "fused_conv2d 2 3 100 100 30 93 %".split()
     assert dense == "> fused_dense_relu 5 37 2 20.0 12.3 410 82 7 %".split()
     assert caption.rstrip() == (
@@ -183,12 +183,12 @@ def test_the_table_fits_80_columns_and_the_rows_it_is_given():
     rows = [line for line in lines if ".." in line]
     assert len(rows) == 6 and "and 14 more tasks" in "".join(lines)
     names = [line[2:20] for line in rows]
-    assert len(set(names)) == 6  # they all begin and end alike
+    assert len(set(names)) == 6  # shortened names differ, though all begin and end alike
     assert [line[0] for line in rows] == [" "] * 5 + [">"]
 
 
 class Terminal:
-    """Stands in for rich's Console on a terminal."""
+    """A stand-in for rich's Console on a terminal."""
 
     def __init__(self, monkeypatch, height=20):
         self.out, real = io.StringIO(), rich.console.Console
@@ -198,7 +198,7 @@ class Terminal:
         )
 
     def frames(self):
-        """What was written between two moves of the cursor to the beginning of a picture."""
+        """The texts written between two moves of the cursor to the start of a frame."""
         text = re.sub(r"\x1b\[(?:\?25[lh]|2K|\dm|0m)", "", self.out.getvalue())
         return [frame.replace("\x1b[1A", "") for frame in text.split("\r")]
 
@@ -232,7 +232,7 @@ def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
 
     def at(trials, best, seconds):
         now[0] = 100 + seconds
-        task.best = best  # one object all along, as the search keeps it
+        task.best = best  # the search keeps updating one object
         report(0, 1, Status([task], trials, 99, seconds, None, task.name))
 
     with cli.progress() as report:

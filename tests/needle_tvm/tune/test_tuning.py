@@ -1,4 +1,4 @@
-"""A search finds what is faster, keeps only what is right, spends what it may and loses nothing."""
+"""A search finds faster schedules, keeps only right ones, keeps to its budget and loses nothing."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def trials_in_store():
 
 
 def test_a_search_end_to_end(rng):
-    """It spends its budget, all of it on record; the result is right, and cached."""
+    """It spends its budget and records every trial; the result is right, and cached."""
     model = make_mlp(32, 48, 16)
     x = tensor(rng.standard_normal((4, 32)).astype(np.float32))
     said = []
@@ -82,7 +82,7 @@ def test_a_search_end_to_end(rng):
     assert statuses[-1].trials == 6 and "comparing" in str(statuses[-1])
     assert len(trials_in_store()) == 6
     assert needle_tvm.compile(model, x, trials=6).from_cache
-    # What it found is on record: building anew needs no more trials.
+    # Its findings are recorded, so building again needs no more trials.
     again = needle_tvm.compile(model, x, trials=6, recompile=True)
     assert not again.from_cache
     assert len(trials_in_store()) == 6
@@ -111,7 +111,7 @@ def test_a_larger_budget_spends_the_difference(spec):
 
 @pytest.mark.slow
 def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
-    """The 32 -> 48 layer of the second model is the first model's: its records are used."""
+    """The second model shares its 32 -> 48 layer with the first, so it uses the same records."""
     _, (first,) = tune(spec, 32, 48, trials=4)
     with Store() as store:
         found = {n: r.seconds for n, r in store.all(Record).items() if r.seconds is not None}
@@ -127,7 +127,7 @@ def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
 
 @pytest.mark.slow
 def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
-    """Records from a file enter as measured: a search judges the fastest, and takes what passes."""
+    """Records from a file enter as measured; a search judges the fastest and uses those passing."""
     tune(spec, 32, 48, trials=4)
     assert program.main(["records", "export", str(tmp_path / "file")]) == 0
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "elsewhere"))
@@ -150,7 +150,7 @@ def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_candidate_is_not_measured_twice(spec):
-    """Another seed draws from the same space: what is on record already is not spent on again."""
+    """Another seed draws from the same space, but no trial is spent on a recorded candidate."""
     tune(spec, 32, 48, trials=8)
     tune(spec, 32, 48, trials=8, seed=1)
     with Store() as store:
@@ -164,17 +164,17 @@ def test_two_searches_at_once_spend_one_budget(spec):
         both = [pool.submit(tune, spec, 32, 48, trials=24) for _ in range(2)]
         for each in both:
             each.result()
-    batch = 16  # each may be in the middle of one when the budget is spent
+    batch = 16  # each search may be in the middle of a batch when the budget is spent
     assert 24 <= len(trials_in_store()) <= 24 + batch
 
 
 @pytest.mark.slow
 def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
-    """And the damage is told to whoever runs the search."""
+    """The search also reports the damage."""
     tune(spec, 32, 48, trials=3)
     with Store() as store:
         file = store.path / sqlite.FILE
-    file.write_bytes(file.read_bytes()[: 1 << 14])  # the log is gone: closing has merged it
+    file.write_bytes(file.read_bytes()[: 1 << 14])  # there is no log, as closing has merged it
     said = []
     tune(spec, 32, 48, trials=3, progress=said.append)
     assert any("is damaged" in str(line) for line in said)
@@ -200,7 +200,7 @@ def test_a_time_budget_ends_the_search(spec):
     with Store() as store:
         (name,) = {trial.session for trial in store.all(Trial).values()}
         trials, seconds = store.spent(name)
-    assert trials >= 1 and seconds < 6 + 20  # the last candidate in hand is finished
+    assert trials >= 1 and seconds < 6 + 20  # the last candidate is finished
     said = []
     tune(spec, 32, 48, minutes=seconds / 60, progress=said.append)
     assert any("spent already" in str(line) for line in said)
@@ -208,7 +208,7 @@ def test_a_time_budget_ends_the_search(spec):
 
 
 def test_what_is_right_and_faster_is_put_in(spec, monkeypatch):
-    """The session takes the search's word: what it chose replaces the rule, nothing else does."""
+    """The session trusts the search: only what it chose replaces the rule's schedule."""
     module = lowered(spec, 32, 48)
     ((name, (plain, _)),) = session.find_tasks(module).items()
     rule = cpu.schedule_function(plain["main"], spec.to_tvm())
@@ -224,7 +224,7 @@ def test_what_is_right_and_faster_is_put_in(spec, monkeypatch):
 
 @pytest.mark.parametrize("kept", ["tuned", "rules"])
 def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
-    """The search's word is held against the model as a whole, whose artifacts run as they are."""
+    """The search's choices are also timed in the whole model, with complete artifacts."""
     model = make_mlp(32, 48)
     compared = []
 
@@ -251,7 +251,7 @@ def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    """Its command line; of a process that ended meanwhile (a zombie too) there is none."""
+    """A process's command line; empty if it has ended meanwhile or is a zombie."""
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -260,7 +260,7 @@ def command_of(process: psutil.Process) -> list[str]:
 
 @pytest.mark.slow
 def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
-    """Its process is killed after some trials: the session starts another that spends the rest."""
+    """The process is killed after some trials, and the session starts another for the rest."""
     killed = []
 
     def kill(said):
@@ -276,7 +276,7 @@ def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
     _, notes = tune(spec, 32, 48, trials=6, progress=kill)
     assert killed
     assert notes[0]["chosen"] in ("rule", "search")
-    assert 6 <= len(trials_in_store()) <= 7  # one may have been written and not yet told of
+    assert 6 <= len(trials_in_store()) <= 7  # one may have been written but not yet reported
 
 
 def test_a_search_that_cannot_work_says_why(spec, tmp_path, monkeypatch):
@@ -366,7 +366,7 @@ def test_every_variant_of_the_rule_fits(task, spec):
 
 @pytest.mark.slow
 def test_sessions_are_told_apart_by_what_they_tune(spec):
-    """Seed, thread count and tasks each have a budget of their own."""
+    """Each seed, thread count and set of tasks has its own budget."""
     tune(spec, 32, 48, trials=2)
     tune(spec, 32, 48, trials=2, seed=3)
     tune(spec, 32, 64, trials=2)

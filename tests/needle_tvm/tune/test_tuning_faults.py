@@ -1,4 +1,4 @@
-"""Whatever candidates do, the search goes on: they are rejected by name, and none is chosen."""
+"""The search continues whatever candidates do: faulty ones are rejected by name, none is chosen."""
 
 import time
 from collections import Counter
@@ -43,7 +43,7 @@ def task():
 
 
 def setup_of(folder, trials):
-    """A search's setup: see search.search."""
+    """A search's setup; see search.search."""
     target, tasks = task()
     return {
         "target": target,
@@ -107,7 +107,7 @@ def machines():
 
 @pytest.mark.slow
 def test_tuning_on_two_servers_outlives_one_of_them(machines, tmp_path):
-    """One is killed midway: the budget is spent, every record is gated, the result is right."""
+    """One is killed midway; the budget is still spent, all records are gated, results are right."""
     tracker = machines.tracker()
     first, _ = machines.servers(tracker, 2)
     killed = []

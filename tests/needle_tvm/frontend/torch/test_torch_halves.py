@@ -1,4 +1,4 @@
-"""PyTorch's operators of halves, and those that put in order, of NaN and infinity."""
+"""PyTorch's operators on halves, and its ordering operators on NaN and infinity."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def values(dtype):
 def test_operators_give_what_pytorch_does(name, dtype, stage):
     model, inputs = Applied(OPERATORS[name]).eval(), values(dtype)
     compiled = needle_tvm.compile_torch(model, *inputs, stage=stage)
-    # A few steps in the dtype's rounding: PyTorch rounds between the steps of what is fused here.
+    # A few roundings of the dtype: PyTorch rounds between steps that are fused here.
     tolerance = 8 * torch.finfo(dtype).eps
     for found, expected in zip(compiled(*inputs), model(*inputs), strict=True):
         found = np.asarray(found.numpy()).astype(np.float64)
@@ -59,7 +59,7 @@ def test_integers_are_ordered(dtype):
 
 
 def test_a_divergence_of_one_operator_is_named(monkeypatch):
-    """A model whose only operator is wrong: there is one result to look at, not a tuple."""
+    """The model's only operator is wrong, so there is one result and not a tuple."""
     from needle_tvm._tvm.names import relax
     from needle_tvm.frontend.torch import ops as torch_ops
 

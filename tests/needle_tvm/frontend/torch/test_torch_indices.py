@@ -1,4 +1,4 @@
-"""Inputs of PyTorch models that are indices are checked where the compiled code is called."""
+"""Inputs of PyTorch models that are indices are checked when compiled code is called."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ VALID = {
     "places": np.array([[0, 4]], "int32"),
     "columns": np.array([4, 0]),
 }
-# A value PyTorch raises IndexError or RuntimeError for, and the range it lies outside.
+# A value for which PyTorch raises IndexError or RuntimeError, and the range it lies outside.
 WRONG = [("ids", 11, "0..10"), ("ids", -1, "0..10"), ("rows", 3, "-3..2"), ("rows", -4, "-3..2")]
 WRONG += [("places", 5, "0..4"), ("places", -1, "0..4"), ("columns", 5, "0..4")]
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.peer
 
 
 class Convolutions(torch.nn.Module):
-    """Convolution, batch norm with statistics of its own, a residual and a linear layer."""
+    """Convolution, batch norm with its own statistics, a residual and a linear layer."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +96,7 @@ def test_equals_pytorch(make, shape, stage):
     ids=str,
 )
 def test_what_is_no_number_goes_through(layer, stage):
-    """Through a window that has one, and no other; -inf stays what it is."""
+    """NaN passes through the windows that have one, and only those; -inf stays -inf."""
     x = torch.randn(2, 4, 12, 14)
     x[0, 1, 5, 6] = float("nan")
     x[0, 2] = float("-inf")
@@ -126,7 +126,7 @@ def test_products_take_narrow_operands(dtype):
     found = needle_tvm.compile_torch(model, x, dtype=dtype)
     narrow = [t.detach().to(getattr(torch, dtype)).double() for t in (x, model.weight)]
     expected = torch.nn.functional.conv1d(*narrow).numpy()
-    # Exact products of rounded operands, 24 of them summed in float32.
+    # Exact products of rounded operands, of which 24 are summed in float32.
     np.testing.assert_allclose(found(x).numpy(), expected, atol=1e-6 * np.abs(expected).max())
     assert found.manifest["precision"] == dtype
     with pytest.raises(StageError, match="takes it at stage 'tuned', not 'fused'"):
@@ -206,7 +206,7 @@ def test_products_may_be_cublas():
 
 @pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
 def test_a_model_of_halves_multiplies_on_tensor_cores():
-    """Its products' results are halves as well: sums are float32 and rounded once."""
+    """The matmuls also give halves: sums are float32 and rounded once."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU()).half().eval()
     found = needle_tvm.compile_torch(model, torch.randn(32, 64).half(), target="cuda:sm_90")
     assert "tvm_mma_sync" in found.script
@@ -215,7 +215,7 @@ def test_a_model_of_halves_multiplies_on_tensor_cores():
 
 
 def test_tensors_that_ask_for_gradients_are_detached():
-    """Inputs and weights alike, also of bfloat16, which NumPy does not have."""
+    """This applies to inputs and weights, also of bfloat16, which NumPy does not have."""
     model, x = mlp().bfloat16(), torch.randn(5, 16).bfloat16().requires_grad_()
     executable = needle_tvm.compile_torch(model, x, stage="noopt")
     other = mlp().bfloat16()
@@ -224,7 +224,7 @@ def test_tensors_that_ask_for_gradients_are_detached():
     np.testing.assert_allclose(found, other(x).detach().float().numpy(), rtol=0.05, atol=0.02)
 
 
-# What no compiled code takes, and what is said of it.
+# Arguments that no compiled code takes, and the error for each.
 UNREADABLE = {
     "sparse": (lambda x: x.to_sparse(), "is a Tensor that cannot be read: .*layout"),
     "meta": (lambda x: x.to("meta"), "is a Tensor that cannot be read: .*meta"),

@@ -1,5 +1,4 @@
-"""PyTorch's operators at special values, and with indices that lie outside, compiled before these
-were seen."""
+"""PyTorch's operators at special values and stray indices, compiled with ordinary ones."""
 
 import subprocess
 import sys
@@ -184,7 +183,7 @@ def test_remainders_and_quotients(dtype):
         rest = x.remainder(y), x % 0.1, x % -0.1, x.fmod(y), x.fmod(0.1)
         return *rest, x // y, x // 0.1, x.div(y, rounding_mode="floor")
 
-    # PyTorch's remainders are NaN where the quotient is beyond the dtype; these are exact there.
+    # PyTorch's remainders are NaN if the quotient overflows; compiled ones are exact.
     inputs = pairs([each for each in SPECIAL if abs(each) not in (1e30, 1e-30)], dtype)
     check(function, [torch.ones_like(each) for each in inputs], inputs)
 
@@ -280,7 +279,7 @@ def test_windows_distances_and_places_in_rows():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_lengths_are_summed_in_float32_and_elements_counted(dtype):
-    """The square of 300 is no float16."""
+    """The square of 300 overflows float16."""
     x = torch.tensor([[300.0, -400.0, 0.0], [0.0, 0.0, 0.0], [NAN, INF, 1.0]]).to(dtype)
 
     def norms(x):
@@ -295,7 +294,7 @@ def test_lengths_are_summed_in_float32_and_elements_counted(dtype):
     check(norms, [x], steps=2)
 
 
-# What takes the layout of the convolution before it, and must know what that means.
+# Layers that take on the layout of the convolution before them, and must handle it.
 AFTER_A_CONVOLUTION = {
     "transposed convolutions": [
         "nn.ConvTranspose2d(8, 4, 3, stride=2)",

@@ -1,4 +1,4 @@
-"""What PyTorch's graphs become: the preparing passes, and the kernels they make reachable."""
+"""Lowering of PyTorch's graphs: the preparing passes, and the kernels that they make possible."""
 
 import itertools
 
@@ -44,7 +44,7 @@ class Function(nn.Module):
 
 
 def with_statistics(model):
-    """In eval mode, batch norm's statistics and weights not those of a new module."""
+    """The model in eval mode, with batch norm statistics and weights unlike a new module's."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             with torch.no_grad():
@@ -63,7 +63,7 @@ def kernels(model, target, *inputs):
 
 
 def operators(model, target, *inputs, passes):
-    """The names of the operators in `main` after `passes`, what nothing reads left out."""
+    """The names of the operators in `main` after `passes`, without dead code."""
     module, *_ = torch_export.translate(model.eval(), inputs)
     for graph_pass in passes:
         module = graph_pass(module, target)
@@ -79,7 +79,7 @@ def operators(model, target, *inputs, passes):
 
 
 def check(model, *inputs):
-    """Compiled, the model gives what PyTorch does. At most some hundred float32 terms a sum."""
+    """Check the compiled model against PyTorch; sums have at most a few hundred float32 terms."""
     model.eval()
     found = needle_tvm.compile_torch(model, *inputs)(*inputs)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_attention_is_one_kernel(lead, options, target):
 def test_rows_that_a_mask_leaves_empty_are_zero(shape, boolean, target):
     seen = torch.rand(shape) > 0.5
     seen[0] = False
-    seen[-1, ..., :6] = False  # keys that are not seen come first
+    seen[-1, ..., :6] = False  # masked keys come first
     seen[-1, ..., 6] = True
     mask = seen if boolean else torch.where(seen, torch.randn(shape), -torch.inf)
     model, inputs = attention(), (*heads(2, 3), mask)
@@ -301,7 +301,7 @@ def test_a_chain_of_sequences_is_permuted_at_its_ends(target):
     check(model, x)
 
 
-# Taps fewer than, as many as, and more than a stride; padding that cuts off part of a block.
+# Fewer taps than the stride, as many, and more; padding that cuts off part of a block.
 @pytest.mark.parametrize(
     ("taps", "stride", "padding", "more"),
     [(k, s, p, 0) for k, s, p in itertools.product((2, 3, 4), (1, 2, 3), (0, 1))]

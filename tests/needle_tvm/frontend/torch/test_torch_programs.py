@@ -1,4 +1,4 @@
-"""PyTorch modules that were compiled to wrong answers in silence, and random ones."""
+"""PyTorch modules that once compiled silently to wrong results, and random ones."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def seeded():
 
 
 class Of(torch.nn.Module):
-    """A function of inputs, and of submodules by name."""
+    """A module that calls a function of itself, with submodules by name, and its inputs."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -35,7 +35,7 @@ class Of(torch.nn.Module):
 
 
 def check(function, *inputs, stages=STAGES, tolerance=1e-5, **parts):
-    """Every stage gives what PyTorch does, at each of two calls."""
+    """Check that every stage gives PyTorch's results at each of two calls."""
     model = Of(function, **parts).eval()
     with torch.no_grad():
         expected = torch.utils._pytree.tree_leaves(model(*inputs))
@@ -102,7 +102,7 @@ def test_grid_sample(mode, align):
 
 
 def test_factors_that_converters_ignored():
-    """`alpha` of sums, scales of exponential units: dropped without a word."""
+    """`alpha` of sums and scales of exponential units were silently dropped."""
 
     def factors(self, x, y):
         sums = torch.add(x, y, alpha=3), torch.sub(x, y, alpha=0.5), torch.rsub(x, y, alpha=2)
@@ -157,7 +157,7 @@ def test_what_is_not_smoothed_is_refused():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_layers_in_other_dtypes(dtype):
-    """Convolutions and batched products became float32, and norms lacked a scale of the dtype."""
+    """Convolutions and batched matmuls became float32, and norms lacked a scale of the dtype."""
     layers = torch.nn.Sequential(
         torch.nn.Conv1d(4, 6, 3), torch.nn.GroupNorm(2, 6, affine=False), torch.nn.SELU(),
         torch.nn.LayerNorm(7, elementwise_affine=False), torch.nn.Linear(7, 5), torch.nn.GELU(),
@@ -165,7 +165,7 @@ def test_layers_in_other_dtypes(dtype):
     x = torch.randn(2, 4, 9).to(dtype)
     model = Of(lambda self, x: torch.bmm(self.layers(x), self.layers(x).mT), layers=layers).eval()
     for stage in STAGES:
-        needle_tvm.compile_torch(model, x, stage=stage)  # which compares
+        needle_tvm.compile_torch(model, x, stage=stage)  # compares results
 
 
 def test_outputs_that_are_inputs_or_parameters():
@@ -207,7 +207,7 @@ def test_a_wrong_rule_is_refused_by_name(monkeypatch, stage):
         needle_tvm.compile_torch(model, x, stage=stage, recompile=True)
     needle_tvm.compile_torch(model, x, stage=stage, recompile=True, check=False)
     monkeypatch.setitem(legalize.RULES, "relax.tanh", right)
-    needle_tvm.compile_torch(model, x, stage=stage)  # what was not checked is not served
+    needle_tvm.compile_torch(model, x, stage=stage)  # the unchecked entry is not served
 
 
 def test_disable_leaves_passes_out():
@@ -240,7 +240,7 @@ def test_random_modules(seed):
 
 
 def test_nan_is_kept_and_found():
-    """Extremes, their places and comparisons, where TVM's own forget NaN."""
+    """Tests extremes, their indices and comparisons, for which TVM's own ignore NaN."""
 
     def extremes(self, x, y):
         pairs = torch.maximum(x, y), torch.minimum(y, x), x != 1, x != y, torch.clamp(x, y, y + 1)

@@ -1,5 +1,5 @@
-"""What `compile_torch` says of models and inputs that it cannot take: one sentence that names them,
-and nothing else on the terminal."""
+"""For models and inputs that it cannot take, `compile_torch` gives one sentence that names them,
+and prints nothing else on the terminal."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def branching(x):
     return x * 2 if x.sum() > 0 else x
 
 
-# The model, its inputs, and what is said.
+# The model, its inputs, and the error.
 REFUSED = {
     "other dtypes": (linear(), [X.double()], rf"^Linear: {BY_PYTORCH} \(RuntimeError: .*Double"),
     "other shapes": (

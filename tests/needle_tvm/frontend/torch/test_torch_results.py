@@ -1,4 +1,4 @@
-"""What PyTorch's programs return and write to, and the dtypes that they compute in."""
+"""Results, writes and dtypes of PyTorch's programs."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ MASK = torch.tensor([True, False, True])
 REAL = torch.tensor([[0.5, -1.25, 3.0], [2.0, 0.0, -0.75]])
 DOUBLE = torch.tensor(1.5, dtype=torch.float64)
 
-# A tensor without axes, or a number, widens another only where it is of a higher kind.
+# A 0-d tensor, or a number, widens another tensor only if it is of a higher kind.
 PROMOTED = {
     "booleans": lambda i, m, x, d: (
         *(m + 1, m * 2, m + m, m * m, m + 1.5, m / 2, 2 - m.int()),
@@ -86,7 +86,7 @@ def test_layers_share_the_state_that_they_begin_with():
         torch.nn.LSTM(n, 3, batch_first=n == 1).eval().requires_grad_(False) for n in (16, 1)
     )
     x, y = torch.randn(2, 1, 16), torch.randn(2, 1)
-    # A state lies between -1 and 1, and may be much nearer to 0 than what it is made of.
+    # A state lies between -1 and 1, and may be much smaller than the terms it is made of.
     check(lambda x, y: (*one(x)[0].tensor_split(2, 0), two(y)[1][0]), [x, y], atol=1e-6)
 
 
@@ -113,7 +113,7 @@ def test_the_mask_of_bfloat16_attention_may_be_known():
 
 
 def test_constants_keep_their_dtype():
-    """Which TVM makes narrower unless it is told it."""
+    """TVM narrows constants unless it is given their dtype."""
     x, large = torch.tensor([1, 2**41, -5, 2**50]), 2**33
     check(lambda x: (x // large, x % large, torch.fmod(x, large), x.clamp(min=large)), [x])
     mask = torch.full((4, 4), 1 / 3, dtype=torch.float64).tril()
@@ -124,7 +124,7 @@ def test_constants_keep_their_dtype():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
 def test_a_division_by_zero_gives_zero_and_ends_no_process(dtype):
-    """Where PyTorch raises a RuntimeError."""
+    """PyTorch raises a RuntimeError for these."""
     x, y = torch.tensor([7, 9, 100, 5]).to(dtype), torch.tensor([2, 3, 7, 0]).to(dtype)
 
     def fn(x, y):
@@ -147,7 +147,7 @@ def test_a_fault_of_the_translation_is_no_refusal(monkeypatch):
 
 
 def test_a_shape_that_the_translation_gets_wrong_is_no_refusal(monkeypatch):
-    """TVM's core refuses it with a ValueError, as the front end does what it does not know."""
+    """TVM's core raises a ValueError for it, as the front end does for unknown operators."""
 
     def faulty(node, importer):
         return relax.op.reshape(importer.env[node.args[0]], (5,))
@@ -174,13 +174,13 @@ def test_shapes_that_depend_on_values_are_refused_by_name(name):
 @pytest.mark.parametrize("number", range(4))
 def test_fields_of_several_tuples_are_read_by_one_kernel(number):
     def of_tuples(x, y, z):
-        # The orders differ, as which of the tuples FuseOps saw first depended on addresses.
+        # The orders differ because it depended on addresses which tuple FuseOps saw first.
         tuples = [x.topk(5, 1)[0].chunk(5, 1), y.split((2, 3, 1), 1), z.tensor_split(4, 1)]
         (a, b, c, d, e), (f, g, h), (i, j, k, m) = tuples
         return (a + i) * f[:, 1:] - b.exp() * j + c * h - (d + g[:, :1]) * k + e * m
 
     x, y, z = torch.randn(3, 8), torch.randn(3, 6), torch.randn(3, 4 + number % 2)[:, :4]
-    check(of_tuples, [x, y, z], atol=2e-5)  # terms of up to some 50, which may cancel
+    check(of_tuples, [x, y, z], atol=2e-5)  # terms of up to about 50, which may cancel
 
 
 class Counting(torch.nn.Module):
@@ -202,7 +202,7 @@ def test_writes_to_buffers_and_inputs_are_refused_by_name():
 
 
 def test_the_check_sees_an_operator_taken_apart_wrongly(monkeypatch):
-    """As far as the parts are from the whole is no rounding."""
+    """The difference between the decomposition and the operator is larger than rounding."""
     wrong = {**torch_decompositions.DECOMPOSITIONS, "mish.default": lambda x: x * x.exp().tanh()}
     monkeypatch.setattr(torch_decompositions, "DECOMPOSITIONS", wrong)
     model = Applied(torch.nn.functional.mish).eval()
@@ -216,7 +216,7 @@ def test_moments():
 
 
 def test_norms_of_which_nothing_is_left():
-    """PyTorch's own is off by what x * scale and mean * scale are rounded by."""
+    """PyTorch's own result has the rounding errors of x * scale and mean * scale."""
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -250,7 +250,7 @@ DRAWING = {
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_random_numbers_are_refused(name):
-    """Drawn once they would be a constant, and the check cannot tell."""
+    """If drawn once, they would be a constant, which the check cannot detect."""
     with pytest.raises(TranslationError, match="draws random numbers"):
         needle_tvm.compile_torch(Applied(DRAWING[name]).eval(), torch.ones(3))
 
@@ -264,7 +264,7 @@ def test_dropout_that_drops_nothing():
 
 
 def test_the_order_of_equals_is_left_open():
-    """Which of equals topk and sort name is no promise of PyTorch's, and no mismatch."""
+    """PyTorch does not promise which of equal elements topk and sort name, so any is right."""
     x = torch.randint(0, 3, (5, 20, 4), generator=torch.Generator().manual_seed(1))
     state = torch.get_rng_state()
 
@@ -325,7 +325,7 @@ def test_functions_of_each_row_and_numbers_that_are_read():
         rows = torch.vmap(lambda row: row * 2 + row.sum())(x)
         return rows, x * x.sum().item(), x.clamp(max=x.mean().item())
 
-    # The number is that of each call, not that of the example.
+    # The number is read at each call, and not from the example.
     check(function, [REAL], inputs=[REAL * 3 + 1])
 
 
@@ -364,7 +364,7 @@ def test_zeros_of_both_signs_are_equal_in_order():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_what_is_no_number_stays_none(dtype):
-    """TVM takes 0 for a product with 0."""
+    """TVM simplifies x * 0 to 0."""
     functional = torch.nn.functional
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 1.0, -1.0, 0.0]).to(dtype)
 

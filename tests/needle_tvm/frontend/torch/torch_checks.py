@@ -7,7 +7,7 @@ import needle_tvm
 
 torch = pytest.importorskip("torch")
 STAGES = ["fused", "tuned"]
-NARROW = (torch.int8, torch.uint8, torch.int16)  # which needle's Tensors hold as int32
+NARROW = (torch.int8, torch.uint8, torch.int16)  # needle's Tensors hold these as int32
 
 
 class Applied(torch.nn.Module):
@@ -20,8 +20,8 @@ class Applied(torch.nn.Module):
 
 
 def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
-    """Every stage gives what PyTorch does of `inputs`, nested as it is, within so many steps of
-    the dtype."""
+    """Check that every stage gives PyTorch's results for `inputs`, with the same nesting and within
+    `steps` roundings of the dtype."""
     inputs = compiled_for if inputs is None else inputs
     model = Applied(function).eval()
     expected, nested = torch.utils._pytree.tree_flatten(model(*inputs))

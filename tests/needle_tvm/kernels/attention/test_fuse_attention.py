@@ -1,4 +1,4 @@
-"""Attention as one kernel: what the pass takes, what it leaves alone, and what comes out."""
+"""Attention as one kernel: what the pass rewrites, what it leaves alone, and the results."""
 
 import itertools
 

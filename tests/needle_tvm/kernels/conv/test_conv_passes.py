@@ -1,4 +1,4 @@
-"""Convolutions: what of them is cut off, what becomes a matrix product, the kernel that is left."""
+"""Convolutions: trimmed taps, those that become matmuls, and the remaining kernel."""
 
 import itertools
 import re
@@ -56,7 +56,7 @@ def after(graph_pass, target, model, *shape):
 
 
 def check(model, rng, *shape):
-    """The compiled model's result is the eager one's."""
+    """Check the compiled model's result against the eager one's."""
     model.eval()
     x = tensor(rng.standard_normal(shape).astype(np.float32))
     found = needle_tvm.compile(model, x, stage="tuned")(x).numpy()
@@ -68,7 +68,7 @@ def check(model, rng, *shape):
     [
         (1, 1, 1, 1, (1, 1), Axis(1, 2, 0, 0)),  # 3 taps on one pixel
         (2, 1, 2, 1, (1, 1), Axis(1, 3, 0, 0)),
-        (2, 2, 1, 1, (1, 1), Axis(0, 3, 1, 1)),  # every tap meets something
+        (2, 2, 1, 1, (1, 1), Axis(0, 3, 1, 1)),  # every tap meets an input
         (4, 4, 1, 1, (1, 1), Axis(0, 3, 1, 1)),
         (1, 5, 1, 1, (3, 3), Axis(0, 3, 3, 3)),
         (1, 1, 1, 2, (2, 2), Axis(1, 2, 0, 0)),
@@ -80,7 +80,7 @@ def test_taps_that_meet_an_input(size, outputs, stride, dilation, padding, expec
 
 
 def test_trimming_keeps_the_taps_that_meet_an_input():
-    """Against the definition, for every small geometry."""
+    """Compare with the definition for every small geometry."""
     grid = itertools.product(range(1, 5), range(1, 6), range(1, 4), range(1, 4), range(5), range(5))
     for size, taps, stride, dilation, before, behind in grid:
         outputs = (size + before + behind - dilation * (taps - 1) - 1) // stride + 1
@@ -132,7 +132,7 @@ def test_a_window_of_the_whole_image_is_a_product(target, kernel, options, size,
 
 
 class Several(nn.Module):
-    """Layers beside each other, each with an input of its own: one compilation for all."""
+    """Independent layers, each with its own input, so that one compilation serves all."""
 
     def __init__(self, layers):
         super().__init__()
@@ -150,7 +150,7 @@ SIZES = [(1, 1), (1, 3), (7, 13), (17, 31)]
     "channels",
     [
         *[(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2)],
-        *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],  # each with a kernel of its own
+        *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],  # each takes another kernel
         *[(20, 20, 2), (30, 60, 3), (48, 48, 2), (28, 28, 4), (17, 34, 1), (6, 34, 2)],
     ],
 )
@@ -183,7 +183,7 @@ def test_convolutions_in_groups_have_a_kernel(target, channels, name):
 
 @pytest.mark.parametrize(("channels", "copies"), [(32, 0), (33, 1)])
 def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copies):
-    """But for channels that fill no vector: each lane would have to ask whether it is one."""
+    """Channels that do not fill whole vectors are copied: each lane would need a bounds check."""
     model = nn.Conv(channels, channels, 3, groups=channels, bias=False)
     model.eval()
     module = lowering.lower(trace(model, zeros(1, channels, 9, 9)), target, "tuned")
@@ -193,7 +193,7 @@ def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copi
 
 
 def test_the_input_of_a_network_is_read_as_it_is(target):
-    """Neither permuted nor padded in a kernel of its own."""
+    """The input is neither permuted nor padded by a separate kernel."""
     model = nn.Sequential(nn.Conv(3, 8, 5, stride=2), nn.ReLU(), nn.Conv(8, 8, 3))
     model.eval()
     x = zeros(1, 3, 20, 20)
@@ -225,7 +225,7 @@ def test_a_tile_fits_the_registers(mcpu, output, dtype):
     tile = conv_tile(output, 576, dtype, target)
     vectors = tile.channels // (width // item_bytes(dtype))
     assert tile.pixels * vectors + vectors + 1 <= registers
-    # Tiles along an axis are no larger than it, and images are whole where a tile holds several.
+    # A tile is no larger than the output, and holds whole images if it holds several.
     batch, rows, columns, _ = output
     assert tile.images <= batch and tile.rows <= rows and tile.columns <= columns
     assert tile.images == 1 or (tile.rows, tile.columns) == (rows, columns)
@@ -241,7 +241,7 @@ def test_a_tile_fits_the_registers(mcpu, output, dtype):
     ids=["avx2", "avx512", "neon"],
 )
 def test_every_rule_compiles_for_other_processors(fields, multiply_add):
-    """Planar input, stride, dilation, groups, depthwise and 1x1; tails in all extents."""
+    """Planar input, stride, dilation, groups, depthwise and 1x1, with tails in all extents."""
     target = resolve({"kind": "llvm", **fields}, 2).to_tvm()
     model = nn.Sequential(
         nn.Conv(3, 32, 7, stride=2),

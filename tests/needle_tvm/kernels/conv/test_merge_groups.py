@@ -1,4 +1,4 @@
-"""Groups of a convolution merged where they fill too little of a vector."""
+"""Groups of a convolution are merged if one fills too little of a vector."""
 
 import itertools
 

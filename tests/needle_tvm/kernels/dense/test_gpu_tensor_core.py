@@ -1,5 +1,4 @@
-"""What the rule for tensor cores makes of functions; that they compute the same is
-test_emulated_gpu's."""
+"""Schedules by the rule for tensor cores. test_emulated_gpu.py checks their results."""
 
 import re
 
@@ -20,11 +19,11 @@ from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
 
-MMA, WMMA = "ptx.mma", "tvm_mma_sync"  # as TVMScript writes the instructions
+MMA, WMMA = "ptx.mma", "tvm_mma_sync"  # the instructions' names in TVMScript
 
 
 def dense(rows, terms, columns, dtype="float16", turned=False, note=True):
-    """A dense layer of a weight (terms, columns), or turned, with bias and relu."""
+    """A dense layer with a weight (terms, columns), or its transpose, bias and relu."""
     x = te.placeholder((rows, terms), dtype, "x")
     w = te.placeholder((columns, terms) if turned else (terms, columns), dtype, "w")
     b = te.placeholder((columns,), "float32", "b")
@@ -46,7 +45,7 @@ def scheduled(function, arch="sm_90"):
 
 
 def fragments(sch):
-    """Shapes of wmma's fragments in a schedule: rows, columns, terms."""
+    """Shapes (rows, columns, terms) of the wmma fragments in a schedule."""
     text = sch.mod.script()
     found = re.findall(r"tvm_fill_fragment\([^,]*, (\d+), (\d+), (\d+)", text)
     return {tuple(map(int, each)) for each in found}
@@ -118,7 +117,7 @@ def test_the_rule_has_a_switch():
 
 
 def test_a_model_in_halves_has_its_products_on_tensor_cores():
-    """Without being asked for: a product of halves is exact in float32."""
+    """This needs no `dtype=`, because a product of halves is exact in float32."""
     target = resolve("cuda:sm_80").to_tvm()
     layer = nn.Linear(512, 512).eval().to(dtype="bfloat16")
     graph = trace(
@@ -134,7 +133,7 @@ def test_a_model_in_halves_has_its_products_on_tensor_cores():
     [("float16", "sm_75", False), ("bfloat16", "sm_80", True), ("tf32", "sm_90", False)],
 )
 def test_no_thread_spills(dtype, arch, turned):
-    """The largest tile, whose threads have the most sums."""
+    """Uses the largest tile, whose threads have the most accumulators."""
 
     class Turned(nn.Module):
         def __init__(self):
@@ -154,7 +153,7 @@ def test_no_thread_spills(dtype, arch, turned):
 
 
 def test_results_in_another_order_are_scheduled_too():
-    """Heads apart, as an attention's projections are read."""
+    """Heads are split, as attention reads its projections."""
     x, w = te.placeholder((96, 64), "float16", "x"), te.placeholder((64, 128), "float16", "w")
     r = te.reduce_axis((0, 64), "r")
 
@@ -169,7 +168,7 @@ def test_results_in_another_order_are_scheduled_too():
 
 @pytest.mark.parametrize("dtype", ["tf32", "float16", "bfloat16"])
 def test_attention_is_one_kernel_in_every_precision(dtype):
-    """Its scores are nowhere in memory; the products around it are narrow."""
+    """Its scores are not in memory, and the matmuls around it take narrow operands."""
     x = Tensor(np.zeros((2, 40, 64), np.float32), requires_grad=False)
     graph = trace(nn.AttentionLayer(64, num_head=4, dim_head=16).eval(), x)
     target = resolve("cuda:sm_90").to_tvm()
@@ -186,7 +185,7 @@ def test_attention_is_one_kernel_in_every_precision(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(300, 300, 300), (256, 512, 512)])
 def test_tiles_stay_below_48_kB(shape, dtype, tmp_path):
-    """Also where several fragments' sums meet, and where nothing is a whole tile."""
+    """This holds also where sums of several fragments meet and where no tile is whole."""
     target = resolve("cuda:sm_90").to_tvm()
     module = tvm.IRModule({"main": scheduled(dense(*shape, dtype)).mod["main"]})
     assert "partial" in str(module.script())

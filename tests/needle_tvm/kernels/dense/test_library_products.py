@@ -1,6 +1,6 @@
-"""Which products become cuBLAS's, by choice and by measurement, and the code that calls it.
+"""Which matmuls use cuBLAS, by choice and by measurement, and the code that calls it.
 
-What runs is checked on an emulated GPU: emulated_gpu/cublas_checks.py.
+emulated_gpu/cublas_checks.py runs the code on an emulated GPU.
 """
 
 import subprocess
@@ -36,7 +36,7 @@ def array(*shape, dtype="float32"):
 
 
 def rewritten(function, *inputs, arch="sm_90", precision="float32"):
-    """The module after the pass, with all products chosen, and what was chosen."""
+    """The module after the pass with all matmuls chosen, and the chosen matmuls."""
     choice = Choice()
     target = resolve(f"cuda:{arch}").to_tvm()
     module = relax.transform.CanonicalizeBindings()(
@@ -77,7 +77,7 @@ def test_what_follows_a_product_counts_where_a_write_back_could_do_it():
 @pytest.mark.parametrize(
     "inputs",
     [
-        (array(2, 3, 4, 5), array(3, 5, 6)),  # matrices that are used several times
+        (array(2, 3, 4, 5), array(3, 5, 6)),  # the second operand's matrices are used twice
         (array(0, 5), array(5, 6)),
         (array(4, 5, dtype="int32"), array(5, 6, dtype="int32")),
     ],
@@ -174,7 +174,7 @@ def test_what_is_measured_is_the_product_that_is_asked_for(product):
     assert len(signature["params"]) == product.stored + product.followed
     build.lower_module(
         module, target, Variant("tuned")
-    )  # is well formed, and has passes of its own
+    )  # checks that it is well formed, and runs passes of its own
 
 
 @needs_compiler

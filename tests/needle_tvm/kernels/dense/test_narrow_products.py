@@ -1,4 +1,4 @@
-"""`dtype=`: products whose operands are rounded, what is made of them, what is refused, bounds."""
+"""`dtype=`: matmuls and convolutions with rounded operands, their code, errors and bounds."""
 
 import math
 import re
@@ -29,7 +29,7 @@ GPU = resolve("cuda:sm_80").to_tvm()
 
 
 def rounded(array, dtype):
-    """What an array's elements are as operands, in float64."""
+    """An array's elements rounded as operands, in float64."""
     return array.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype(np.float64)
 
 
@@ -73,7 +73,7 @@ def attention(rng, dtype, stage):
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("make", [linear, convolution])
 def test_operands_are_rounded_and_sums_are_not(make, dtype, stage, rng):
-    """By the bound of float32 sums alone: a rounding left out or done twice is 100 times that."""
+    """The bound is that of float32 sums; an omitted or doubled rounding would be 100 times that."""
     executable, x, expected = make(rng, dtype, stage)
     found = executable.program.run([x])[0]
     assert found.dtype == np.float32
@@ -84,7 +84,7 @@ def test_operands_are_rounded_and_sums_are_not(make, dtype, stage, rng):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_both_products_of_attention_take_narrow_operands(dtype, rng):
-    """A weight that lies between two narrow numbers may be rounded to the other one."""
+    """A weight halfway between two narrow numbers may be rounded to either."""
     executable, x, expected = attention(rng, dtype, "tuned")
     gap = np.abs(executable.program.run([x])[0] - expected).max() / np.abs(expected).max()
     assert gap <= ROUNDOFF[dtype] / 2
@@ -144,7 +144,7 @@ def test_float16_is_on_every_target(arch):
 @pytest.mark.parametrize("dtype", ROUNDOFF)
 @pytest.mark.parametrize("terms", [1, 10, 1000])
 def test_the_bound_of_rounded_operands(dtype, terms, rng):
-    """It holds for products rounded at random, and comes within a factor of 20 of what they do."""
+    """It holds for randomly rounded operands and is within a factor of 20 of their error."""
     unit = ROUNDOFF[dtype]
     x, w = rng.standard_normal((64, terms)), rng.standard_normal((terms, 64))
     off = [a * (1 + unit * rng.uniform(-1, 1, a.shape)) for a in (x, w)]
@@ -179,7 +179,7 @@ def test_parity_and_the_golden_example(dtype, rng, tmp_path):
     narrow, *others = parity.ladder(model, [x], {**stages, "eager": None, "exact": exact})
     assert all(rung.ok for rung in (narrow, *others)), narrow
     assert others[-1].tolerance < narrow.tolerance
-    assert narrow.max_relative > 10 * others[-1].max_relative  # it is narrow
+    assert narrow.max_relative > 10 * others[-1].max_relative  # operands were really rounded
     folder = stages["tuned"].export(tmp_path / "model")
     manifest = read_manifest(folder)
     graph = trace(model, x)
@@ -206,7 +206,7 @@ def test_a_wrong_result_is_still_named(rng):
 def test_float16_overflows_and_bfloat16_does_not():
     layer = nn.Linear(4, 3, bias=False).eval()
     x = np.full((2, 4), 1e5, np.float32)
-    with pytest.raises(needle_tvm.MismatchError, match="matmul"):  # nobody is served infinities
+    with pytest.raises(needle_tvm.MismatchError, match="matmul"):  # infinities are refused
         needle_tvm.compile(layer, x, dtype="float16")
     halves = needle_tvm.compile(layer, x, dtype="float16", check=False)
     assert not np.isfinite(halves(x).numpy()).any()
@@ -241,7 +241,7 @@ def test_a_model_in_halves_stays_what_it_is(rng):
 
 
 def values_of(module, name="main"):
-    """The dtypes of what each call of a function's gives, by the callee's name."""
+    """The result dtype of each call in a function, by the callee's name."""
     found = {}
 
     def visit(expr):
@@ -253,7 +253,7 @@ def values_of(module, name="main"):
 
 
 def test_on_a_gpu_operands_lie_in_memory_narrow():
-    """Weights are rounded at load, and what products alone read by the kernel that makes it."""
+    """Weights are rounded at load, and values that only matmuls read by the kernel before."""
     x = Tensor(np.zeros((32, 64), np.float32))
     module = lowering.lower(trace(make_mlp(64, 96, 32), x), GPU, "tuned", precision="bfloat16")
     first, second = values_of(module).items()
@@ -278,7 +278,7 @@ def test_on_a_gpu_what_others_read_as_well_stays_float32():
     x = Tensor(np.zeros((32, 64), np.float32))
     module = lowering.lower(trace(Residual().eval(), x), GPU, "tuned", precision="float16")
     kernels = values_of(module)
-    assert set(kernels.values()) == {"float32"} and len(kernels) == 2  # no kernel but the products
+    assert set(kernels.values()) == {"float32"} and len(kernels) == 2  # only the two matmuls
 
 
 def test_a_pass_that_is_left_out_leaves_float32(rng):

@@ -1,4 +1,4 @@
-"""Products of bfloat16: the instruction for pairs is right, and used where it exists."""
+"""Matmuls of bfloat16: the instruction for pairs is right, and used where it exists."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ here = pytest.mark.skipif(
 
 
 def layer(m, k, n, target):
-    """relu(x @ w + bias) with everything but sums in bfloat16, and a function that packs w."""
+    """relu(x @ w + bias) in bfloat16 with float32 sums, and a function that packs w."""
     tile = products.dense_tile(m, k // 2, n, "float32", target)
     x, w, bias = (te.placeholder(shape, "bfloat16") for shape in ((m, k), (k, n), (1, n)))
     panels = te.placeholder((-(-n // tile.columns), k // 2, tile.columns, 2), "bfloat16")
@@ -67,12 +67,12 @@ def test_variants_of_odd_shapes(rng, shape, threads):
     expected = np.maximum(wide[0] @ wide[1] + wide[2], 0)
 
     def given(array):
-        """As TVM takes bfloat16 from NumPy: by the bits."""
+        """A bfloat16 array by its bits, as TVM takes it from NumPy."""
         return tvm.runtime.empty(array.shape, "bfloat16").copyfrom(array)
 
     packed = tvm.runtime.empty([int(e) for e in packing.params[1].shape], "bfloat16")
     built(module_of(packing), target)["main"](given(w), packed)
-    # Products of two bfloat16 are exact in float32: what is left is the sum's rounding.
+    # Products of two bfloat16 are exact in float32, so only the sum's rounding is left.
     tolerance = 1e-6 * np.sqrt(k)
     for knobs in products.DENSE_VARIANTS:
         run = built(scheduled(function, target, knobs), target)["main"]
@@ -127,7 +127,7 @@ def test_targets_without_the_instruction_multiply_in_float32():
 
 
 class Odd(nn.Module):
-    """Products that the pass leaves alone: of an odd number of terms, and of two activations."""
+    """Matmuls that the pass leaves alone: with an odd number of terms, and of two activations."""
 
     def __init__(self):
         super().__init__()
@@ -149,7 +149,7 @@ def test_other_products_stay_as_they_are():
 @pytest.mark.parametrize("batch", [(), (3,), (2, 5)], ids=str)
 @pytest.mark.parametrize("widths", [(64, 96), (64, 96, 32)], ids=str)
 def test_a_model_gives_what_it_gives_in_float32(rng, batch, widths):
-    """But for what is rounded to bfloat16 between two layers, half a unit in the last place."""
+    """Results differ only by rounding to bfloat16 between layers, half a unit in the last place."""
     model = make_mlp(*widths).to(dtype="bfloat16")
     x = tensor(rng.standard_normal((*batch, 7, 64)).astype("bfloat16"))
     compiled = needle_tvm.compile(model, x)
@@ -158,7 +158,7 @@ def test_a_model_gives_what_it_gives_in_float32(rng, batch, widths):
     assert bf16.PRAGMA not in other.script
     found, expected = (exe(x).numpy().astype("float64") for exe in (compiled, other))
     assert np.abs(found - expected).max() <= 2**-7 * np.abs(expected).max()
-    if len(widths) == 2:  # sums in another order, hardly ever rounded another way
+    if len(widths) == 2:  # sums in another order hardly ever round differently
         assert np.mean(found == expected) > 0.98
 
 

@@ -1,4 +1,4 @@
-"""The dense rule: every variant gives the product, whatever the shape, here and elsewhere."""
+"""The dense rule: every variant is right for every shape, on this and on other processors."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import module_of
 
-# Tails of every kind: of rows, columns, the reduction, and tasks that are no multiple of the cores.
+# Tails of every kind: rows, columns, the reduction, and tasks that do not divide by the cores.
 SHAPES = [
     (1, 1, 1),
     (1, 4096, 10),

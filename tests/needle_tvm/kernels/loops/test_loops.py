@@ -1,4 +1,4 @@
-"""The rule for what has none of its own: transpositions in square tiles."""
+"""The default rule for loops: transpositions in square tiles."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 from tests.needle_tvm.conftest import tensor
 
-# Tiles that are full, cut off along either axis, wider than the axis, and none at all.
+# Shapes with full tiles, tails along either axis, axes smaller than a tile, and no tiles.
 SHAPES = [(2, 32, 48), (3, 19, 37), (1, 5, 100), (1, 100, 5), (2, 3, 4, 40), (4, 1, 33)]
 
 
@@ -27,7 +27,7 @@ def test_every_element_arrives(rng, shape, dtype):
 
 
 def test_a_transposition_is_tiled():
-    """16 x 16 values: as many cache lines as are read are written, and each of them whole."""
+    """A tile of 16 x 16 values reads and writes equally many cache lines, each of them whole."""
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     x = tensor(np.zeros((1, 64, 112, 112), np.float32))
     module = lowering.lower(trace(lambda x: ops.permute(x, (0, 2, 3, 1)), x), target, "tuned")
@@ -48,7 +48,7 @@ def test_images_of_short_rows_are_permuted(rng, shape, order):
 @pytest.mark.parametrize("rows", [7, 14, 28, 56, 112])
 @pytest.mark.parametrize("channels", [16, 24, 40, 60, 512])
 def test_tiles_of_what_has_many_divisors_end_with_it(rows, channels):
-    """Nothing is asked inside of them."""
+    """There are no bounds checks inside the tiles."""
     target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
     x = tensor(np.zeros((1, rows, rows, channels), np.float32))
     module = lowering.lower(trace(lambda x: ops.permute(x, (0, 3, 1, 2)), x), target, "tuned")

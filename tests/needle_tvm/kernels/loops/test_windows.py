@@ -37,7 +37,7 @@ def function(shape, window, kind, dtype="float32"):
 
 
 def pooled(x, window, kind):
-    """The same with NumPy: of each window only what is in the image counts."""
+    """Pooling with NumPy; only elements inside the image count."""
     kernel, stride, dilation, (top, left, bottom, right) = window
     ends = ((0, 0), (0, 0), (top, bottom), (left, right))
     exact = np.pad(x.astype(np.float64), ends)
@@ -91,7 +91,7 @@ def test_every_width_of_vector(window, dtype, target, rng):
 @pytest.mark.parametrize("target", EVERY_WIDTH, ids=lambda target: target["mcpu"])
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_no_element_asks_whether_it_is_inside(kind, target):
-    """A condition within a vectorised loop would have it done lane by lane."""
+    """A condition within a vectorised loop would make TVM run it lane by lane."""
     target = resolve(target, 2).to_tvm()
     fn = cpu.schedule_function(function((1, 8, 56, 56), WINDOWS[0], kind), target)
     assert any(WRITTEN in block.annotations for block in nodes_in(fn.body, NODES.sblock))
@@ -120,7 +120,7 @@ def test_channels_last(op, channels, rng):
 
 
 def channels_first(op, shape):
-    """A function of needle's own pooling, between permutations, and its result's shape."""
+    """A function of needle's pooling between two permutations, and its result's shape."""
     x = te.placeholder(shape, "float32", name="x")
     n, c, h, w = shape
     last = te.compute((n, h, w, c), lambda b, i, j, f: x[b, f, i, j], name="last")
@@ -148,7 +148,7 @@ def test_special_values_wherever_they_are(value, layout, rng):
 
 
 def test_what_follows_is_done_row_by_row(rng):
-    """Average pooling divides by how many elements were inside, and may have more after it."""
+    """Average pooling divides by the number of elements inside, and an epilogue may follow."""
     x = te.placeholder((2, 3, 18, 20), "float32", name="x")
     plan = ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "avg")
     y = topi.nn.pool2d(x, *plan, layout="NCHW", count_include_pad=False)

@@ -1,4 +1,4 @@
-"""The LSTM as one kernel: when the pass makes it, its numbers, and that it compiles elsewhere."""
+"""The LSTM as one kernel: when the pass makes it, its results, and other processors."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def packed(fn, target, *inputs):
 
 
 def sequence(number):
-    """A model that gives one of the results of an LSTM's steps, on its four inputs."""
+    """A model that returns one result of an LSTM's steps, given their four inputs."""
     return lambda *inputs: ops.lstm_sequence(*inputs)[number]
 
 
@@ -68,7 +68,7 @@ def test_weights_are_packed_at_load(target):
 
 
 def kernel(steps, batch, hidden, dtype, target, with_sums):
-    """A function of projected, h, c and w, that packs w and carries out the steps."""
+    """A function of projected, h, c and w that packs w and computes the steps."""
     shapes = ((steps, batch, GATES * hidden), (batch, hidden), (batch, hidden))
     tile = lstm_tile(batch, hidden, dtype, target)
     inputs = [te.placeholder(shape, dtype) for shape in shapes]
@@ -79,7 +79,7 @@ def kernel(steps, batch, hidden, dtype, target, with_sums):
     return module_of(function.with_attr("global_symbol", "main"))
 
 
-# From one row and unit to tiles and panels that are not full, on one thread and on two.
+# From one row and one unit to partial tiles and panels, on one thread and on two.
 SHAPES = [(1, 1, 1), (3, 2, 16), (4, 3, 7), (2, 7, 33), (3, 13, 20), (5, 1, 96), (3, 11, 131)]
 
 
@@ -96,7 +96,7 @@ def test_the_kernel_is_the_op(rng, shape, dtype, threads):
         for extents in ((steps, batch, GATES * hidden), (batch, hidden), (batch, hidden))
     ]
     arrays.append((rng.standard_normal((hidden, GATES * hidden)) / hidden).astype(dtype))
-    arrays[0][-1, 0, -1] = np.nan  # an input of the last step reaches its own unit alone
+    arrays[0][-1, 0, -1] = np.nan  # an input of the last step reaches only its own unit
     expected = LstmSequence().reference(*(array.astype("float64") for array in arrays))
     given = [tvm.runtime.tensor(aligned_copy(array)) for array in arrays]
     found = [tvm.runtime.tensor(aligned_copy(np.zeros(e.shape, dtype))) for e in expected]

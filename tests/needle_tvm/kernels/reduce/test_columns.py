@@ -1,4 +1,4 @@
-"""Reductions whose results lie side by side in memory."""
+"""Reductions with results that lie side by side in memory."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.needle_tvm.kernels.reduce.test_partial import EVERY_WIDTH, TARGETS, r
 OPS = [Summation(1), Max(1), Min(1), Mean(1)]
 
 
-# Too short for a vector, whole ones, one element more or less, more than a tile of them.
+# Shorter than a vector, whole vectors, one element more or less, longer than a tile of vectors.
 @pytest.mark.parametrize("length", [1, 3, 4, 7, 16, 17, 49, 127, 129, 300])
 @pytest.mark.parametrize("terms", [1, 5, 64])
 def test_rows_of_any_length(length, terms, rng):
@@ -67,7 +67,7 @@ def test_results_are_kept_in_whole_vectors(op, target):
 
 
 def test_what_has_functions_in_it_is_left_alone():
-    """Code for many exponentials at a time would be as long as it is slow to compile."""
+    """Code for many exponentials at a time would be long and slow to compile."""
     x = te.placeholder((8, 30, 49), "float32", name="x")
     exp = te.compute(x.shape, lambda *at: te.exp(x(*at)), name="exp")
     total = Summation(1).emit_te(TE_NAMESPACE, exp)
@@ -76,7 +76,7 @@ def test_what_has_functions_in_it_is_left_alone():
 
 
 def test_what_several_reductions_read_keeps_a_place_of_its_own(rng):
-    """Inlined into blocks that are written already it would have TVM refuse to share them out."""
+    """If it were inlined into the rewritten blocks, TVM would refuse to parallelise them."""
     x = te.placeholder((3, 5, 8), "int8", name="x")
     wide = te.compute(x.shape, lambda *at: x(*at).astype("int32"), name="wide")
     largest = Max(1, True).emit_te(TE_NAMESPACE, wide)

@@ -1,4 +1,4 @@
-"""Reductions as vectors of partial results, and vectors moved back from the end of an axis."""
+"""Reductions as vectors of partial results, and last vectors moved back to fit into an axis."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def run(op, x, target="cpu"):
     return result.numpy(), expected
 
 
-# Shorter than a vector, whole vectors, one element more or less, wider than one vector of sums.
+# Shorter than a vector, whole vectors, one element more or less, longer than one vector of sums.
 @pytest.mark.parametrize("length", [1, 7, 8, 15, 16, 17, 49, 63, 64, 197, 256, 1000, 1023, 4099])
 @pytest.mark.parametrize(
     "op", [Summation(-1), Max(-1), Min(-1), LogSumExp(-1)], ids=lambda op: op.name
@@ -47,7 +47,7 @@ def run(op, x, target="cpu"):
 def test_rows_of_any_length(op, length, rng):
     x = rng.standard_normal((6, length)).astype(np.float32)
     found, expected = run(op, x)
-    # Each of the sums has at most `length` roundings of values that are about as large as it.
+    # Each sum has at most `length` roundings of values about as large as itself.
     eps = np.finfo(np.float32).eps
     np.testing.assert_allclose(found, expected, rtol=4 * eps, atol=eps * length)
 
@@ -56,7 +56,7 @@ def test_rows_of_any_length(op, length, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("op", [Summation(1), Max(1)], ids=lambda op: op.name)
 def test_every_width_of_vector(op, dtype, target, rng):
-    x = rng.integers(-1000, 1000, (3, 101)).astype(dtype)  # whole numbers: their sums are exact
+    x = rng.integers(-1000, 1000, (3, 101)).astype(dtype)  # sums of whole numbers are exact
     found, expected = run(op, x, target)
     np.testing.assert_array_equal(found, expected)
 
@@ -103,7 +103,7 @@ def test_elements_up_to_the_end_of_an_axis(shape, target, rng):
 @pytest.mark.parametrize("target", EVERY_WIDTH, ids=lambda target: target["mcpu"])
 @pytest.mark.parametrize("op", [Gelu(), Summation(-1), Max(-1)], ids=lambda op: op.name)
 def test_no_vector_is_taken_apart(op, target):
-    """A condition within a vectorised loop would have it done lane by lane."""
+    """A condition within a vectorised loop would make TVM run it lane by lane."""
     fn = scheduled(op, (64, 1001), target)
     for realize in nodes_in(fn.body, NODES.realize):
         assert isinstance(realize.predicate, tirx.IntImm)

@@ -1,4 +1,4 @@
-"""The rule for functions that go over the same rows more than once."""
+"""The rule for functions that pass over the same rows more than once."""
 
 import warnings
 
@@ -103,8 +103,8 @@ def test_it_compiles_for_neon():
 
 
 def test_blocks_that_only_some_rows_need_are_not_computed_in_every_one():
-    """Two steps of a recurrence, put one behind the other: the second row needs more than the
-    first, and the first none of the second's."""
+    """Two steps of a recurrence are concatenated: the second row needs more blocks than the first,
+    and the first needs none of the second's."""
     rng = np.random.default_rng(0)
     x, bias = (tensor(rng.standard_normal((n, 3, 64)).astype("float32")) for n in (2, 1))
 
@@ -123,7 +123,7 @@ def test_blocks_that_only_some_rows_need_are_not_computed_in_every_one():
 
 
 def test_results_of_which_a_row_has_several_stay_where_they_are():
-    """Blocks share fewer rows than there are results, which are no vector of partial ones."""
+    """Blocks share fewer rows than there are results, which are not a vector of partial results."""
 
     def largest(x, y):
         apart = ops.abs(x) - y

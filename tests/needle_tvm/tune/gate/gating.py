@@ -1,4 +1,4 @@
-"""What the gate's tests share: tasks, and the services called as a worker process calls them."""
+"""Helpers of the gate's tests: tasks, and the services called as a worker process calls them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def target():
 
 
 def functions(model, *inputs):
-    """The unscheduled functions of a model, by name, each alone in a module as "main"."""
+    """The unscheduled functions of a model by name, each in a module of its own as "main"."""
     module = lowering.lower(trace(model, *inputs), target(), "tuned")
     return {
         name: IRModule({"main": function.with_attr("global_symbol", "main")})
@@ -32,20 +32,20 @@ def functions(model, *inputs):
 
 
 def ruled(module, threads=2):
-    """The module as our rule schedules it."""
+    """The module scheduled by our rule."""
     target = make_target({**TARGET, "num-cores": threads})
     return IRModule({"main": cpu.schedule_function(module["main"], target)})
 
 
 def prepare(module, folder, seed=0):
-    """(what `prepare` answers, the gate it wrote)."""
+    """(the answer of `prepare`, the gate it wrote)."""
     request = {"module": tvm.ir.save_json(module), "target": TARGET, "folder": str(folder)}
     facts = measure.prepare({**request, "seed": seed})
     return facts, Gate.load(folder)
 
 
 def built(module, path):
-    """Path of the library of a candidate."""
+    """Build a candidate's library and return its path."""
     request = {"module": tvm.ir.save_json(module), "target": TARGET, "path": str(path)}
     assert measure.build(request) == {"bytes": path.stat().st_size}
     return path
@@ -56,7 +56,7 @@ def measured(library, folder):
 
 
 def compiled(module, folder, name, threads=2):
-    """A candidate with its gate: `module` prepared, `call` the rule's code."""
+    """A candidate with its gate, `module` prepared, and `call`, the rule's code."""
     facts, gate = prepare(module, folder / name)
     library = built(ruled(module, threads), folder / f"{name}.so")
     loaded = code.load(Path(library))

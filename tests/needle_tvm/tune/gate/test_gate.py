@@ -1,5 +1,5 @@
-"""The gate rejects every planted fault and passes what is right. Faults that are compiled, and the
-float64 reference: test_gate_compiled.py."""
+"""The gate rejects every planted fault and passes right results. Compiled faults and the float64
+reference are in test_gate_compiled.py."""
 
 import ctypes
 import json
@@ -24,7 +24,7 @@ SEEDS = range(20)
 
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory):
-    """relu(x @ w + b) of 4x32 and 32x48, its gate, and a candidate that is right."""
+    """relu(x @ w + b) of 4x32 and 32x48, its gate, and a right candidate."""
     x = tensor(np.zeros((4, 32), np.float32))
     (module,) = functions(make_mlp(32, 48), x).values()
     return compiled(module, tmp_path_factory.mktemp("layer"), "layer")
@@ -134,7 +134,7 @@ def test_what_is_right_passes(layer):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_planted_fault_is_rejected(layer, fault):
-    """20 of 20, each at a place of its own."""
+    """All of 20 are rejected, each at another position."""
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
 
@@ -165,7 +165,7 @@ def test_a_reason_names_the_fault(layer):
 
 
 def test_an_accumulator_that_is_not_initialised_is_rejected(layer):
-    """Results added to what is there: right only where memory happens to be zero."""
+    """Results are added to old memory and are right only if that happens to be zero."""
 
     def call(inputs, outputs):
         fresh = [each.array for each in layer.gate.outputs()]
@@ -176,7 +176,7 @@ def test_an_accumulator_that_is_not_initialised_is_rejected(layer):
 
 
 def test_a_result_that_is_right_only_the_first_time_is_rejected(layer):
-    """As of a race, or of a buffer that is kept."""
+    """A race, or a buffer that is kept, could cause this."""
     seen = []
 
     def call(inputs, outputs):
@@ -238,7 +238,7 @@ def test_checking_imports_no_compiler():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64",
                                    "uint8", "bool"])  # fmt: skip
 def test_every_dtype_and_shape(tmp_path, dtype, shape):
-    """Two outputs in the middle of the parameters; what is never written is always noticed."""
+    """Outputs stand among the parameters; an output that is never written is always noticed."""
     kind = np.dtype(dtype)
     rng = np.random.default_rng(0)
     x = np.asarray(rng.integers(0, 2, shape)).astype(kind)
@@ -287,7 +287,7 @@ def test_beyond_the_dtypes_range_is_infinity():
 
 
 def honest_sums(terms, rng):
-    """Sums over the last axis of `terms` in its own dtype, one after the other and in pieces."""
+    """Sums over the last axis of `terms` in its own dtype, sequentially and in pieces."""
     dtype = terms.dtype
     yield np.add.accumulate(terms, axis=-1, dtype=dtype)[..., -1]
     yield np.add.accumulate(terms[..., ::-1], axis=-1, dtype=dtype)[..., -1]

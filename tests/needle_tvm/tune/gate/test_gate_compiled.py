@@ -74,7 +74,7 @@ MODELS = {"mlp": mlp.build, "conv": resnet.build, "transformer": transformer.bui
 
 
 def check(name, module, folder):
-    """Our rule's schedule passes the function's gate, and its reference is float64."""
+    """Check that our rule's schedule passes the function's gate, with a float64 reference."""
     candidate = compiled(module, folder, name)
     assert candidate.facts["reference"] == "float64", name
     wide = script(in_float64(module))
@@ -103,12 +103,12 @@ def test_every_function_of_the_models(tmp_path, name):
     assert len(found) >= {"mlp": 1, "conv": 11, "transformer": 9, "lstm": 5}[name]
     for task, module in found.items():
         left_out = set(check(task, module, tmp_path).facts["left_out"])
-        # With weights like those cases', a recurrence may amplify a rounding step by step.
+        # With weights as in those cases, a recurrence may amplify a rounding with each step.
         assert left_out <= ({"zeros"} if task == "lstm_steps" else set()), task
 
 
 def test_functions_of_small_models(tmp_path):
-    """The sample of the above for every run."""
+    """A sample of the test above for every run."""
     model = nn.Sequential(nn.Conv(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
     found = functions(model.eval(), floats(2, 3, 6, 6))
     assert any("conv" in task for task in found)
@@ -118,7 +118,7 @@ def test_functions_of_small_models(tmp_path):
 
 def test_numpy_agrees_with_the_reference(tmp_path):
     """The expected values are the function's, to float64's precision."""
-    x, y = floats(3, 64), floats(64, 32)  # so few rows are no reason to pack
+    x, y = floats(3, 64), floats(64, 32)  # so few rows are not packed
     (module,) = functions(lambda x, y: ops.relu(x @ y), x, y).values()
     _, gate = prepare(module, tmp_path)
     for case in gate.cases:
@@ -190,7 +190,7 @@ def test_indices_stay_inside(tmp_path, index, extent, seen, dtype):
 def test_too_large_a_function_has_fewer_cases(tmp_path, monkeypatch):
     (module,) = functions(make_mlp(32, 48), floats(4, 32)).values()
     *inputs, output = (math.prod(map(int, each.shape)) for each in module["main"].params)
-    size = 4 * sum(inputs) + 8 * output  # what the output should be is kept as well
+    size = 4 * sum(inputs) + 8 * output  # the expected output is kept as well
     monkeypatch.setattr(reference, "_BYTES", 3 * size)
     facts, gate = prepare(module, tmp_path)
     assert facts["cases"] == ["ordinary", "special", "tiny"] == list(gate.cases)
@@ -200,7 +200,7 @@ def test_too_large_a_function_has_fewer_cases(tmp_path, monkeypatch):
 
 
 def test_an_answer_that_rounding_decides(tmp_path):
-    """x + 100,000 has many ties in float32 and none in float64: both maxima are right."""
+    """x + 100,000 has many ties in float32 and none in float64, so both maxima are right."""
     (module,) = functions(lambda x: ops.argmax(x + 1e5, 1), floats(64, 64)).values()
     candidate = check("argmax", module, tmp_path)
     outputs = candidate.gate.facts["cases"]["ordinary"]
@@ -243,7 +243,7 @@ def test_a_function_without_a_result_is_refused(tmp_path):
         prepare(module, tmp_path)
 
 
-# Schedules that are right
+# Right schedules
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def layer(tmp_path_factory):
 
 @pytest.mark.parametrize("factor", [2, 4, 16])
 def test_reassociated_sums_pass(layer, tmp_path, factor):
-    """As meta_schedule's sketches have them: the reduction split, reordered and factored."""
+    """The reduction is split, reordered and factored, as in meta_schedule's sketches."""
     sch = Schedule(layer.module)
     block = annotated(sch, DENSE)
     *outer, k = sch.get_loops(block)
@@ -319,14 +319,14 @@ def test_a_fault_in_the_code_is_rejected(layer, tmp_path, change):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_fault_in_the_code_is_rejected_under_every_gate(layer, tmp_path, change):
-    """20 of 20: the gate does not hang on what numbers it happened to draw."""
+    """All of 20 gates reject it, so the numbers that a gate happens to draw do not matter."""
     library = built(faulty(layer.module, change), tmp_path / "x.so")
     for seed in range(20):
         prepare(layer.module, tmp_path / str(seed), seed)
         assert "wrong" in measured(library, tmp_path / str(seed)), seed
 
 
-# Each half takes many times as long as a thread takes to wake up, so that the two overlap.
+# Each half takes many times as long as waking a thread, so that the two overlap.
 RACE = """
 @I.ir_module
 class Module:
@@ -361,7 +361,7 @@ def test_times_are_as_many_as_were_asked_for(layer):
 
 
 def test_compare_tells_the_slow_one_from_the_fast_one(tmp_path):
-    """On one thread, a layer whose scalar loops take thirty times as long: noise hides less."""
+    """On one thread, scalar loops take thirty times as long, which noise cannot hide."""
     (module,) = functions(make_mlp(256, 256), floats(8, 256)).values()
     layer = compiled(module, tmp_path, "layer", threads=1)
     slow = built(layer.module, tmp_path / "slow.so")

@@ -1,7 +1,7 @@
-"""Requests that go wrong in every way that the workers promise to survive: see test_workers.py.
+"""Requests that go wrong in every way that the workers promise to survive; see test_workers.py.
 
-`serve` is the workers' function; a request names one of the functions below. Standard library
-only, so that a small limit of memory leaves room.
+`serve` is the workers' function; a request names one of the functions below. They use only the
+standard library, so that a small memory limit leaves room.
 """
 
 import ctypes
@@ -92,7 +92,7 @@ def eat_memory(request):
 
 
 def eat_memory_below(request):
-    """A grandchild in a session of its own eats it."""
+    """Let a grandchild in its own session eat memory."""
     if os.fork() == 0:
         os.setsid()
         eat_memory(request)
@@ -122,7 +122,7 @@ def no_json_at_depth(request):
 
 
 def print_for_ever_below(request):
-    """A grandchild in a session of its own that keeps the pipes full."""
+    """Let a grandchild in its own session keep the pipes full."""
     subprocess.Popen(["yes"], start_new_session=True)
     if os.fork() == 0:
         os.setsid()
@@ -131,7 +131,7 @@ def print_for_ever_below(request):
 
 
 def orphan(request):
-    """Whether a process whose parent has ended is still there a little later."""
+    """Whether a process is still alive a little after its parent has ended."""
     end, start = os.pipe()
     if os.fork() == 0:
         if os.fork() == 0:
@@ -140,7 +140,7 @@ def orphan(request):
     os.wait()
     os.close(start)
     time.sleep(0.6)
-    # The orphan alone holds the other side: its end would be the end of the pipe.
+    # Only the orphan holds the other end, so the pipe ends when it does.
     os.set_blocking(end, False)
     try:
         return "ended" if os.read(end, 1) == b"" else "?"
@@ -149,7 +149,7 @@ def orphan(request):
 
 
 def answer_by_hand(request):
-    """Writes to every descriptor what looks like an answer, and ends."""
+    """Write a forged answer to every descriptor, and exit."""
     for descriptor in range(3, 64):
         try:
             os.write(descriptor, b'["ok", ""]\n"forged"\n')
@@ -159,7 +159,7 @@ def answer_by_hand(request):
 
 
 def fork_and_hang(request):
-    """Grandchildren in every place: the group, a group of their own, a session of their own."""
+    """Start grandchildren in the same group, in their own group and in their own session; hang."""
     start_grandchildren()
     time.sleep(1000)
 
@@ -193,7 +193,7 @@ def stop_the_template(request):
 
 
 def litter(request):
-    """A temporary file for each way of making one; hangs if asked to."""
+    """Make a temporary file in each possible way; hang if asked to."""
     handle, path = tempfile.mkstemp()
     os.close(handle)
     if request.get("hang"):

@@ -1,4 +1,4 @@
-"""Preparing, building and measuring in worker processes, as a tuning session does it."""
+"""Preparing, building and measuring in worker processes, as in a tuning session."""
 
 import re
 
@@ -27,7 +27,7 @@ def task():
 
 
 def outcome_of(candidate, task, folder, seconds=20):
-    """The outcome of measuring a candidate, all of it in worker processes."""
+    """The outcome of measuring a candidate in worker processes."""
     request = {"target": TARGET, "module": tvm.ir.save_json(task)}
     gate, library = str(folder / "gate"), str(folder / "x.so")
     with service("prepare") as workers:
@@ -47,7 +47,7 @@ def test_a_candidate_that_is_right(task, tmp_path):
 
 
 def test_a_wrong_one_has_an_infinite_difference(task, tmp_path):
-    """Infinity comes through the pipe."""
+    """The pipe can carry infinity."""
     text = task.script().replace("T.max(T.float32(0.0)", 'T.max(T.float32("inf")')
     outcome = outcome_of(tvm.script.from_source(text), task, tmp_path)
     assert outcome.ok and outcome.value["difference"] == float("inf"), outcome
@@ -63,7 +63,7 @@ def test_one_that_reads_far_outside_crashes_alone(task, tmp_path):
 
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped(task, tmp_path):
-    """Its sum goes round the same 32 terms for hours."""
+    """Its sum repeats the same 32 terms for hours."""
     text = task.script()
     hangs = text.replace("v_k]", "v_k % T.int64(32)]").replace("v_k,", "v_k % T.int64(32),")
     hangs = re.sub(r"T\.int64\(32\)\)(:\s+with T\.sblock\(.tiles)", r"T.int64(10**12))\1", hangs)

@@ -1,7 +1,7 @@
-"""Whatever a request does, it has one rightly named outcome, spoils no other, and leaves nothing.
+"""Any request has one rightly named outcome, disturbs no other, and leaves nothing behind.
 
-"Nothing" is looked for by a mark in the environment, so that processes that left their parents,
-groups and sessions are found too.
+The tests find leftover processes by a mark in the environment, even those that left their parents,
+groups and sessions.
 """
 
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processe
 
 SERVICE = "tests.needle_tvm.tune.measure.faulty_services:serve"
 MARK = "NEEDLE_TEST_MARK"
-SECONDS, PROMPT = 1.5, 2.0  # the limit; how much later a process must be gone
+SECONDS, PROMPT = 1.5, 2.0  # the limit; how long after it a process must be gone
 LIMITS = Limits(seconds=SECONDS, memory=300 << 20)
 
 # Fault, kind, start of the detail.
@@ -53,7 +53,7 @@ FAULTS = [
 ]
 
 
-# What a busy machine gives slowly; the others of a map end long before.
+# Longer limits for memory, which a busy machine gives slowly; other requests end long before.
 PATIENT = {"eat_memory": 15.0, "eat_memory_below": 15.0}
 
 
@@ -70,7 +70,7 @@ def pool(mark):
 
 
 def marked(mark):
-    """All living processes of a pool, wherever they hang in the tree."""
+    """All living processes of a pool, wherever they are in the process tree."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -83,7 +83,7 @@ def marked(mark):
 
 
 def standing(pool):
-    """Numbers of the two processes that serve a pool all along: guard and template."""
+    """The process ids of a pool's two permanent processes, guard and template."""
     guard = psutil.Process(pool._child.pid)
     (template,) = guard.children()
     return guard.pid, template.pid
@@ -116,10 +116,10 @@ def test_a_fault_is_named_and_spoils_no_other_request(pool, mark, fault, kind, d
 
 
 def test_the_mark_finds_what_hides(pool, mark):
-    """The check above would see every grandchild: while they live, it does."""
+    """The check above would see every grandchild, as it does while they live."""
     rounds = pool.map([{"do": "fork_and_hang"}, {"do": "answer"}], Limits(120.0, LIMITS.memory))
     assert next(rounds)[1].ok
-    # Two that stand, the child, and its grandchildren: two started, one forked twice.
+    # Guard and template, the child, and three grandchildren: two started, one forked twice.
     assert until(lambda: len(marked(mark)) == 6, 60.0)
     rounds.close()
     assert until(lambda: not marked(mark))
@@ -132,14 +132,14 @@ def test_outcomes_come_as_they_end_and_slots_are_filled_at_once(pool):
 
 
 def test_what_a_request_started_lives_as_long_as_the_request(pool):
-    """An orphan below a request at work is not taken for what another one left behind."""
+    """An orphan of a running request is not taken for a leftover of another."""
     outcomes = dict(pool.map([{"do": "orphan"}, *answers(20, sleep=0.1)]))
     assert outcomes[0].value == "alive"
     assert all(outcomes[number].ok for number in range(1, 21))
 
 
 def test_the_children_share_one_import(pool):
-    """Their parent is the same, and none is used twice."""
+    """They have the same parent, and none is used twice."""
     outcomes = [outcome for _, outcome in pool.map([{"do": "family"}] * 10)]
     assert len({outcome.value[0] for outcome in outcomes}) == 10
     assert {outcome.value[1] for outcome in outcomes} == {standing(pool)[1]}
@@ -161,7 +161,7 @@ def test_a_child_holds_no_pipe_of_another(pool):
     (alone,) = [outcome.value for _, outcome in pool.map([{"do": "descriptors"}])]
     busy = [{"do": "answer", "sleep": 0.5}] * 3
     outcomes = dict(pool.map([*busy, {"do": "descriptors"}]))
-    # 0, 1, 2, the pipe of its answer, and the folder that it lists.
+    # 0, 1, 2, the pipe for its answer, and the folder that it lists.
     assert len(outcomes[3].value) == len(alone) == 5
 
 
@@ -173,7 +173,7 @@ def test_large_requests_and_answers(pool):
 
 
 def test_limits_hold_while_nobody_reads_the_outcomes(pool):
-    """The template never waits for its parent: answers that nobody takes hold up no deadline."""
+    """The template never waits for its parent, so unread answers delay no deadline."""
     requests = [{"do": "echo", "value": "x" * (2 << 20)}] * 3 + [{"do": "hang"}] * 2
     rounds = pool.map(requests)
     next(rounds)
@@ -236,7 +236,7 @@ def test_a_template_that_fails_loses_no_request(pool, mark, monkeypatch, who, ho
         assert sorted(seen) == list(range(12))
         crashed = [outcome for outcome in seen.values() if not outcome.ok]
         if (who, how) == ("guard", signal.SIGSTOP):
-            assert not crashed  # it only waits: the work goes on
+            assert not crashed  # a stopped guard does not stop the work
             os.kill(guard, signal.SIGCONT)
         else:
             assert 0 < len(crashed) <= 4 and standing(pool) != (guard, template)
@@ -274,7 +274,7 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path):
         with Workers("w", function, processes=1, limits=LIMITS) as pool:
             with pytest.raises(TuningError, match=message):
                 pool.call({})
-            with pytest.raises(TuningError, match=message):  # and again, by a new template
+            with pytest.raises(TuningError, match=message):  # and again with a new template
                 pool.call({})
 
 
@@ -333,8 +333,8 @@ def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     function = f"{service}:serve" if when == "import" else SERVICE
-    # The parent, the folder's reaper, guard and template; with requests two children more and
-    # their grandchildren, three each.
+    # The parent, the folder's reaper, guard and template; with requests also two children and
+    # three grandchildren of each.
     expected = 4 if when == "import" else 12
     for number in range(times):
         parent = subprocess.Popen(
@@ -348,7 +348,7 @@ def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):
         try:
             assert until(lambda: len(marked(mark)) >= expected), marked(mark)
             assert list(temporary.iterdir())
-            time.sleep(0.05 * number)  # not at the same moment each time
+            time.sleep(0.05 * number)  # at another moment each time
             parent.send_signal(how)
             parent.wait(timeout=PATIENCE)
             assert until(lambda: not marked(mark)), marked(mark)

@@ -1,8 +1,8 @@
-"""Rows for the record store's tests, and a process that writes them until it is killed.
+"""Rows for the record store's tests, and a program that writes them until it is killed.
 
 python record_writer.py STORE ACKNOWLEDGED WRITER COUNT
 
-The writer is a tuning session with a budget of COUNT trials: started again, it does what is left.
+The writer is a tuning session with a budget of COUNT trials. Started again, it does the rest.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from needle_tvm.tune.records.store import Store
 
 
 def token(*parts):
-    """Text that stands in one row only, often: any page with a piece of the row contains it."""
+    """Text that one row repeats and no other contains, so that each page of the row has it."""
     return f"<{'.'.join(str(part) for part in parts)}.>"
 
 
@@ -26,25 +26,25 @@ def make_workload(i, length=20_000):
 
 
 def make_record(workload, *parts, seconds=1e-3, length=2000):
-    """A record of the workload; its trace says `parts` all over."""
+    """A record of the workload, with a trace that repeats `parts`."""
     mark = token("record", *parts)
     trace = [mark * (length // len(mark))]
     return rows.measurement(workload, trace, [seconds], [], measured_at="t", host=str(parts))
 
 
-SPENT = 0.25  # seconds of a session's budget that each of its trials takes
+SPENT = 0.25  # seconds that each trial takes of its session's budget
 
 
 def session_of(writer):
-    """The session in which a writer tries things."""
+    """The name of a writer's session."""
     return hashlib.sha256(str(writer).encode()).hexdigest()
 
 
 def make_trial(writer, i, spent=SPENT, length=2000):
     """(workload, module, key, record, verdicts, trials) of trial number i of a writer.
 
-    Of three, one was measured, one gated, and one did not run; neighbours in time are of the same
-    three workloads.
+    Every third trial was measured, every third gated, and every third did not run. Three successive
+    trials share a workload, of which there are three.
     """
     workload, module, key = make_workload(i // 3 % 3)
     record = make_record(workload, writer, i, seconds=1e-3 * (i + 1), length=length)
@@ -61,7 +61,7 @@ def make_trial(writer, i, spent=SPENT, length=2000):
 
 
 def add_trial(store, *parts, **options):
-    """Write one trial; its record."""
+    """Write one trial and return its record."""
     workload, module, key, record, verdicts, trials = make_trial(*parts, **options)
     of = {"workload": workload, "module": module, "key": key}
     store.add([record], **of, verdicts=verdicts, trials=trials)

@@ -1,4 +1,4 @@
-"""The record store loses nothing it acknowledged, and keeps what is intact of a damaged store."""
+"""The record store loses nothing that it acknowledged, and keeps a damaged store's intact rows."""
 
 import math
 import random
@@ -48,7 +48,7 @@ def acknowledged_rows(file):
 
 
 def rows_of(writer, trials):
-    """What a writer's first trials have put in a store, by name."""
+    """The rows of a writer's first trials, by name."""
     found = {}
     for i in range(trials):
         *single, verdicts, spent = make_trial(str(writer), i)
@@ -57,9 +57,9 @@ def rows_of(writer, trials):
 
 
 def check_all_there(path, file, kills, reported):
-    """Every trial that counts is there whole; each writer's budget is what it was told, or one
-    trial more for each kill. Of the trial that was being written there may be some rows, which say
-    what is true (see salvage_tail), and count for nothing."""
+    """Check that the store has every counted trial whole. Each writer has spent what was
+    acknowledged, or at most one trial more for each kill. Some rows of a trial that was being
+    written may be there; they are true (see salvage_tail), but do not count."""
     told = list(acknowledged_rows(file).values())
     expected, begun = {}, {}
     with Store(path, report=reported.append) as store:
@@ -81,7 +81,7 @@ def kill_writers(tmp_path, kills):
     total = 0
     killed = {"0": 0, "1": 0}
     for i in range(kills):
-        # Now and then another process has the store open, so that its log is not tidied away.
+        # From time to time another process has the store open, so that its log stays.
         other = Store(path) if i % 3 == 2 else None
         writers = [start_writer(path, file, j, 1_000_000) for j in range(1 + i % 2)]
         before = len(acknowledged_rows(file))
@@ -105,7 +105,7 @@ def kill_writers(tmp_path, kills):
     assert writer.returncode == 0, err
     with Store(path, report=reported.append) as store:
         assert store.spent(session_of("0")) == (budget, SPENT * budget)
-    assert reported == []  # a killed writer is no damage
+    assert reported == []  # a killed writer does not count as damage
 
 
 def test_no_acknowledged_trial_is_lost_when_its_writer_is_killed(tmp_path):
@@ -138,12 +138,12 @@ def whole(tmp_path_factory):
     with Store(folder / "open") as store:
         fill(store, 60, 12)
         copied = contents(store)
-        shutil.copytree(folder / "open", folder / "logged")  # as a killed process leaves it
+        shutil.copytree(folder / "open", folder / "logged")  # as left by a killed process
     return (folder / "closed", closed), (folder / "logged", copied)
 
 
 def mark_of(row):
-    """What every page with a piece of the row contains, but for the first and last byte."""
+    """Bytes that every page with a piece of the row contains, without the first and last."""
     return _mark_of(row)[1:-1]
 
 
@@ -162,10 +162,10 @@ def _text_of(row):
 
 
 def damage_and_open(source, everything, tmp_path, file, start, change):
-    """Damage a copy of a store, open it, and compare; what was reported.
+    """Damage a copy of a store, open it, compare, and return what was reported.
 
-    `change` gives a file's new bytes, of its bytes. Rows that no changed byte belongs to must be
-    there, and no row that was not there before.
+    `change` returns a file's new bytes, given its bytes. Rows to which no changed byte belongs must
+    be there, and no new rows.
     """
     path = tmp_path / "records"
     for old in tmp_path.glob("records*"):
@@ -181,7 +181,7 @@ def damage_and_open(source, everything, tmp_path, file, start, change):
     with Store(path, report=reported.append) as store:
         found = contents(store)
     assert found.items() <= everything.items()
-    # At a page's edge a mark may be cut in two; in the row's other pieces it is whole.
+    # A page's edge may cut a mark in two, but other copies of it in the row are whole.
     for name in set(everything) - set(found):
         assert mark_of(everything[name]) in gone, (file, start, change.__name__)
     if any("recovered" in line for line in reported):
@@ -206,7 +206,7 @@ def zeros(data, start):
 
 
 def another_page(data, start):
-    """A write that went to the wrong place."""
+    """Simulate a write to the wrong page."""
     source = (start + 7 * PAGE) % (len(data) // PAGE * PAGE)
     return data[:start] + data[source : source + PAGE] + data[start + PAGE :]
 
@@ -263,7 +263,7 @@ def test_a_log_left_behind_is_read(whole, tmp_path):
 
 
 def test_damage_in_the_midst_of_a_log_is_told(whole, tmp_path):
-    """SQLite itself drops what follows a damaged frame, and does not say so."""
+    """SQLite silently drops the frames after a damaged one."""
     _, (logged, everything) = whole
     middle = 32 + (logged / sqlite.WAL).stat().st_size // FRAME // 2 * FRAME
     for start in (middle, middle + 24):
@@ -278,7 +278,7 @@ def test_the_last_transaction_is_read_when_only_its_end_is_damaged(tmp_path):
             record = make_record(workload, i, length=400)
             store.add([record], workload=workload, module=module, key=key)
             data = (store.path / sqlite.WAL).read_bytes()
-            if i and mark_of(record) not in data[-PAGE:]:  # an index page came last
+            if i and mark_of(record) not in data[-PAGE:]:  # the last page is an index page
                 break
         else:
             pytest.fail("the record was always on the last page")
@@ -288,7 +288,7 @@ def test_the_last_transaction_is_read_when_only_its_end_is_damaged(tmp_path):
         reported = damage_and_open(
             tmp_path / "logged", everything, tmp_path, sqlite.WAL, start, zeros
         )
-        assert reported == []  # it looks like the work of a writer that was killed
+        assert reported == []  # it looks like the log of a killed writer
         with Store(tmp_path / "records") as store:
             assert contents(store) == everything
 
@@ -330,7 +330,7 @@ def test_a_damaged_store_in_use_is_left_to_its_users(whole, tmp_path, monkeypatc
 
 
 def test_damaged_text_is_never_served_and_is_mended_by_writing_it_again(tmp_path):
-    """A page of text that SQLite has no way to check."""
+    """The damage is in a page of text, which SQLite cannot check."""
     workload, module, key = make_workload(0)
     with Store(tmp_path / "records") as store:
         record = make_record(workload, 0, length=20_000)

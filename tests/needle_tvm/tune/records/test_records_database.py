@@ -1,4 +1,4 @@
-"""The record store behind meta_schedule: no record is served where any part of its key differs."""
+"""The record store behind meta_schedule serves no record if any part of its key differs."""
 
 import base64
 import contextlib
@@ -29,7 +29,7 @@ TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 
 
 def scaled(n, name="A", factor=2.0):
-    """A module that scales an (n, n) array; `name` is that of its argument."""
+    """A module that scales an (n, n) array; its argument is called `name`."""
     array = te.placeholder((n, n), name=name)
     result = te.compute(
         (n, n), lambda i, j: array[i, j] * tvm_names.tirx.const(factor, "float32"), name="B"
@@ -135,7 +135,7 @@ FIELDS = [
 
 
 def other_keys(monkeypatch, kind):
-    """(a key, the same with one field changed)."""
+    """(a key, copies of it with one field changed)."""
     fields = {"kind": "cuda", "arch": "sm_90"} if kind in ("gpu", "cuda") else TARGET
     first = Key.of(make_target(fields))
     if kind == "features":
@@ -260,8 +260,8 @@ def tune(database, module, target, folder, trials, **options):
             **options,
         )
     finally:
-        # pytest adds handlers of its own, without names, to loggers that do not propagate, as TVM
-        # leaves its own; setting them up again then fails on those.
+        # TVM's loggers do not propagate, so pytest adds unnamed handlers to them, on which setting
+        # the loggers up again fails.
         logger = logging.getLogger("tvm.s_tir.meta_schedule")
         logger.propagate = True
         for handler in [*logger.handlers]:
@@ -293,7 +293,7 @@ def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd, mon
 
 
 def _build(module, target, _):
-    """Compile a candidate. TVM's own build function first imports every tensor intrinsic: 10 s."""
+    """Compile a candidate. TVM's build function would first import all tensor intrinsics: 10 s."""
     return tvm.tirx.build(module, target=target)
 
 
@@ -413,7 +413,7 @@ def test_bad_lines_are_left_out_and_named(store, database_files, target):
         10: (json.dumps([99, first[1]]), "line 100, cannot be used"),
         11: (json.dumps([2, first[1]]), "line 3, cannot be used"),
         12: (json.dumps([4, first[1]]), "hash is not"),
-        13: (json.dumps([5, first[1]]), ""),  # may bring TVM down
+        13: (json.dumps([5, first[1]]), ""),  # may crash TVM
         14: (json.dumps([1, first[1]]), "arguments are not"),
         15: (changed(2, {"kind": "nope"}), ""),
         16: (changed(1, ["fast"]), ""),
@@ -423,7 +423,7 @@ def test_bad_lines_are_left_out_and_named(store, database_files, target):
     lines = [*good_workloads, *(text for text, _ in bad_workloads.values())]
     workloads.write_text("\n".join(lines) + "\n")
     lines = [*good, *(text for text, _ in bad_records.values()), good[0]]
-    records.write_text("\n".join(lines))  # and the last line has no end
+    records.write_text("\n".join(lines))  # the last line has no newline
     done = exchange.import_json(store, workloads, records)
     assert (done.records, done.added) == (5, 4)
     named = {(file, line): why for file, line, why in done.bad}

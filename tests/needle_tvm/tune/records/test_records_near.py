@@ -1,4 +1,4 @@
-"""Records of near shapes: the right ones, in order, and applicable to the shape they are for."""
+"""Records of near shapes: the right ones, in order, and applicable to the wanted shape."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ def product(n, m, k, *, dtype="float32", scale=None, first="A", name="C", offset
 
 
 def tiled(mod, rows, columns):
-    """A schedule of a product with tiles of so many rows and columns."""
+    """A schedule of a matmul with tiles of `rows` and `columns`."""
     schedule = Schedule(mod)
     i, j, _ = schedule.get_loops(schedule.get_sblock("C"))
     for loop, tile in ((i, rows), (j, columns)):
@@ -61,7 +61,7 @@ def tuning(store, target):
 
 
 def commit(database, target, mod, schedule, seconds, state=GATED, session=SESSION):
-    """Commit a trial; the name of its record. No seconds: it did not run."""
+    """Commit a trial and return its record's name. `seconds` is None if it did not run."""
     run_secs = None if seconds is None else [seconds]
     record = ms.database.TuningRecord(
         schedule.trace, ms.database.Workload(mod), run_secs, target, None
@@ -118,7 +118,7 @@ def test_the_distance_is_that_of_the_extents():
     assert distance(of[0], of[0]) == 0
     for one, middle, other in itertools.permutations(of, 3):
         assert distance(one, other) <= distance(one, middle) + distance(middle, other) + 1e-9
-    # An extent of 32 that becomes 64 counts wherever it stands, and nothing else does.
+    # An extent that changes from 32 to 64 counts at each of its places, and nothing else does.
     times = distance(of[0], of[1]) / math.log(2)
     assert times == pytest.approx(sum(extent == 32 for extent in of[0].extents))
 
@@ -138,7 +138,7 @@ def test_a_trial_is_written_and_known(store, tuning, target):
     assert (store.state(name), store.state(crashed)) == (GATED, REJECTED)
     assert store.row(Record, crashed).run_secs == "null"
     assert tuning.known(product(16, 24, 33)) == {}
-    # The same module with other names of variables is the same workload.
+    # A module that differs only in names of variables is the same workload.
     assert tuning.known(product(16, 24, 32, first="lv3")) == tuning.known(mod)
 
 
@@ -172,7 +172,7 @@ def test_near_records_are_gated_of_the_key_and_in_order(store, tuning, target):
     found = near(tuning, wanted, 9)
     apart = [at for at, _ in found]
     assert apart == sorted(apart) and 0 < apart[0] and apart[-1] < math.inf
-    nearest = [[3, 32], [6, 16], [12, 8]]  # of 128 rows, then of 64, fastest first
+    nearest = [[3, 32], [6, 16], [12, 8]]  # from 128 rows, then from 64, fastest first
     assert [tiles(record.trace)[0] for _, record in found[:3]] == nearest
     assert len(found) == 4 and len(near(tuning, wanted, 2)) == 2 and near(tuning, wanted, 0) == []
     for _, record in found:
@@ -213,7 +213,7 @@ def test_a_trace_that_does_not_apply_is_left_out(tuning, target):
     strict.split(loop, [4, 16])
     commit(tuning, target, known, strict, 1e-4)
     assert len(near(tuning, product(50, 64, 64), 9)) == 2
-    ((_, record),) = near(tuning, product(128, 64, 64), 9)  # 4 times 16 are fewer
+    ((_, record),) = near(tuning, product(128, 64, 64), 9)  # the fixed split 4 x 16 does not fit
     assert len(tiles(record.trace)) == 2
 
 
@@ -228,7 +228,7 @@ def test_a_search_begins_with_its_own_records_and_then_near_ones(store, tuning, 
     found = tuning.get_top_k(workload, 5)
     assert [record.run_secs and float(record.run_secs[0]) for record in found] == [4.0, 5.0, None]
     assert len(tuning.get_top_k(workload, 2)) == 2
-    # A seed is no record of this workload: nothing is compiled with it.
+    # A seed is not a record of this workload, so nothing is compiled with it.
     plain = RecordDatabase(store, tuning.key, (MEASURED, GATED))
     assert len(list(plain.get_top_k(workload, 5))) == 2
     assert len(tuning) == 3
@@ -244,7 +244,7 @@ def test_an_evolutionary_search_starts_from_near_records(tuning, target, monkeyp
     context = ms.TuneContext(
         mod,
         target=target,
-        # Nothing is sampled: what the search proposes stems from the database.
+        # Nothing is sampled, so all proposals of the search come from the database.
         space_generator=ms.space_generator.ScheduleFn(
             lambda schedule: None, sch_rules=[], postprocs=[], mutator_probs={}
         ),
@@ -258,7 +258,7 @@ def test_an_evolutionary_search_starts_from_near_records(tuning, target, monkeyp
     context.pre_tuning(4, 4, context.generate_design_space(), tuning, ms.cost_model.RandomModel())
     candidates = context.generate_measure_candidates()
     ((_, record),) = near(tuning, mod, 9)
-    assert tiles(record.trace) == [[6, 16], [8, 8]]  # of 96 rows: the 64 had [4, 16]
+    assert tiles(record.trace) == [[6, 16], [8, 8]]  # for 96 rows; for 64 it was [4, 16]
     assert tiles(record.trace) in [tiles(candidate.sch.trace) for candidate in candidates]
 
 
@@ -304,4 +304,4 @@ def test_the_command_line_shows_sessions(store, tuning, target, capsys):
     assert program.main([*export, "--state", MEASURED]) == 1 and not out.exists()
     assert "has no measured records of this key" in capsys.readouterr().err
     assert program.main(export) == 0
-    assert capsys.readouterr().out == f"{out}: 1 record\n"  # and nothing of trials
+    assert capsys.readouterr().out == f"{out}: 1 record\n"  # trials are not exported

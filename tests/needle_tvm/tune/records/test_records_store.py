@@ -1,4 +1,4 @@
-"""The record store: what is written is there once, for everyone, or the writer hears of it."""
+"""The record store: a write is there once, for all readers, or the writer gets an error."""
 
 import os
 import random
@@ -33,7 +33,7 @@ from tests.needle_tvm.tune.records.test_records_damage import (
 
 
 def add(store, *parts, of=0, **options):
-    """Add a record; its name."""
+    """Add a record and return its name."""
     workload, module, key = make_workload(of)
     record = make_record(workload, *parts, **options)
     store.add([record], workload=workload, module=module, key=key)
@@ -168,7 +168,7 @@ def test_8_processes_write_1000_records_each(tmp_path):
 
 
 def write_at_once(tmp_path, count):
-    path = tmp_path / "records"  # they create it, too
+    path = tmp_path / "records"  # the processes create it
     writers = [start_writer(path, tmp_path / f"told{i}", i, count) for i in range(8)]
     for writer in writers:
         _, err = writer.communicate()
@@ -221,11 +221,11 @@ def test_a_forked_child_and_its_parent_both_write(tmp_path):
 
 
 class Killed(Exception):
-    """A process ended by SIGKILL."""
+    """A process was ended by SIGKILL."""
 
 
 def run_beside(code, *arguments):
-    """Run Python code in a process of its own that can import record_writer."""
+    """Run Python code in a separate process that can import record_writer."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=Path(__file__).parent,
@@ -276,7 +276,7 @@ def test_a_store_that_must_exist(tmp_path):
 
 @pytest.fixture
 def disk(tmp_path):
-    """mount(options): a small file system of its own in a folder."""
+    """A function, mount(options), that returns a folder with its own small file system."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     folder = tmp_path / "disk"
@@ -347,7 +347,7 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
     folder = disk("size=2m")
     with Store(tmp_path / "records") as store:
         name = add(store, 0)
-        shutil.copytree(store.path, folder / "records")  # a log is left behind in it
+        shutil.copytree(store.path, folder / "records")  # with a log in it
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     with Store(folder / "records", report=pytest.fail) as store:
         assert not store.writable
@@ -360,7 +360,7 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
     with pytest.raises(RecordsError, match="Read-only file system"):
         Store(folder / "new")
     subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
-    (folder / "records" / sqlite.FILE).write_bytes(b"")  # the log has it all
+    (folder / "records" / sqlite.FILE).write_bytes(b"")  # the log has everything
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     reported = []
     with Store(folder / "records", report=reported.append) as store:

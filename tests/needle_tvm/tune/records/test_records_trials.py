@@ -1,4 +1,4 @@
-"""Trials: what a tuning session spent outlives its process and damage; stores of before trials."""
+"""Trials: a session's spent budget survives its process and damage; stores of older schemas."""
 
 import math
 import os
@@ -32,7 +32,7 @@ SESSION = session_of("writer")
 
 def test_a_trial_is_kept_whole_and_counts_once(store, tmp_path):
     assert store.spent(SESSION) == (0, 0.0)
-    for _ in range(2):  # what is written again is there already
+    for _ in range(2):  # writing a row again changes nothing
         for i in range(6):
             add_trial(store, "writer", i)
         add_trial(store, "another", 0)
@@ -46,7 +46,7 @@ def test_a_trial_is_kept_whole_and_counts_once(store, tmp_path):
         assert other.spent(SESSION) == (8, 8 * SPENT)
     record = rows.name(make_trial("writer", 0)[3])
     workload, module, key, kept, _, _ = make_trial("writer", 0)
-    longer = [Trial(SESSION, record, 1.0, "seed")]  # one record, whatever is said of it
+    longer = [Trial(SESSION, record, 1.0, "seed")]  # another trial of the same record
     store.add([kept], workload=workload, module=module, key=key, trials=longer)
     assert store.spent(SESSION) == (6, 5 * SPENT + 1.0)
     counts = store.remove([record])
@@ -142,7 +142,7 @@ def test_a_flipped_bit_in_a_trial_is_never_a_wrong_budget(tmp_path):
         with Store(tmp_path / "records", report=reported.append) as store:
             found, spent = contents(store), store.spent(SESSION)
         assert found.items() <= everything.items()
-        # The flip may lie in a neighbour's cell, where the cells meet.
+        # The flip may be in the neighbouring cell, where cells meet.
         missing = set(everything) - set(found)
         assert len(missing) <= 1 and missing <= set(trials)
         assert bool(missing) <= bool(reported), at
@@ -177,7 +177,7 @@ COMMIT;
 
 
 def old_store(path, count=9):
-    """Have a store of schema 1 in `path`; its rows."""
+    """Make a store of schema 1 in `path` and return its rows."""
     path.mkdir()
     found = {name: row for name, row in rows_of("writer", count).items() if type(row) is not Trial}
     with closing(sqlite3.connect(path / files.FILE)) as connection:

@@ -1,4 +1,4 @@
-"""Trackers and servers as processes of their own, and candidates to measure on them."""
+"""Trackers and servers as separate processes, and candidates to measure on them."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ START_SECONDS = 120
 
 
 class Service:
-    """`python -m needle_tvm tracker` or `server`, its lines on stdout as they come."""
+    """`python -m needle_tvm tracker` or `server` as a process, with its lines of output."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
@@ -62,7 +62,7 @@ class Service:
 
 
 class Machines(contextlib.ExitStack):
-    """Services that all end with the block."""
+    """Services that end with the `with` block."""
 
     def start(self, *arguments):
         service = Service(*arguments)
@@ -73,7 +73,7 @@ class Machines(contextlib.ExitStack):
         return self.start("tracker", "--port", str(port))
 
     def servers(self, tracker, count, key="local"):
-        """Servers, started side by side, once all are registered."""
+        """Start servers side by side, and return them once all are registered."""
         started = [self.server(tracker, key) for _ in range(count)]
         for service in started:
             service.wait_for("registered")
@@ -84,7 +84,7 @@ class Machines(contextlib.ExitStack):
 
 
 def module(body=None, change=1.0, count=COUNT):
-    """main(a, b): writes a + `change` to b, or runs `body`'s statements on b."""
+    """A module whose main(a, b) writes a + `change` to b, or runs the statements of `body` on b."""
     a = te.placeholder((count,), name="a")
     if body is None:
         b = te.compute((count,), lambda i: a[i] + tirx.const(change, "float32"), name="b")
@@ -97,7 +97,7 @@ def module(body=None, change=1.0, count=COUNT):
 
 
 def candidate(path, body=None, **change):
-    """Path of a library of such a module."""
+    """Build such a module's library and return its path."""
     measure.build({"module": module(body, **change), "target": TARGET, "path": str(path)})
     return str(path)
 
@@ -115,5 +115,5 @@ def write_gate(folder):
 
 
 def request(path, folder, **more):
-    """What `measure.measure` takes."""
+    """A request for `measure.measure`."""
     return {"path": path, "gate": folder, "number": 3, "repeat": 2, "min_repeat_ms": 1, **more}

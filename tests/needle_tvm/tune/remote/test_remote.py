@@ -1,5 +1,7 @@
-"""Measuring on servers: right results, nothing lost whatever dies, and faults named for what they
-are. Everything runs on loopback."""
+"""Measuring on servers: right results, nothing lost whatever dies, and rightly named faults.
+
+Everything runs on loopback.
+"""
 
 import os
 import re
@@ -39,7 +41,7 @@ from tests.needle_tvm.tune.remote.remote_machines import (
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="servers need Linux")
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
-ALONE = Limits(seconds=120.0, memory=4 << 30)  # of a client that is not a RemoteRunner's
+ALONE = Limits(seconds=120.0, memory=4 << 30)  # for a client without a RemoteRunner
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,7 @@ def test_nothing_is_lost_when_a_server_is_killed(machines, tracker, good, gate):
             outcomes[index] = outcome
             address = outcome.value["server"]["address"]
             if len(outcomes) == 6:
-                # The other one is at work just now.
+                # The other server is busy now.
                 (killed,) = (service for service in doomed if service.address != address)
                 killed.process.send_signal(signal.SIGKILL)
     assert set(outcomes) == set(range(20))
@@ -156,7 +158,7 @@ def test_nothing_is_lost_when_a_server_is_killed(machines, tracker, good, gate):
 def test_nothing_is_lost_when_a_server_freezes(machines, tracker, good, gate):
     frozen, other = machines.servers(tracker, 2, key="frozen")
     requests = [request(good, gate, min_repeat_ms=50) for _ in range(6)]
-    frozen.process.send_signal(signal.SIGSTOP)  # it has offered itself and will let nobody in
+    frozen.process.send_signal(signal.SIGSTOP)  # it is registered but will admit no client
     with remote.RemoteRunner(tracker.address, "frozen", limits=LIMITS) as runner:
         outcomes = dict(runner.map(requests))
     assert {outcome.kind for outcome in outcomes.values()} == {OK}

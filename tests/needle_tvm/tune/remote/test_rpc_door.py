@@ -1,4 +1,4 @@
-"""Slow clients of servers and trackers keep nobody else waiting, and do not pile up."""
+"""Slow clients of servers and trackers do not make others wait, and do not pile up."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def opened(monkeypatch):
 
 
 def admitted(found, seconds=10.0):
-    """What a server gets that waits at the door."""
+    """The next client that the door admits, or None."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         client = found.admit(WORD, "local")
@@ -60,7 +60,7 @@ def waiting(found):
 
 
 def gone(connection):
-    """Whether the server has closed a connection, without having said anything."""
+    """Whether the server has closed a connection without sending anything."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -114,7 +114,7 @@ def test_another_word_is_told_so(opened):
 
 
 def test_one_deadline_holds_for_all_that_a_client_says(opened):
-    """However often it sends another byte."""
+    """Sending another byte does not extend it."""
     found, connect = opened
     client = connect(RIGHT[:8])
     start = time.monotonic()
@@ -135,7 +135,7 @@ def test_slow_clients_keep_nobody_waiting(opened):
     connection, _ = admitted(found)
     connection.close()
     assert time.monotonic() - start < 0.4
-    assert waiting(found) == 0 and all(map(gone, slow))  # the word is used
+    assert waiting(found) == 0 and all(map(gone, slow))  # the word is valid only once
 
 
 def test_only_a_few_wait_and_the_longest_leaves_first(opened):
@@ -301,7 +301,7 @@ def test_a_server_is_there_for_its_clients_beside_slow_ones():
                     *place, word = client.request("local", 30.0)
                     session = libraries.connect_session(*place, word, 30.0)
                     assert "processor" in libraries.about_server(session)
-                    assert time.monotonic() - start < 10  # one after the other took 5 s each
+                    assert time.monotonic() - start < 10  # one by one they would take 5 s each
                     del session
         finally:
             stop.set()
