@@ -37,7 +37,7 @@ def check_op(
 ) -> None:
     """Check every rule of an op against its samples, eagerly and compiled at each of the stages.
 
-    The eager checks are those of `needle.testing.check_op`. What the op compiles to must agree with
+    The eager checks are those of `needle.testing.check_op`. The compiled op must agree with
     its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
 
     Raises OpCheckError if a check fails, and whatever compiling raises. Raises UsageError for an

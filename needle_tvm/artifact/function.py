@@ -1,4 +1,4 @@
-"""What a compiled function takes and gives, as an artifact's manifest describes it."""
+"""The signature of a compiled function, as an artifact's manifest describes it."""
 
 from __future__ import annotations
 

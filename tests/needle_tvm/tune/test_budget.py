@@ -36,7 +36,7 @@ def test_what_is_exhausted_is_not_picked():
 
 
 def test_batches_without_gain_lose_their_claim():
-    """Of two equal tasks, the one whose batches bring no gain gives way to the other."""
+    """A task whose batches bring no gain gives way to its equal."""
     stuck, moving = Share(1, 0.0, 1.0), Share(1, 0.0, 1.0)
     stuck.learn(1.0)
     moving.learn(0.9)

@@ -100,7 +100,7 @@ def test_results_share_no_memory():
 
 
 def test_results_in_a_tuple_leave_the_block():
-    """What is named once more, too."""
+    """This includes a value that is named once more."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 4), "float32"))
     with builder.function("main", [x], {"num_input": 1}):

@@ -54,7 +54,7 @@ def test_trimming_keeps_the_taps_that_meet_an_input():
 
 
 def becomes(before, begin, end, after, *specs):
-    """Of the weights rows and columns [begin, end) are left; options before and after."""
+    """Rows and columns [begin, end) of the weights are left; options before and after."""
 
     def expected(x, w):
         return conv(x, relax.op.strided_slice(w, [0, 1], begin, end, assume_inbound=True), **after)
