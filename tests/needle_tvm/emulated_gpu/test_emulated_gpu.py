@@ -89,12 +89,12 @@ def test_attention(what):
 
 @slow
 def test_products_in_many_tiles():
-    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="40")
+    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="8")
 
 
 @slow
 def test_attention_of_many_shapes():
-    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
+    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="8")
 
 
 # One of the orders reveals threads that read another thread's result without a barrier between.
@@ -133,7 +133,7 @@ def test_a_model_on_tensor_cores():
 @slow
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_all_models_and_many_products_on_tensor_cores(order):
-    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="10", NEEDLE_EMULATED_ORDER=order)
+    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="3", NEEDLE_EMULATED_ORDER=order)
 
 
 @slow
