@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Convolutions: trimmed taps, those that become matmuls, and the remaining kernel."""
+=======
+"""Convolutions, compiled: their numbers, and the kernels that are there for them."""
+>>>>>>> passes
 
 import itertools
 import re
@@ -6,23 +10,19 @@ import re
 import numpy as np
 import pytest
 
-import needle_tvm
-from needle import nn, ops
+from needle import nn
 from needle.trace import trace
-from needle_tvm._tvm.names import relax, tvm
+from needle_tvm._tvm.names import tvm
 from needle_tvm.frontend import lowering
-from needle_tvm.frontend.translate import translate
-from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
-from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
 from needle_tvm.kernels.conv.cpu_tiles import conv_tile
-from needle_tvm.kernels.conv.trim_taps import Axis, trim_taps, trimmed
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import NODES, calls_of, nodes_in, prim_funcs
 from tests.needle_tvm.conftest import tensor
+from tests.needle_tvm.together import check_together
 
 X86 = ["x86-64-v2", "haswell", "skylake-avx512", "znver5"]
 AARCH64 = {"mtriple": "aarch64-linux-gnu"}
@@ -37,19 +37,12 @@ def zeros(*shape):
     return tensor(np.zeros(shape, np.float32))
 
 
-def convolutions(module):
-    """(weight shape, padding) of every convolution in `main`, in order."""
-    found = []
-
-    def visit(expr):
-        if is_op(expr, "relax.nn.conv2d"):
-            shape = tuple(int(extent) for extent in expr.args[1].ty.shape.values)
-            found.append((shape, [int(p) for p in expr.attrs.padding]))
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return found
+def normal(*shape):
+    rng = np.random.default_rng(sum(shape))
+    return tensor(rng.standard_normal(shape).astype(np.float32))
 
 
+<<<<<<< HEAD
 def after(graph_pass, target, model, *shape):
     model.eval()
     return graph_pass(translate(trace(model, zeros(*shape)), prefer_emit=True), target)
@@ -110,27 +103,31 @@ def test_taps_that_meet_padding_alone_are_cut(target):
     assert convolutions(module) == [((1, 3, 4, 6), [0, 1, 0, 1])]
     assert convolutions(after(trim_taps, target, nn.Conv(4, 6, 3), 2, 4, 3, 3)) == [
         ((3, 3, 4, 6), [1, 1, 1, 1])
+=======
+def test_windows_of_whole_images():
+    """Products of what lies in memory already, beside convolutions that stay."""
+    layers = [
+        (nn.Conv(4, 6, 1), (1, 1)),
+        (nn.Conv(4, 6, 1, stride=2), (1, 1)),
+        (nn.Conv(4, 6, 1), (5, 4)),
+        (nn.Conv(4, 6, 3, padding=0), (3, 3)),
+        (nn.Conv(4, 6, 3), (3, 3)),
+        (nn.Conv(4, 6, 3, padding=0, dilation=2), (5, 5)),
+        (nn.Conv(4, 6, 1, groups=2), (5, 4)),
+>>>>>>> passes
     ]
+    check_together([(layer, [normal(2, 4, *size)]) for layer, size in layers])
 
 
-@pytest.mark.parametrize(
-    ("kernel", "options", "size", "left"),
-    [
-        (1, {}, (1, 1), 0),
-        (1, {"stride": 2}, (1, 1), 0),
-        (1, {}, (5, 4), 1),
-        (3, {"padding": 0}, (3, 3), 0),
-        (3, {}, (3, 3), 1),
-        (3, {"padding": 0, "dilation": 2}, (5, 5), 1),
-        (1, {"groups": 2}, (5, 4), 1),
-    ],
-)
-def test_a_window_of_the_whole_image_is_a_product(target, kernel, options, size, left):
-    model = nn.Conv(4, 6, kernel, **options)
-    assert len(convolutions(after(conv_as_matmul, target, model, 2, 4, *size))) == left
-    check(model, np.random.default_rng(3), 2, 4, *size)
+# Each with a kernel of its own: depthwise, groups of few and of many channels, vectors not full.
+CHANNELS = [
+    *[(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2)],
+    *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],
+    *[(20, 20, 2), (30, 60, 3), (48, 48, 2), (28, 28, 4), (17, 34, 1), (6, 34, 2)],
+]
 
 
+<<<<<<< HEAD
 class Several(nn.Module):
     """Independent layers, each with its own input, so that one compilation serves all."""
 
@@ -140,11 +137,23 @@ class Several(nn.Module):
 
     def forward(self, inputs):
         return [ops.relu(layer(x)) for layer, x in zip(self.layers, inputs, strict=True)]
+=======
+def convolutions(channels, sizes, **options):
+    """Cases of a ReLU after 3x3 convolutions, of images of each size."""
+    cases = []
+    for (inputs, outputs, groups), size in itertools.product(channels, sizes):
+        layer = nn.Sequential(nn.Conv(inputs, outputs, 3, groups=groups, **options), nn.ReLU())
+        cases.append((layer, [normal(3, inputs, *size)]))
+    return cases
+>>>>>>> passes
 
 
-SIZES = [(1, 1), (1, 3), (7, 13), (17, 31)]
+@pytest.mark.parametrize("part", [0, 1])
+def test_channels_of_any_number(part):
+    check_together(convolutions(CHANNELS[part::2], [(1, 3), (7, 13)]))
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2, "padding": 2}])
 @pytest.mark.parametrize(
     "channels",
@@ -164,6 +173,12 @@ def test_odd_shapes(rng, channels, options):
     found = needle_tvm.compile(model, x, stage="tuned")(x)
     for y, expected in zip(found, model(x), strict=True):
         np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+=======
+@pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2, "padding": 2}], ids=str)
+def test_images_of_odd_sizes(options):
+    channels = [(3, 7, 1), (33, 40, 1), (7, 7, 7), (40, 40, 40), (12, 16, 4), (6, 34, 2)]
+    check_together(convolutions(channels, [(1, 1), (17, 31)], **options))
+>>>>>>> passes
 
 
 @pytest.mark.parametrize(
@@ -214,14 +229,13 @@ def test_a_large_layer_is_parallel_and_vectorised(target):
 
 
 @pytest.mark.parametrize("mcpu", [*X86, "neoverse-n1"])
-@pytest.mark.parametrize("output", [(1, 1, 1, 1), (8, 2, 2, 64), (1, 56, 56, 64), (64, 7, 13, 10)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_tile_fits_the_registers(mcpu, output, dtype):
+def test_a_tile_fits_the_registers(mcpu):
     triple = {} if mcpu in X86 else AARCH64
     target = resolve({"kind": "llvm", "mcpu": mcpu, **triple}, 2).to_tvm()
     registers, width = vector_registers(target)
     if mcpu == "neoverse-n1":
         assert (registers, width) == (32, 16)
+<<<<<<< HEAD
     tile = conv_tile(output, 576, dtype, target)
     vectors = tile.channels // (width // item_bytes(dtype))
     assert tile.pixels * vectors + vectors + 1 <= registers
@@ -229,6 +243,17 @@ def test_a_tile_fits_the_registers(mcpu, output, dtype):
     batch, rows, columns, _ = output
     assert tile.images <= batch and tile.rows <= rows and tile.columns <= columns
     assert tile.images == 1 or (tile.rows, tile.columns) == (rows, columns)
+=======
+    outputs = (1, 1, 1, 1), (8, 2, 2, 64), (1, 56, 56, 64), (64, 7, 13, 10)
+    for output, dtype in itertools.product(outputs, ("float32", "float64")):
+        tile = conv_tile(output, 576, dtype, target)
+        vectors = tile.channels // (width // item_bytes(dtype))
+        assert tile.pixels * vectors + vectors + 1 <= registers
+        # Tiles along an axis are no larger than it, and whole images where a tile holds several.
+        batch, rows, columns, _ = output
+        assert tile.images <= batch and tile.rows <= rows and tile.columns <= columns
+        assert tile.images == 1 or (tile.rows, tile.columns) == (rows, columns)
+>>>>>>> passes
 
 
 @pytest.mark.parametrize(
@@ -259,44 +284,3 @@ def test_every_rule_compiles_for_other_processors(fields, multiply_add):
         with target:
             library = tvm.tirx.build(scheduled.with_attr("global_symbol", "main"), target=target)
         assert re.search(multiply_add, generated_source(library, "asm"))
-
-
-def test_a_mean_over_the_image_needs_no_permutation(target, rng):
-    model = nn.Sequential(nn.Conv(4, 16, 3), nn.ReLU())
-    model.eval()
-    x = tensor(rng.standard_normal((2, 4, 5, 6)).astype(np.float32))
-
-    def pooled(x):
-        y = model(x)
-        return ops.mean(y, (2, 3)), ops.mean(y, (0, 1)), ops.mean(y, 2, keepdims=True)
-
-    found = needle_tvm.compile(pooled, x, stage="tuned")(x)
-    for y, expected in zip(found, pooled(x), strict=True):
-        np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
-    alone = lowering.lower(trace(lambda x: ops.mean(model(x), (2, 3)), x), target, "tuned")
-    assert not any("transpose" in name for name in calls_of(alone, "main"))
-
-
-def test_two_shifts_by_parameters_are_one(target):
-    first, second, x = nn.Linear(8, 6), nn.Linear(8, 6), zeros(3, 8)
-    for shifted in (
-        lambda x: x @ first.weight + first.bias + second.bias,
-        lambda x: second.bias + (first.bias + x @ first.weight),
-    ):
-        (name,) = calls_of(lowering.lower(trace(shifted, x), target, "tuned"), "main")
-        assert name == "fused_dense_add"
-
-
-def test_shifts_that_would_grow_or_are_read_between_stay(target):
-    row, column, x = nn.Linear(8, 6).bias, nn.Linear(8, 4), zeros(4, 6)
-    grown = lowering.lower(
-        trace(lambda x: x + row + ops.reshape(column.bias, (4, 1)), x), target, "tuned"
-    )
-    assert any(name.count("add") == 2 for name in calls_of(grown, "main"))
-
-    def between(x):
-        y = x + row
-        return y, y + row
-
-    names = calls_of(lowering.lower(trace(between, x), target, "tuned"), "main")
-    assert sum(name.count("add") for name in names) == 2

@@ -70,22 +70,28 @@ def test_a_tile_counts_what_covers_the_output():
     assert ConvTile(2, 3, 4, 16).counts(5, 7, 8) == (3, 3, 2)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("n", range(16, 208, 16))
 def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512, n):
     """LLVM splits a vector of 48 elements into scalars."""
     for size, terms in itertools.product((7, 20, 56), (64, 864)):
+=======
+def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512):
+    """Of a vector of 48 elements it makes scalars."""
+    for n, size, terms in itertools.product(range(16, 208, 16), (7, 20, 56), (64, 864)):
+>>>>>>> passes
         tile = conv_tile((1, size, size, n), terms, "float32", avx512)
         assert tile.channels // LANES in (1, 2, 4)
 
 
 @pytest.mark.parametrize("mcpu", ["haswell", "skylake-avx512", "znver4"])
-@pytest.mark.parametrize("group", [1, 2, 7, 8, 10, 12, 20, 24, 40, 48])
-def test_a_tile_of_a_group_is_whole_vectors_or_part_of_one(mcpu, group):
+def test_a_tile_of_a_group_is_whole_vectors_or_part_of_one(mcpu):
     target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
     lanes = group_lanes("float32", target)[-1]
-    tile = conv_tile((1, 28, 28, 4 * group), 9 * group, "float32", target, group)
-    assert group % tile.channels == 0
-    assert tile.channels < lanes or tile.channels % lanes == 0
+    for group in (1, 2, 7, 8, 10, 12, 20, 24, 40, 48):
+        tile = conv_tile((1, 28, 28, 4 * group), 9 * group, "float32", target, group)
+        assert group % tile.channels == 0
+        assert tile.channels < lanes or tile.channels % lanes == 0
 
 
 def test_half_vectors_where_long_ones_take_twice_as_long(avx512):
