@@ -45,7 +45,8 @@ PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 # Under a minute: autograd, modules and data with few drawn cases, graph passes, arguments.
 QUICK := tests/test_package.py $(wildcard tests/needle/test_*.py) tests/needle/data \
   $(addprefix tests/needle/nn/test_,nn.py optim.py init.py nn_layers.py) \
-  tests/needle/ops/test_check_op.py tests/needle_tvm/graph/passes tests/needle_tvm/kernels/test_rules.py \
+  tests/needle/ops/test_check_op.py tests/needle_tvm/graph/passes \
+  tests/needle_tvm/kernels/test_rules.py \
   $(addprefix tests/needle_tvm/compiler/test_,bad_arguments.py faults.py install.py)
 test-quick: export NEEDLE_CASES ?= 20
 test-quick: build

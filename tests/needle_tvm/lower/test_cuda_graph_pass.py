@@ -84,14 +84,8 @@ def test_large_inputs_cost_more_than_few_kernels_save():
 
 
 def library(x):
-<<<<<<< HEAD
-    return emit(
-        relax.op.call_dps_packed("f", relax.Tuple([x]), out_ty=TensorType((4, 8), "float32"))
-    )
-=======
     result = TensorType((4, 8), "float32")
     return emit(relax.op.call_dps_packed("f", relax.Tuple([x]), out_ty=result))
->>>>>>> passes
 
 
 def test_external_functions_views_and_tuples_are_steps():

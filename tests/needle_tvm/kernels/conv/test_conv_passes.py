@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Convolutions: trimmed taps, those that become matmuls, and the remaining kernel."""
-=======
 """Convolutions, compiled: their numbers, and the kernels that are there for them."""
->>>>>>> passes
 
 import itertools
 import re
@@ -42,68 +38,6 @@ def normal(*shape):
     return tensor(rng.standard_normal(shape).astype(np.float32))
 
 
-<<<<<<< HEAD
-def after(graph_pass, target, model, *shape):
-    model.eval()
-    return graph_pass(translate(trace(model, zeros(*shape)), prefer_emit=True), target)
-
-
-def check(model, rng, *shape):
-    """Check the compiled model's result against the eager one's."""
-    model.eval()
-    x = tensor(rng.standard_normal(shape).astype(np.float32))
-    found = needle_tvm.compile(model, x, stage="tuned")(x).numpy()
-    np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("size", "outputs", "stride", "dilation", "padding", "expected"),
-    [
-        (1, 1, 1, 1, (1, 1), Axis(1, 2, 0, 0)),  # 3 taps on one pixel
-        (2, 1, 2, 1, (1, 1), Axis(1, 3, 0, 0)),
-        (2, 2, 1, 1, (1, 1), Axis(0, 3, 1, 1)),  # every tap meets an input
-        (4, 4, 1, 1, (1, 1), Axis(0, 3, 1, 1)),
-        (1, 5, 1, 1, (3, 3), Axis(0, 3, 3, 3)),
-        (1, 1, 1, 2, (2, 2), Axis(1, 2, 0, 0)),
-        (2, 4, 1, 3, (4, 4), Axis(1, 2, 1, 1)),
-    ],
-)
-def test_taps_that_meet_an_input(size, outputs, stride, dilation, padding, expected):
-    assert trimmed(size, 3, outputs, stride, dilation, padding) == expected
-
-
-def test_trimming_keeps_the_taps_that_meet_an_input():
-    """Compare with the definition for every small geometry."""
-    grid = itertools.product(range(1, 5), range(1, 6), range(1, 4), range(1, 4), range(5), range(5))
-    for size, taps, stride, dilation, before, behind in grid:
-        outputs = (size + before + behind - dilation * (taps - 1) - 1) // stride + 1
-        if outputs < 1:
-            continue
-        axis = trimmed(size, taps, outputs, stride, dilation, (before, behind))
-        left = size + axis.before + axis.after - dilation * (axis.end - axis.first - 1) - 1
-        assert left // stride + 1 == outputs
-
-        def seen(first, end, zeros, outputs=outputs, stride=stride, dilation=dilation, size=size):
-            return {
-                (y, tap, place)
-                for y in range(outputs)
-                for tap in range(first, end)
-                if 0 <= (place := y * stride + tap * dilation - zeros) < size
-            }
-
-        kept = {
-            (y, tap + axis.first, place)
-            for y, tap, place in seen(0, axis.end - axis.first, axis.before)
-        }
-        assert kept == seen(0, taps, before)
-
-
-def test_taps_that_meet_padding_alone_are_cut(target):
-    module = after(trim_taps, target, nn.Conv(4, 6, 3), 2, 4, 1, 5)
-    assert convolutions(module) == [((1, 3, 4, 6), [0, 1, 0, 1])]
-    assert convolutions(after(trim_taps, target, nn.Conv(4, 6, 3), 2, 4, 3, 3)) == [
-        ((3, 3, 4, 6), [1, 1, 1, 1])
-=======
 def test_windows_of_whole_images():
     """Products of what lies in memory already, beside convolutions that stay."""
     layers = [
@@ -114,7 +48,6 @@ def test_windows_of_whole_images():
         (nn.Conv(4, 6, 3), (3, 3)),
         (nn.Conv(4, 6, 3, padding=0, dilation=2), (5, 5)),
         (nn.Conv(4, 6, 1, groups=2), (5, 4)),
->>>>>>> passes
     ]
     check_together([(layer, [normal(2, 4, *size)]) for layer, size in layers])
 
@@ -127,17 +60,6 @@ CHANNELS = [
 ]
 
 
-<<<<<<< HEAD
-class Several(nn.Module):
-    """Independent layers, each with its own input, so that one compilation serves all."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, inputs):
-        return [ops.relu(layer(x)) for layer, x in zip(self.layers, inputs, strict=True)]
-=======
 def convolutions(channels, sizes, **options):
     """Cases of a ReLU after 3x3 convolutions, of images of each size."""
     cases = []
@@ -145,7 +67,6 @@ def convolutions(channels, sizes, **options):
         layer = nn.Sequential(nn.Conv(inputs, outputs, 3, groups=groups, **options), nn.ReLU())
         cases.append((layer, [normal(3, inputs, *size)]))
     return cases
->>>>>>> passes
 
 
 @pytest.mark.parametrize("part", [0, 1])
@@ -153,32 +74,10 @@ def test_channels_of_any_number(part):
     check_together(convolutions(CHANNELS[part::2], [(1, 3), (7, 13)]))
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2, "padding": 2}])
-@pytest.mark.parametrize(
-    "channels",
-    [
-        *[(1, 1, 1), (3, 7, 1), (33, 40, 1), (2, 2, 2), (7, 7, 7), (40, 40, 40), (6, 12, 2)],
-        *[(8, 96, 4), (12, 16, 4), (10, 40, 5), (32, 64, 2)],  # each takes another kernel
-        *[(20, 20, 2), (30, 60, 3), (48, 48, 2), (28, 28, 4), (17, 34, 1), (6, 34, 2)],
-    ],
-)
-def test_odd_shapes(rng, channels, options):
-    inputs, outputs, groups = channels
-    layers = [nn.Conv(inputs, outputs, 3, groups=groups, **options) for _ in SIZES]
-    model = Several(layers)
-    model.eval()
-    drawn = [rng.standard_normal((3, inputs, *size)).astype(np.float32) for size in SIZES]
-    x = [tensor(values) for values in drawn]
-    found = needle_tvm.compile(model, x, stage="tuned")(x)
-    for y, expected in zip(found, model(x), strict=True):
-        np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
-=======
 @pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2, "padding": 2}], ids=str)
 def test_images_of_odd_sizes(options):
     channels = [(3, 7, 1), (33, 40, 1), (7, 7, 7), (40, 40, 40), (12, 16, 4), (6, 34, 2)]
     check_together(convolutions(channels, [(1, 1), (17, 31)], **options))
->>>>>>> passes
 
 
 @pytest.mark.parametrize(
@@ -198,7 +97,7 @@ def test_convolutions_in_groups_have_a_kernel(target, channels, name):
 
 @pytest.mark.parametrize(("channels", "copies"), [(32, 0), (33, 1)])
 def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copies):
-    """Channels that do not fill whole vectors are copied: each lane would need a bounds check."""
+    """But for channels that fill no vector: each lane would have to ask whether it is one."""
     model = nn.Conv(channels, channels, 3, groups=channels, bias=False)
     model.eval()
     module = lowering.lower(trace(model, zeros(1, channels, 9, 9)), target, "tuned")
@@ -208,7 +107,7 @@ def test_a_depthwise_convolution_reads_its_input_in_place(target, channels, copi
 
 
 def test_the_input_of_a_network_is_read_as_it_is(target):
-    """The input is neither permuted nor padded by a separate kernel."""
+    """Neither permuted nor padded in a kernel of its own."""
     model = nn.Sequential(nn.Conv(3, 8, 5, stride=2), nn.ReLU(), nn.Conv(8, 8, 3))
     model.eval()
     x = zeros(1, 3, 20, 20)
@@ -235,15 +134,6 @@ def test_a_tile_fits_the_registers(mcpu):
     registers, width = vector_registers(target)
     if mcpu == "neoverse-n1":
         assert (registers, width) == (32, 16)
-<<<<<<< HEAD
-    tile = conv_tile(output, 576, dtype, target)
-    vectors = tile.channels // (width // item_bytes(dtype))
-    assert tile.pixels * vectors + vectors + 1 <= registers
-    # A tile is no larger than the output, and holds whole images if it holds several.
-    batch, rows, columns, _ = output
-    assert tile.images <= batch and tile.rows <= rows and tile.columns <= columns
-    assert tile.images == 1 or (tile.rows, tile.columns) == (rows, columns)
-=======
     outputs = (1, 1, 1, 1), (8, 2, 2, 64), (1, 56, 56, 64), (64, 7, 13, 10)
     for output, dtype in itertools.product(outputs, ("float32", "float64")):
         tile = conv_tile(output, 576, dtype, target)
@@ -253,7 +143,6 @@ def test_a_tile_fits_the_registers(mcpu):
         batch, rows, columns, _ = output
         assert tile.images <= batch and tile.rows <= rows and tile.columns <= columns
         assert tile.images == 1 or (tile.rows, tile.columns) == (rows, columns)
->>>>>>> passes
 
 
 @pytest.mark.parametrize(
@@ -266,7 +155,7 @@ def test_a_tile_fits_the_registers(mcpu):
     ids=["avx2", "avx512", "neon"],
 )
 def test_every_rule_compiles_for_other_processors(fields, multiply_add):
-    """Planar input, stride, dilation, groups, depthwise and 1x1, with tails in all extents."""
+    """Planar input, stride, dilation, groups, depthwise and 1x1; tails in all extents."""
     target = resolve({"kind": "llvm", **fields}, 2).to_tvm()
     model = nn.Sequential(
         nn.Conv(3, 32, 7, stride=2),

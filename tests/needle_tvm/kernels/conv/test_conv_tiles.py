@@ -1,4 +1,4 @@
-"""Tiling of convolutions: tiles leave registers for inputs, and weights are fetched once."""
+"""How convolutions are cut up: tiles that leave registers to inputs, weights fetched once."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def test_tasks_are_equal_parts():
 
 
 def test_weights_too_large_to_keep_are_fetched_once():
-    """A 3x3 layer of 512 channels on 7x7 has 9 MB of weights, which outweigh copying its input."""
+    """A 3x3 layer of 512 channels on 7x7: 9 MB of weights, whatever its input costs to copy."""
     copied = Copied(step=1, window=3, elements=9 * 512, item=4, shared=False)
     number = 9 * 512 * 512
     chunks, strips = cut((16, 1, 7), 49 * number, weights=number, copied=copied)
@@ -70,16 +70,9 @@ def test_a_tile_counts_what_covers_the_output():
     assert ConvTile(2, 3, 4, 16).counts(5, 7, 8) == (3, 3, 2)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("n", range(16, 208, 16))
-def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512, n):
-    """LLVM splits a vector of 48 elements into scalars."""
-    for size, terms in itertools.product((7, 20, 56), (64, 864)):
-=======
 def test_tiles_are_as_many_vectors_wide_as_llvm_keeps_whole(avx512):
     """Of a vector of 48 elements it makes scalars."""
     for n, size, terms in itertools.product(range(16, 208, 16), (7, 20, 56), (64, 864)):
->>>>>>> passes
         tile = conv_tile((1, size, size, n), terms, "float32", avx512)
         assert tile.channels // LANES in (1, 2, 4)
 
@@ -95,7 +88,7 @@ def test_a_tile_of_a_group_is_whole_vectors_or_part_of_one(mcpu):
 
 
 def test_half_vectors_where_long_ones_take_twice_as_long(avx512):
-    """24 channels take two vectors of 12, or three of 8."""
+    """24 channels: two vectors of 12, or three of 8."""
     halved = resolve({"kind": "llvm", "mcpu": "znver4"}, 2).to_tvm()
     tiles = [conv_tile((1, 28, 28, 96), 216, "float32", each, 24) for each in (avx512, halved)]
     assert [tile.channels for tile in tiles] == [12, 8]

@@ -1,4 +1,4 @@
-"""Winograd convolutions: exact transforms, right kernels, and use where they pay off."""
+"""Winograd's convolutions: exact transforms, right kernels, and taken where they pay."""
 
 from fractions import Fraction
 
@@ -23,29 +23,15 @@ FORTY_EIGHT = 48  # channels: vectors of every width, and three of the widest
 
 @pytest.fixture(params=[2, 4])
 def always(request, monkeypatch, tmp_path):
-    """Transform every convolution that can be, with tiles of this size."""
-    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path))  # cache keys do not cover patches
+    """Every convolution that can be transformed is, with tiles of this size."""
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path))  # a key knows of no patches
     monkeypatch.setattr(winograd, "tile_size", lambda *_: request.param)
     return request.param
 
 
-<<<<<<< HEAD
-def transformed(target, model, *inputs):
-    """The number of convolutions that the pass transforms."""
-    if isinstance(model, nn.Module):
-        model.eval()
-    module = translate(trace(model, *inputs), prefer_emit=True)
-    after = winograd.winograd(module, target)
-    return str(module["main"].script()).count("nn.conv2d") - str(after["main"].script()).count(
-        "nn.conv2d"
-    )
-
-
-=======
->>>>>>> passes
 @pytest.mark.parametrize("m", [2, 4])
 def test_the_transforms_are_exact(rng, m):
-    """Compare with the definition in rational numbers along one axis."""
+    """In rational numbers, against the definition, along one axis."""
     output, weight, inputs = (
         np.array(matrix, dtype=object).reshape(len(matrix), -1) for matrix in matrices(m)
     )
@@ -56,7 +42,7 @@ def test_the_transforms_are_exact(rng, m):
 
 
 class Block(nn.Module):
-    """Convolutions with epilogues of every kind that is fused into them."""
+    """Convolutions whose results are read in all ways that are fused into them."""
 
     def __init__(self, inputs, outputs, dtype, padding):
         super().__init__()
@@ -85,15 +71,6 @@ SHAPES = [(1, (4, 8), 1), (3, (5, 7), 1), (2, (9, 3), 0), (1, (1, 6), 2)]  # bat
     [(2, "float32", SHAPES), (2, "float64", SHAPES[1:3]), (1, "float32", SHAPES[1:2])],
     ids=str,
 )
-<<<<<<< HEAD
-def test_results_are_those_of_the_definition(rng, always, batch, size, padding, dtype, threads):
-    model = Block(FORTY_EIGHT, 96, dtype, padding)
-    model.eval()
-    x = tensor(rng.standard_normal((batch, FORTY_EIGHT, *size)).astype(dtype))
-    compiled = needle_tvm.compile(model, x, stage="tuned", threads=threads)
-    assert "winograd_output" in compiled.script
-    # Sums of 9 * 48 products have an error of 1e-6 of the largest; transforms amplify it.
-=======
 def test_results_are_those_of_the_definition(rng, always, threads, dtype, shapes):
     cases = []
     for batch, size, padding in shapes:
@@ -104,14 +81,13 @@ def test_results_are_those_of_the_definition(rng, always, threads, dtype, shapes
             (Curved(nn.Conv(FORTY_EIGHT, 96, 3, padding=padding, dtype=dtype)), [x]),
         ]
     # Sums of 9 * 48 products: 1e-6 of the largest by themselves, and the transforms' coefficients.
->>>>>>> passes
     tolerance = {"float32": 2e-5, "float64": 4e-14}[dtype]
     for found, expected in together(cases, threads=threads):
         assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def test_rounding_is_what_the_pass_says_of_it(rng, monkeypatch, tmp_path):
-    """m = 2 is as accurate as the convolution itself, m = 4 about three times less."""
+    """m = 2 is as exact as the convolution itself, m = 4 some three times less."""
     model = nn.Conv(128, 128, 3)
     model.eval()
     exact = nn.Conv(128, 128, 3, dtype="float64")
@@ -135,13 +111,13 @@ def test_rounding_is_what_the_pass_says_of_it(rng, monkeypatch, tmp_path):
     ("output", "channels", "expected"),
     [
         ((1, 56, 56, 64), 64, 4),
-        ((1, 14, 14, 256), 256, 2),  # hardly slower than 4, and more accurate
+        ((1, 14, 14, 256), 256, 2),  # hardly slower than 4, and exact
         ((1, 7, 7, 512), 512, None),  # 17 MB of weights instead of 9
-        ((8, 4, 4, 32), 32, None),  # the transforms take as long as the matmuls
+        ((8, 4, 4, 32), 32, None),  # the transforms take as long as the products
         ((1, 64, 64, 16), 16, None),
         ((64, 7, 7, 512), 512, 4),
         ((1, 224, 224, 64), 64, 4),
-        ((64, 56, 56, 64), 64, None),  # transformed inputs take 115 MB, the image 51 MB
+        ((64, 56, 56, 64), 64, None),  # 115 MB for what takes 51 by itself
     ],
 )
 def test_tiles_are_as_large_as_pays(output, channels, expected):
