@@ -26,7 +26,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-quick test-all campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab test test-quick test-all test-long campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -50,16 +50,20 @@ QUICK := tests/test_package.py $(wildcard tests/needle/test_*.py) tests/needle/d
   $(addprefix tests/needle_tvm/compiler/test_,bad_arguments.py faults.py install.py)
 test-quick: export NEEDLE_CASES ?= 20
 test-quick: build
-	$(PYTEST) -m "not slow and not gpu" $(QUICK) $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not long and not gpu" $(QUICK) $(PYTEST_ARGS)
 
 test: build
-	$(PYTEST) -m "not slow and not gpu" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not long and not gpu" $(PYTEST_ARGS)
 
 # What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 500 random
 # programs, and more than 100,000 drawn cases over all properties (the last line says how many).
 test-all: export NEEDLE_CASES ?= 2500
 test-all: build
-	$(PYTEST) -m "not gpu" $(PYTEST_ARGS)
+	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
+
+# Hours: what other tests do a few times, many times: kills, damaged pages, emulated products.
+test-long: build
+	$(PYTEST) -m "long and not gpu" $(PYTEST_ARGS)
 
 # Runs random programs for hours, from seeds that it prints. ARGS="--seeds A:B" continues a run;
 # ARGS="--minutes 30 --processes 2" ends sooner and runs two programs at once.
@@ -91,7 +95,7 @@ sanitize: build
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  PYTHONPATH="$$PWD" ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	  ../venv/bin/python -m pytest tests/needle/backend_ndarray -m "not slow and not gpu" $(PYTEST_ARGS)
+	  ../venv/bin/python -m pytest tests/needle/backend_ndarray -m "not slow and not long and not gpu" $(PYTEST_ARGS)
 
 format: build $(STAMPS)/lint
 	$(PY) -m needle.ops._stub
@@ -133,7 +137,7 @@ help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
 	@echo "test             the default suite, within 10 minutes test-quick a part of it, within one"
-	@echo "test-all         every test that needs no GPU, as CI does"
+	@echo "test-all         what CI runs, within 90 minutes      test-long  many repeats, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"

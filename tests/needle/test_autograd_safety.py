@@ -340,7 +340,7 @@ def test_a_step_leaves_no_cycles(device):
         gc.enable()
 
 
-@pytest.mark.parametrize("steps", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [500, pytest.param(10_000, marks=pytest.mark.long)])
 def test_a_long_loop_does_not_grow(steps):
     psutil = pytest.importorskip("psutil")
     device = ndl.cpu()

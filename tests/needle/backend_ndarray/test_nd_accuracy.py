@@ -51,7 +51,7 @@ for dtype in ("float32", "float64"):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in ULPS if name != "power"])
 def test_seventeen_million_float32(name):
     """Every 251st bit pattern: all exponents, both signs, evenly spread mantissas."""

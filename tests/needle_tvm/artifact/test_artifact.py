@@ -283,7 +283,7 @@ assert memory[-1] - memory[1] < 4 << 20, memory
 """
 
 
-@pytest.mark.parametrize("calls", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [50, pytest.param(1000, marks=pytest.mark.long)])
 def test_many_threads_get_the_same_bits_and_memory_stays_flat(exported, calls):
     pytest.importorskip("psutil")
     command = [sys.executable, "-c", THREADS, str(exported), str(calls)]

@@ -87,14 +87,14 @@ def test_attention(what):
     check(f"test_{what}", 600, "products.py", NEEDLE_PRODUCTS="2")
 
 
-@slow
+@pytest.mark.long
 def test_products_in_many_tiles():
-    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="8")
+    check("test_any_tile_computes_the_product", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
-@slow
+@pytest.mark.long
 def test_attention_of_many_shapes():
-    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="8")
+    check("test_attention_of_any_shape", 7200, "products.py", NEEDLE_PRODUCTS="40")
 
 
 # One of the orders reveals threads that read another thread's result without a barrier between.
@@ -130,10 +130,10 @@ def test_a_model_on_tensor_cores():
     check("test_the_mlp", 900, "tensor_cores.py")
 
 
-@slow
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_all_models_and_many_products_on_tensor_cores(order):
-    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="3", NEEDLE_EMULATED_ORDER=order)
+    check(None, 7200, "tensor_cores.py", NEEDLE_PRODUCTS="10", NEEDLE_EMULATED_ORDER=order)
 
 
 @slow
@@ -142,7 +142,7 @@ def test_an_op(name):
     check(f"test_op[{name}]", 600)
 
 
-@slow
+@pytest.mark.long
 def test_every_op():
     dtypes = "float32,float16,bfloat16,int32,bool"
     check("test_op", 14400, NEEDLE_EMULATED_DTYPES=dtypes)

@@ -231,7 +231,7 @@ def test_a_search_end_to_end():
     check("test_a_search_end_to_end", 900)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_among_tiles_of_tensor_cores():
     check("test_a_search_among_tiles_of_tensor_cores", 1800)
 

@@ -61,7 +61,7 @@ def setup_of(folder, trials):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("each", [1, 5])
+@pytest.mark.parametrize("each", [1, pytest.param(20, marks=pytest.mark.long)])
 def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     trials = 2 * len(PLANTED) * each
     for name, value in (

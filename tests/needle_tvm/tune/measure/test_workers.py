@@ -93,7 +93,7 @@ def answers(count, **more):
     return [{"do": "answer", "value": number, **more} for number in range(count)]
 
 
-TIMES = [2, pytest.param(5, marks=pytest.mark.slow)]
+TIMES = [2, pytest.param(20, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -220,7 +220,7 @@ def test_the_environment_reaches_the_requests(monkeypatch):
         assert pool.call({"do": "environment", "name": "OPENBLAS_NUM_THREADS"}).value is None
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("who", ["guard", "template"])
 def test_a_template_that_fails_loses_no_request(pool, mark, monkeypatch, who, how, times):
@@ -324,7 +324,7 @@ PARENT = """
 """
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 @pytest.mark.parametrize("when", ["import", "requests"])
 def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):

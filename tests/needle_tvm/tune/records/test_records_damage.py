@@ -112,7 +112,7 @@ def test_no_acknowledged_trial_is_lost_when_its_writer_is_killed(tmp_path):
     kill_writers(tmp_path, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_acknowledged_trial_is_lost_in_200_kills(tmp_path):
     kill_writers(tmp_path, 200)
 
@@ -249,7 +249,7 @@ def test_what_is_intact_outlives_a_damaged_page(whole, tmp_path):
     assert damage_every(whole, tmp_path, 16) > 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_intact_outlives_damage_to_any_page(whole, tmp_path):
     assert damage_every(whole, tmp_path, 1) > 50
 
