@@ -79,7 +79,14 @@ class Step:
 def steps(marked: Sequence[str]) -> list[Step]:
     """All steps; `marked` are the files with tests marked `gpu`."""
     words = " and ".join(f"not {word}" for word in LEFT_OUT)
-    on_device = ("--device", "cuda", "-m", "not slow and not peer and not gpu", "-k", words)
+    on_device = (
+        "--device",
+        "cuda",
+        "-m",
+        "not slow and not long and not peer and not gpu",
+        "-k",
+        words,
+    )
     return [
         Step("marked", ("-m", "gpu", *marked), parallel=True),
         Step(
