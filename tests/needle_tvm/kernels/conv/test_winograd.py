@@ -41,7 +41,7 @@ def test_the_transforms_are_exact(rng, m):
     assert list(found) == [sum(d[i + k] * g[k] for k in range(WINDOW)) for i in range(m)]
 
 
-class Block(nn.Module):
+class Summed(nn.Module):
     """Convolutions whose results are read in all ways that are fused into them."""
 
     def __init__(self, inputs, outputs, dtype, padding):
@@ -55,9 +55,9 @@ class Block(nn.Module):
 
 
 class Curved(nn.Module):
-    def __init__(self, layer):
+    def __init__(self, inputs, outputs, dtype, padding):
         super().__init__()
-        self.layer = layer
+        self.layer = nn.Conv(inputs, outputs, 3, padding=padding, dtype=dtype)
 
     def forward(self, x):
         return ops.gelu(self.layer(x))
@@ -75,11 +75,8 @@ def test_results_are_those_of_the_definition(rng, always, threads, dtype, shapes
     cases = []
     for batch, size, padding in shapes:
         x = tensor(rng.standard_normal((batch, FORTY_EIGHT, *size)).astype(dtype))
-        model = Block(FORTY_EIGHT, 96, dtype, padding)
-        cases += [
-            (model, [x]),
-            (Curved(nn.Conv(FORTY_EIGHT, 96, 3, padding=padding, dtype=dtype)), [x]),
-        ]
+        models = (make(FORTY_EIGHT, 96, dtype, padding) for make in (Summed, Curved))
+        cases += [(model, [x]) for model in models]
     # Sums of 9 * 48 products: 1e-6 of the largest by themselves, and the transforms' coefficients.
     tolerance = {"float32": 2e-5, "float64": 4e-14}[dtype]
     for found, expected in together(cases, threads=threads):
