@@ -31,6 +31,12 @@ def split(x, heads):
     return ops.reshape(x, (*x.shape[:-1], heads, x.shape[-1] // heads))
 
 
+def check(fn, *inputs):
+    found = needle_tvm.compile(fn, *inputs, stage="tuned")(*inputs)
+    for one, other in zip(found, fn(*inputs), strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def branches(count, size=12, norms=True, bias=False, columns=(6, 8, 6)):
     """`count` projections of one input, each with a norm of its own, split into heads."""
     layers = [nn.Linear(size, columns[i], bias=bias) for i in range(count)]
@@ -54,7 +60,7 @@ def square(size, dtype):
     return nn.Linear(size, size, bias=False, dtype=dtype)
 
 
-def test_norms_and_products_of_one_tensor(rng):
+def test_norms_and_products_of_one_tensor():
     """With biases and without, of matrices and of batches of them; one that is read elsewhere."""
     one, two, layer = norm(12, 1), norm(12, 5), nn.Linear(12, 4, bias=False)
 
