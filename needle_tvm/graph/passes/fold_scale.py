@@ -3,8 +3,9 @@
 Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a product and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
+- all shapes are static; `w` has two axes or more,
 - `s` and `b` vary along the last axis only, which is that of the output channels, and give the
-  product no more axes,
+  product no more axes, `s` no more columns either,
 - where `s` is a constant, no number of it is so large or small that weights may overflow or vanish
   which results do not,
 - nothing else reads `y` or the product.

@@ -1,11 +1,12 @@
 """Products of one tensor with several weights as one product.
 
 Before: `matmul(x, w)`, plus a bias or not, in two places or more with the same `x`, where
+- `x` has two axes or more, all shapes are static and no extent is 0,
 - `x` depends on an input, so that all weights can be there before the first product,
-- each `w` has a static shape (K, N), all with the same K and dtype, and depends on parameters of
+- each `w` is (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
-- a bias depends on parameters alone and varies along its last axis only; all products have one or
-  none has,
+- a bias depends on parameters alone and varies along its last axis only, that of N columns,
+  and has no more axes than `x`; all products have one or none has,
 - the result is read by one reshape alone, as for the heads of attention: what reads it in place
   reads its part of the merged result in place, too.
 

@@ -6,7 +6,7 @@ Before: `matmul(softmax(s), v)`, where
   q or kt itself is multiplied by, or any of them divided by, counts as well,
 - q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes, one dtype that the target's
   kernel knows, no extent is 0, and T is not so small that most of a vector would stay empty;
-- a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
+- a mask is a tensor of the same dtype, of a static shape that broadcasts to (B, H, T, S).
 
 After: a call of `kernels.attention.cpu`'s kernel, on a GPU of `kernels.attention.gpu`'s. Its result
 has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to (B, H, T, E).

@@ -3,8 +3,8 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - the window is 3x3, without strides, dilation and groups,
 - `w` depends on parameters of the function alone, and `x` does not,
-- all shapes are static and no extent is 0, both are float32 or float64, and the channels of input
-  and of output fill vectors,
+- all shapes are static and no extent is 0, both are float32, or both float64, and the channels of
+  input and of output fill vectors,
 - fewer multiplications are worth what the transforms and the larger weights cost, and the
   transformed image is not very large (`tile_size`).
 

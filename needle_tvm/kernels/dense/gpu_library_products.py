@@ -3,7 +3,8 @@
 Before: `matmul(x, w)`, where
 - both have static shapes of two axes at least, of one float dtype, and no extent is 0 or above
   2^31 - 1,
-- `w` has two axes, or the same leading ones as `x`,
+- `w` has two axes, or the same leading ones as `x`; where it has two and `x` more, `x` is not one
+  with its last two axes exchanged, whose rows are no matrix,
 - it does not depend on parameters alone,
 - it is chosen.
 

@@ -1,11 +1,11 @@
 """Matrix products on packed weights.
 
 Before: `matmul(x, w)`, where
-- both have static shapes: `x` (..., K) and `w` (K, N), or the same number of matrices each,
+- both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices each,
   (..., M, K) and (..., K, N),
 - `x` does not depend on parameters of the function alone,
-- `w` does, or has so many rows of `x` to be multiplied by that packing it on the way is soon paid,
-- both are float32 or float64 and no extent is 0.
+- `w` does, or has four rows of `x` or more to be multiplied by: packing it on the way is soon paid,
+- both are float32, or both float64, and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][K][nt]`, the last one filled up with zeros, and the product reads one panel front to
