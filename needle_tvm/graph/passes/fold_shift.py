@@ -1,8 +1,8 @@
 """Two shifts in a row, as one.
 
 Before: `add(add(y, a), b)`, where
-- `y` is a matrix product or an NHWC, HWIO convolution that depends on an input: what was added to anything else may have been meant to
-  round it, as the first of `(x + 1e8) - 1e8`,
+- `y` is a matrix product or an NHWC, HWIO convolution, and depends on an input: what was added to
+  anything else may have been meant to round it, as the first of `(x + 1e8) - 1e8`,
 - all shapes are static,
 - `a` and `b` depend on parameters of the function and constants alone; together they are no larger
   than the larger of them, and `y` is of the result's shape,
