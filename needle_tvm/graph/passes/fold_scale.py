@@ -3,8 +3,9 @@
 Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a result and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
+- all shapes are static, and `w` has two axes or more,
 - `s` and `b` vary along the last axis only, which is that of the output channels, and add no axes
-  to the result,
+  to the result; `s` adds no columns either,
 - if `s` is a constant, none of its numbers is so large or small that weights may overflow or
   underflow where results do not,
 - nothing else reads `y` or the result of the matmul or convolution.

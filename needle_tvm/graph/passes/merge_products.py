@@ -1,13 +1,14 @@
 """Merges matmuls of one tensor with several weights into one matmul.
 
 Before: `matmul(x, w)`, optionally plus a bias, in two places or more with the same `x`, where
+- `x` has two axes or more, all shapes are static and no extent is 0,
 - `x` depends on an input, so that all weights can be computed before the first matmul,
-- each `w` has a static shape (K, N), all with the same K and dtype, and depends on parameters of
+- each `w` has the shape (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
-- a bias depends on parameters alone and varies along its last axis only; either all matmuls have
-  one or none has,
-- the only reader of the result is a reshape, as for the heads of attention: a kernel that reads it
-  in place can read its part of the merged result in place, too.
+- a bias depends on parameters alone, varies only along its last axis, that of the N columns, and
+  has no more axes than `x`; either all matmuls have one or none has,
+- the only reader of the result is one reshape, as for the heads of attention: a kernel that reads
+  it in place can read its part of the merged result in place, too.
 
 After: one matmul with all weights side by side, plus all biases, and a slice of the last axis for
 each. It reads `x` once and has more columns to distribute over the cores.

@@ -2,7 +2,7 @@
 
 Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
 epsilon, where
-- `x` has two axes or more: a bias is a row,
+- `x` has a static shape of two axes or more, no extent being 0: a bias is a row,
 - `g` and `b` depend on parameters of the function alone,
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.

@@ -6,7 +6,7 @@ Before: `matmul(softmax(s), v)`, where
   constants that q or kt is multiplied by, or that any of them is divided by, count as well,
 - q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes and one dtype that the
   target's kernel supports, no extent is 0, and T is large enough to fill most of a vector,
-- a mask is a tensor of a static shape that broadcasts to (B, H, T, S).
+- a mask has that dtype and a static shape that broadcasts to (B, H, T, S).
 
 After: a call of the kernel of `kernels.attention.cpu`, or on a GPU of `kernels.attention.gpu`. Its
 result has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to

@@ -3,7 +3,7 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
 - `x` has a static shape (B, H, W, C), and does not depend on parameters alone,
-- both are float32 or float64 and no extent is 0.
+- both are float32, or both float64, and no extent is 0.
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][kh][kw][C][nt]`, which the kernel reads front to back for each of its register

@@ -3,10 +3,10 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - the window is 3x3, without strides, dilation and groups,
 - `w` depends on parameters of the function alone, and `x` does not,
-- all shapes are static and no extent is 0, both are float32 or float64, and the input and output
-  channels fill vectors,
-- saving a half to three quarters of the multiplications is worth the cost of the transforms and of
-  larger weights, and the transformed image is not very large (`tile_size`).
+- all shapes are static and no extent is 0, both are float32 or both float64, and the input and
+  output channels fill vectors,
+- the multiplications saved are worth the cost of the transforms and of larger weights, and the
+  transformed image is not very large (`tile_size`).
 
 After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
 a x a numbers for each tile and channel, and `output` transforms the results of the a * a matmuls

@@ -3,7 +3,8 @@
 Before: `matmul(x, w)`, where
 - both have static shapes of two axes at least, of one float dtype, and no extent is 0 or above
   2^31 - 1,
-- `w` has two axes, or the same leading ones as `x`,
+- `w` has two axes, or the same leading ones as `x`; if it has two and `x` has more, the last two
+  axes of `x` are not exchanged, because its rows would then form no matrix,
 - the matmul does not depend on parameters alone,
 - it is chosen.
 

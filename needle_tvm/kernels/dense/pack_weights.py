@@ -1,11 +1,11 @@
 """Packs the weights of matmuls and replaces these with a kernel that reads packed weights.
 
 Before: `matmul(x, w)`, where
-- both have static shapes: `x` (..., K) and `w` (K, N), or the same number of matrices each,
+- both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices each,
   (..., M, K) and (..., K, N),
 - `x` does not depend on parameters of the function alone,
-- `w` does, or is multiplied by so many rows of `x` that packing it in every call pays off,
-- both are float32 or float64 and no extent is 0.
+- `w` does, or is multiplied by four rows of `x` or more, so that packing it in every call pays off,
+- both are float32 or both float64, and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 `[ceil(N / nt)][K][nt]`, the last one zero-padded, and the matmul reads one panel front to back for

@@ -60,7 +60,7 @@ def square(size, dtype):
     return nn.Linear(size, size, bias=False, dtype=dtype)
 
 
-def test_norms_and_products_of_one_tensor(rng):
+def test_norms_and_products_of_one_tensor():
     """With biases and without, of matrices and of batches of them; one that is read elsewhere."""
     one, two, layer = norm(12, 1), norm(12, 5), nn.Linear(12, 4, bias=False)
 

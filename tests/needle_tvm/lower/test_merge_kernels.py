@@ -11,7 +11,6 @@ from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm._tvm.names import check_well_formed, make_target, relax, te, tvm
 from needle_tvm.frontend import lowering
-from needle_tvm.graph.passes.view_reshapes import view_reshapes
 from needle_tvm.kernels import cpu
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
@@ -91,8 +90,9 @@ def run(module, target, *arrays):
     return merged, *results
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 7, WIDE // 32])
+@pytest.mark.parametrize(
+    ("rows", "threads"), [(1, 2), (7, 1), (7, 3), *((WIDE // 32, threads) for threads in (1, 2, 3))]
+)
 def test_a_chain_becomes_one_call(rng, rows, threads):
     target = resolve("cpu", threads).to_tvm()
     steps = [scale(2.0), scale(0.5), scale(3.0), total(), scale(4.0)]
@@ -238,14 +238,6 @@ def test_reshapes_inside_and_of_results_are_views(target):
     assert "R.reshape" in str(module["main"].script())
 
 
-def test_a_reshaped_argument_that_is_returned_is_copied(target):
-    def copied(x):
-        return te.compute((4, 2), lambda i, j: x[(i * 2 + j) // 4, (i * 2 + j) % 4])
-
-    module = chain([lambda builder, values: builder.emit_te(copied, values[0])], (2, 4))
-    assert calls_of(view_reshapes(module, target), "main") == ["copied"]
-
-
 def test_other_weights_and_threads_of_a_merged_model(tmp_path, rng):
     model = make_mlp(32, 32, 32)
     x = rng.standard_normal((4, 32)).astype(np.float32)
@@ -254,3 +246,47 @@ def test_other_weights_and_threads_of_a_merged_model(tmp_path, rng):
     before = program.run([x])[0].copy()
     program.set_params({n: 2 * v.numpy() for n, v in model.state_dict().items()})
     assert not np.array_equal(before, program.run([x])[0])
+
+
+def pair(x):
+    doubled = te.compute(x.shape, lambda *i: x(*i) * te.const(2.0, "float32"))
+    return [doubled, te.compute(x.shape, lambda *i: x(*i) * te.const(3.0, "float32"))]
+
+
+def several(builder, values):
+    both = builder.emit_te(pair, values[-1])
+    return builder.emit(relax.TupleGetItem(both, 1))
+
+
+def hosted(builder, values):
+    return builder.emit(relax.op.call_dps_packed("f", relax.Tuple([values[-1]]), values[-1].ty))
+
+
+SMALL = (4, 8)
+
+
+@pytest.mark.parametrize("between", [several, hosted], ids=["two results", "an external function"])
+def test_what_is_no_kernel_of_one_result_ends_a_run(target, between):
+    steps = [scale(2.0), scale(0.5), between, scale(2.0), scale(0.5)]
+    merged = merge_kernels(cpu.schedule(chain(steps, SMALL), target), target)
+    called = calls_of(merged, "main")
+    assert sum(name.startswith("region") for name in called) == 2
+    assert len(called) == (3 if between is several else 2)
+    check_well_formed(merged)
+
+
+def test_what_is_left_of_a_run_is_what_others_read(target):
+    """A view of what is older than the run stands before it; a view of its result behind it."""
+    steps = [scale(2.0), reshaped(32), several, scale(3.0), scale(2.0), reshaped(8, 4)]
+    merged = merge_kernels(cpu.schedule(chain(steps, SMALL), target), target)
+    check_well_formed(merged)
+    text = str(merged["main"].script())
+    assert text.count("R.reshape") == 2
+
+
+def test_a_module_without_a_run_stays(target):
+    def check(module):
+        assert merge_kernels(module, target).same_as(module)
+
+    check(cpu.schedule(chain([scale(2.0)], SMALL), target))  # one kernel on one thread
+    check(cpu.schedule(chain([several], SMALL), target))

@@ -89,6 +89,7 @@ SCALED = {
     "multiplied": (lambda s: op.multiply(s, THIRD), float(np.float32(0.3))),
     "multiplied from the left": (lambda s: op.multiply(THIRD, s), float(np.float32(0.3))),
     "divided": (lambda s: op.divide(s, FOUR), 0.25),
+    "by 0": (lambda s: op.multiply(s, number(0.0)), 0.0),
     "by 1": (lambda s: op.multiply(s, number(1.0)), None),
 }
 
@@ -114,6 +115,14 @@ def test_queries_and_keys_that_are_scaled():
         return as_kernel(*s, scale=8.0, **{**DIRECT, "k": k})
 
     becomes(before, after, Q, Spec(2, 3, 12, 8), V)
+
+
+def test_queries_that_are_multiplied_by_a_tensor():
+    becomes(
+        lambda q, kt, v, s: attend(op.multiply(q, s), kt, v),
+        lambda q, kt, v, s: as_kernel(emit(op.multiply(q, s)), kt, v, **DIRECT),
+        *(Q, KT, V, Spec(8)),
+    )
 
 
 MASKS = {
@@ -271,6 +280,10 @@ STAYS = {
         lambda q, kt, v: op.matmul(softmax(op.matmul(q, kt)), v, out_dtype="float32"),
         (Q, KT, *of_other_dtype(V)),
     ),
+    "values in float64": (
+        lambda q, kt, v: op.matmul(softmax(op.matmul(q, kt)), v, out_dtype="float64"),
+        (Q, KT, *of_other_dtype(V, dtype="float64")),
+    ),
     "three axes": (attend, (Spec(3, 9, 8), Spec(3, 8, 12), Spec(3, 12, 5))),
     "no batch": (attend, (Spec(0, 3, 9, 8), Spec(0, 3, 8, 12), Spec(0, 3, 12, 5))),
     "no keys": (attend, (Q, Spec(2, 3, 8, 0), Spec(2, 3, 0, 5))),
@@ -286,7 +299,7 @@ STAYS = {
     ),
     "a mask that makes rows": (
         lambda q, kt, v, m: op.matmul(softmax(op.add(op.matmul(q, kt), m)), v),
-        (Spec(1, 3, 9, 8), Spec(1, 3, 8, 12), Spec(2, 3, 12, 5), Spec(2, 1, 9, 12)),
+        (Spec(1, 3, 9, 8), Spec(1, 3, 8, 12), Spec(1, 3, 12, 5), Spec(2, 1, 9, 12)),
     ),
     "a mask that is not static": (
         lambda q, kt, v, m: op.matmul(softmax(op.add(op.matmul(q, kt), m)), v),

@@ -70,6 +70,22 @@ def test_taps_that_fill_no_block_are_filled_up():
     becomes(transposed(strides=2, output_padding=1), after, X, Spec(3, 5, 2, 3))
 
 
+def test_results_up_to_the_end_of_the_blocks():
+    """3 taps are filled up to 4; of 12 and 14 results the first is cut off."""
+
+    def after(x, w):
+        w = op.reshape(op.nn.pad(w, [0, 0, 0, 0, 0, 1, 0, 1]), (3, 5, 2, 2, 2, 2))
+        w = op.permute_dims(op.flip(op.flip(w, 2), 4), [2, 4, 0, 3, 5, 1])
+        x = op.permute_dims(x, [0, 2, 3, 1])
+        y = convolution(x, op.reshape(w, (2, 2, 3, 20)), (1, 1, 0, 0))
+        y = op.permute_dims(op.reshape(y, (2, 6, 7, 2, 2, 5)), [0, 1, 3, 2, 4, 5])
+        y = op.reshape(y, (2, 12, 14, 5))
+        y = op.strided_slice(y, [1, 2], [1, 1], [12, 14], assume_inbound=True)
+        return op.permute_dims(y, [0, 3, 1, 2])
+
+    becomes(transposed(strides=2, padding=1), after, X, Spec(3, 5, 3, 3))
+
+
 def test_a_sequence():
     def after(x, w):
         w = op.reshape(op.reshape(w, (4, 5, 1, 4)), (4, 5, 1, 1, 2, 2))
@@ -92,7 +108,9 @@ n = tirx.Var("n", "int64")
 STAYS = {
     "groups": (transposed(groups=3), (X, W)),
     "dilation": (transposed(dilation=2), (X, W)),
+    "dilation along rows": (transposed(dilation=(1, 2)), (X, W)),
     "padding that cuts off more": (transposed(padding=4), (X, W)),
+    "padding that cuts off more of columns": (transposed(padding=(1, 4)), (X, W)),
     "no images": (transposed(), (Spec(0, 3, 6, 7), W)),
     "shapes that are not static": (transposed(), (Spec(n, 3, 6, 7), W)),
     "images of channels last": (transposed(data_layout="NHWC"), (Spec(2, 6, 7, 3), W)),
