@@ -22,7 +22,7 @@ STAGES = ["noopt", "fused", "tuned"]
 QUICK = ["-m", "mlp", "--batch", "2", "--rounds", "1"]
 
 
-@pytest.mark.parametrize("folder", [ROOT, ROOT / "apps"])
+@pytest.mark.parametrize("folder", [ROOT, pytest.param(ROOT / "apps", marks=pytest.mark.slow)])
 def test_evaluation_from_anywhere(run_app, tmp_path, folder):
     done = run_app("tvm_eval.py", *QUICK, "--out", tmp_path, "--json", "-", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -73,6 +73,7 @@ def test_stages_and_ir(run_app, tmp_path):
     assert all("def main" in path.read_text() for path in (tmp_path / "ir").iterdir())
 
 
+@pytest.mark.slow
 def test_a_model_of_your_own(run_app, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

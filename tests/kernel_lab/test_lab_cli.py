@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 

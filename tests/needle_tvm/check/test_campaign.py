@@ -136,6 +136,7 @@ def test_programs_with_gradients_inside(judges, part):
     assert judges(small(GRADIENT, 1000 + 100 * part, 5), ALTERNATING) == []
 
 
+@pytest.mark.slow
 def test_programs_of_pytorch(judges):
     pytest.importorskip("torch")
     assert judges(small(TORCH, 1000, 6)) == []
@@ -299,6 +300,7 @@ def test_torch_programs_need_torch(monkeypatch, capsys, tmp_path):
 # Finding faults
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_found_and_shown_by_a_script(tmp_path):
     """The rule is wrong only in this campaign's processes."""
     seeds = [s for _, s in small(OPS, 3000, 100) if "ops.Sigmoid()" in draw(s).source()]

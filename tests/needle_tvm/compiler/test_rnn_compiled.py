@@ -10,6 +10,8 @@ from needle_tvm.check import parity
 from needle_tvm.stages import STAGES
 from tests.needle_tvm.conftest import tensor
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     "rnn_cell": (lambda: nn.RNNCell(5, 7), "cell", 1),
     "lstm_cell": (lambda: nn.LSTMCell(5, 7), "cell", 2),

@@ -112,6 +112,7 @@ def test_a_manifest_that_names_no_functions_is_refused(tmp_path, entry):
         artifact.read_manifest(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     emulated_gpu.compiler() is None, reason="no C++ compiler to compile the emulated GPU with"
 )

@@ -102,6 +102,7 @@ def test_every_trial_has_a_verdict_and_the_right_ones_are_usable(spec):
             assert (state == GATED) == (record.seconds is not None)
 
 
+@pytest.mark.slow
 def test_a_larger_budget_spends_the_difference(spec):
     tune(spec, 32, 48, trials=3)
     tune(spec, 32, 48, trials=5)

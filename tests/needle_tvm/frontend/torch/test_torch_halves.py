@@ -8,6 +8,7 @@ from tests.needle_tvm.frontend.torch.torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
+pytestmark = pytest.mark.slow
 
 OPERATORS = {
     "maximum": lambda x, y: (torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y)),

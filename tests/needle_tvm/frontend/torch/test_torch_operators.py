@@ -12,6 +12,7 @@ from tests.needle_tvm.frontend.torch.torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
+pytestmark = pytest.mark.slow
 INF, NAN = float("inf"), float("nan")
 
 

@@ -288,6 +288,7 @@ def test_a_chain_of_sequences_is_permuted_at_its_ends(target):
     check((model, x))
 
 
+@pytest.mark.slow
 def test_transposed_convolutions():
     """Taps fewer than, as many as, and more than a stride; padding that cuts off part of a block;
     and those that stay what they are."""

@@ -9,7 +9,7 @@ from needle_tvm.graph import legalize
 from needle_tvm.stages import STAGES
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.slow, pytest.mark.peer]
 
 F = torch.nn.functional
 

@@ -11,6 +11,7 @@ from needle_tvm.frontend.torch import ops as torch_ops
 from tests.needle_tvm.frontend.torch.torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 WHOLE = torch.tensor([3, -2, 5], dtype=torch.int32)
 MASK = torch.tensor([True, False, True])
 REAL = torch.tensor([[0.5, -1.25, 3.0], [2.0, 0.0, -0.75]])

@@ -69,6 +69,7 @@ def convolutions(channels, sizes, **options):
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, 1])
 def test_channels_of_any_number(part):
     check_together(convolutions(CHANNELS[part::2], [(1, 3), (7, 13)]))

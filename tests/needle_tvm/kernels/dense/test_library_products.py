@@ -138,6 +138,7 @@ def test_without_cublas_a_call_says_so(tmp_path):
         gemm(tensor, tensor, False, False, False, tensor, tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     emulated_gpu.compiler() is None, reason="no C++ compiler to compile the emulated GPU with"
 )
