@@ -17,7 +17,7 @@ namespace device {
 
 namespace {
 
-constexpr int64_t kPixels = 96;  // outputs per unit of work: a multiple of every tile
+constexpr int64_t kPixels = 96;             // outputs per unit of work: a multiple of every tile
 constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay
 constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
 

@@ -1,5 +1,5 @@
-// Code shared by kernels: element types, strided layouts, packs of adjacent elements, and the choice
-// of a kernel by dtype.
+// Code shared by kernels: element types, strided layouts, packs of adjacent elements, and the
+// choice of a kernel by dtype.
 #pragma once
 
 #define NEEDLE_ISA cuda
