@@ -136,8 +136,8 @@ clean:
 help:
 	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
-	@echo "test             the default suite, within 10 minutes test-quick a part of it, within one"
-	@echo "test-all         what CI runs, within 90 minutes      test-long  many repeats, for hours"
+	@echo "test             the default suite                    test-quick a part of it, within a minute"
+	@echo "test-all         what CI runs                         test-long  many repeats, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"

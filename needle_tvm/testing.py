@@ -121,6 +121,7 @@ def _renamed(module: IRModule, suffix: str) -> IRModule:
     renamed = {}
     for variable in module.get_global_vars():
         renamed[variable.name_hint] = tvm.ir.GlobalVar(f"{variable.name_hint}{suffix}")
+        # Calls of a function without a type are not well-formed; TVM has no public way to set it.
         relax.expr._update_type(renamed[variable.name_hint], variable.ty)
     functions = {}
     for variable, function in module.functions_items():
