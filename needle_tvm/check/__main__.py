@@ -109,7 +109,8 @@ def run(options: argparse.Namespace) -> int:
         with cli.progress() as bar:
             campaign.run(plan, results, _teller(console, bar))
     finally:
-        found = results.of(plan.programs())
+        # From the file: an interrupt may have come between memory and file.
+        found = campaign.Results(options.out).of(plan.programs())
         summaries = campaign.summaries(found)
         _print(summaries, campaign.reasons(found), found, options.out)
     return cli.OK if all(summary.is_sound for summary in summaries) else cli.FAILED

@@ -263,6 +263,30 @@ def test_an_interrupted_campaign_leaves_whole_lines_and_a_table(tmp_path):
     assert row[1] == row[2] == str(len(lines))
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_the_table_counts_what_is_in_the_file(tmp_path, monkeypatch, capsys, written):
+    """The interrupt comes before the second result is in the file, or before it is remembered."""
+
+    entry = {"kind": OPS, "verdict": "right", "where": "", "what": "", "seconds": 0.1, "ops": []}
+    first, second = ({**entry, "seed": seed, "steps": 1} for seed in (10, 11))
+
+    def run(plan, results, say):
+        results.add(first)
+        if written:
+            results.add(second)
+            del results._found[OPS, 11]
+        else:
+            results._found[OPS, 11] = second
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "run", run)
+    out = tmp_path / "programs.jsonl"
+    assert main(["--kind", "ops", "--seeds", "10:20", "--out", str(out)]) == 130
+    printed = capsys.readouterr().out
+    (row,) = (line.split() for line in printed.splitlines() if line.split()[:1] == ["ops"])
+    assert row[1] == str(len(out.read_text().splitlines())) == str(1 + written)
+
+
 def test_shards_have_each_program_once():
     plans = [
         campaign.Plan(kinds=[OPS, TORCH], seeds=range(5, 327), shard=(number, 4))
