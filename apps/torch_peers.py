@@ -159,8 +159,9 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
 def stock_tvm(**kwargs: Any) -> Calls:
     """Stock TVM: torch.export, its front end and its own pipeline without a search. For a CPU it
     has no schedules without a search."""
+    from tvm.relax.frontend.torch import from_exported_program
+
     from needle_tvm._tvm.names import relax, tvm
-    from needle_tvm.frontend.torch.importer import from_exported_program
     from needle_tvm.target.spec import resolve
 
     net, tensors = load(**kwargs)
@@ -173,11 +174,7 @@ def stock_tvm(**kwargs: Any) -> Calls:
     with target:
         built = relax.build(relax.get_pipeline("zero")(module), target=target)
     machine = relax.VirtualMachine(built, tvm.cpu())
-    parameters = exported.graph_signature.inputs_to_parameters.values()
-    given = [
-        tvm.runtime.tensor(tensor.detach().numpy(), tvm.cpu())
-        for tensor in (*tensors, *(exported.state_dict[name] for name in parameters))
-    ]
+    given = [tvm.runtime.tensor(tensor.numpy(), tvm.cpu()) for tensor in tensors]
     main = machine["main"]
 
     def outputs() -> list[np.ndarray]:

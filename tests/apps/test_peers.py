@@ -68,22 +68,8 @@ def test_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     check(prepare(monkeypatch, tmp_path, name), apps.peers.QUICK)
 
 
-_LSTM = "TVM's own front end has no LSTM of several layers"
-_CONV = "TVM's own front end, unscheduled, differs on convolutions; it is not known why yet"
-QUARANTINED = {"language": _LSTM, "lstm": _LSTM, "conv": _CONV, "mobilenet": _CONV}
-
-
 @pytest.mark.peer
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(reason=QUARANTINED[name])] if name in QUARANTINED else (),
-        )
-        for name in SMALL
-    ],
-)
+@pytest.mark.parametrize("name", SMALL)
 def test_slow_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     slow = [key for key, peer in apps.peers.PEERS.items() if peer.slow]
     check(prepare(monkeypatch, tmp_path, name), slow)

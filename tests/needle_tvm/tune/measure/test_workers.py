@@ -361,23 +361,23 @@ def test_nothing_outlives_the_parent(tmp_path, mark, how, when, times):
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [0.1, 0.3, 0.6, 1.0, 1.5])
 def test_nothing_outlives_a_parent_killed_while_tvm_is_imported(tmp_path, mark, moment):
+    service = tmp_path / "imports_tvm.py"
+    service.write_text("import time\nimport tvm\ndef serve(request): time.sleep(60)\n")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(PARENT),
-            "needle_tvm._tvm.names:make_target",
-            "hang",
-        ],
-        env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
+        [sys.executable, "-c", textwrap.dedent(PARENT), f"{service}:serve", "hang"],
+        env={**os.environ, MARK: mark, "TMPDIR": str(temporary)},
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    time.sleep(moment)
-    assert marked(mark)
-    parent.kill()
-    parent.wait()
+    try:
+        time.sleep(moment)
+        assert marked(mark)
+    finally:
+        parent.kill()
+        parent.wait()
     assert until(lambda: not marked(mark)), marked(mark)
-    assert until(lambda: not list(tmp_path.iterdir()))
+    assert until(lambda: not list(temporary.iterdir()))
