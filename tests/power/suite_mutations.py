@@ -1,9 +1,9 @@
 """Count the planted faults that the tests find: `python -m tests.power.suite_mutations`.
 
 tests/mutations.json lists the faults, one line of code each. The tool applies each alone to a copy
-of the tree, with an environment of its own, and runs there what `make test` runs, to the first
-failure: first the tests in the folder of the mutated file, then all others. A fault in C++ is
-compiled. A failure counts if the test passes without the mutation.
+of the tree, with an environment of its own, and runs there what `make test` (or another `--tier`)
+runs, to the first failure: first the tests in the folder that mirrors the mutated file's, then all
+others. A fault in C++ is compiled. A failure counts if the test passes without the mutation.
 
 `--near` stops after the folder's own tests, so that what is found is a lower bound. `--out` keeps
 the verdicts: the same command goes on where it ended. Another tree needs another folder.
@@ -76,9 +76,9 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
 
 
 class Suite:
-    """A copy of a tree in `folder`, and the tests that its `make test` runs."""
+    """A copy of a tree in `folder`, and the tests that `make <tier>` runs there."""
 
-    def __init__(self, tree: Path, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, tree: Path, folder: Path, tier: str, arguments: Sequence[str]) -> None:
         self.folder, self.tree = folder, folder / "tree"
         shutil.copytree(
             tree,
@@ -86,7 +86,8 @@ class Suite:
             ignore=lambda at, _: {"__pycache__", *(_LEFT_OUT if Path(at) == tree else ())},
         )
         own_environment(folder, self.tree)
-        (markers,) = re.findall(r'(?ms)^test:.*?-m "([^"]+)"', (tree / "Makefile").read_text())
+        rules = (tree / "Makefile").read_text()
+        (markers,) = re.findall(rf'(?ms)^{tier}: build.*?-m "([^"]+)"', rules)
         self.arguments = ["-m", markers, *arguments]
         self.unsound: list[str] = []  # tests that fail without a mutation as well
         tools = Path(sys.executable).parent
@@ -157,13 +158,15 @@ class Suite:
         return found.group(1) if found else f"pytest ended with {code}"
 
     def near(self, file: Path) -> list[str]:
-        """The tests of the folder that mirrors the file's, or of the nearest one above it."""
+        """The test files of the folder that mirrors the file's, or of the nearest one above it
+        that has any, without those of its subfolders.
+        """
         folder = file.relative_to(self.tree).parent
         if folder.parts[0] == "src":
             folder = Path("needle/backend_ndarray")
-        while not (self.tree / "tests" / folder).is_dir():
+        while not (found := sorted((self.tree / "tests" / folder).glob("test_*.py"))):
             folder = folder.parent
-        return [str(Path("tests") / folder)]
+        return [str(each.relative_to(self.tree)) for each in found]
 
     def judged(self, entry: dict[str, Any], near: bool) -> dict[str, Any]:
         """Judge a mutation: killed (by a test), survived, or lost (its place is not found)."""
@@ -194,6 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.power.suite_mutations", description=__doc__)
     parser.add_argument("--only", metavar="N,..", help="these entries")
     parser.add_argument("--near", action="store_true", help="only the folder's own tests")
+    parser.add_argument("--tier", default="test", help="of the Makefile (%(default)s)")
     parser.add_argument("--tree", type=Path, default=ROOT, help="whose tests (%(default)s)")
     parser.add_argument("--pytest", default="", metavar="ARGS", help="more arguments of pytest")
     parser.add_argument("--locate", action="store_true", help="show their places, and run nothing")
@@ -215,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with scratch_folder("needle-suite-") as folder, (out / "results.jsonl").open("a+") as results:
         results.seek(0)
         done = {json.loads(line)["number"] for line in results}
-        suite = Suite(tree, folder, shlex.split(options.pytest))
+        suite = Suite(tree, folder, options.tier, shlex.split(options.pytest))
         for entry in entries:
             if entry["number"] in done:
                 continue
