@@ -94,6 +94,18 @@ class Value:
         return self.realize_cached_data()
 
 
+class _TensorExchange:
+    """`Tensor.__dlpack_c_exchange_api__`, as NDArray's; a trace refuses what it refuses elsewhere."""
+
+    _table: Any = None
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        if self._table is None:
+            _ = NDArray.__dlpack_c_exchange_api__
+            self._table = nd.cpu().kernels.tensor_exchange(Tensor, state)
+        return self._table
+
+
 class Tensor(Value, TensorMethods):
     """An n-dimensional array that remembers how it was made.
 
@@ -105,6 +117,7 @@ class Tensor(Value, TensorMethods):
 
     __slots__ = ()
     __array_ufunc__ = None  # so that np.ndarray + Tensor calls Tensor.__radd__
+    __dlpack_c_exchange_api__ = _TensorExchange()
 
     def __init__(
         self,

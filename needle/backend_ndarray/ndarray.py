@@ -224,6 +224,23 @@ _CPU = _device("cpu", 0)
 _CPU_NUMPY = _device("cpu_numpy", 0)
 
 
+class _ArrayExchange:
+    """`NDArray.__dlpack_c_exchange_api__`: DLPack's table of C functions for this class.
+
+    AttributeError without the native CPU module, so that other libraries use `__dlpack__`.
+    """
+
+    _table: Any = None
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        if self._table is None:
+            try:
+                self._table = _CPU.kernels.array_exchange(NDArray, _CPU)
+            except (RuntimeError, ImportError) as error:
+                raise AttributeError(str(error)) from error
+        return self._table
+
+
 class NDArray(Strided):
     """A strided n-dimensional array on one device. Strides and offset count elements.
 
@@ -233,6 +250,7 @@ class NDArray(Strided):
 
     __slots__ = ("__weakref__", "device", "view")
     __array_ufunc__ = None  # so that np.ndarray + NDArray calls NDArray.__radd__
+    __dlpack_c_exchange_api__ = _ArrayExchange()
 
     device: Device
     view: Any

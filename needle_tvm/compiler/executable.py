@@ -22,6 +22,7 @@ from needle_tvm.frontend import reference
 from needle_tvm.frontend.source import FixedWeights, Source, Weights, to_numpy
 from needle_tvm.process.paths import StrPath
 from needle_tvm.runtime import weights
+from needle_tvm.runtime.calls import Calls
 from needle_tvm.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
+        self._calls: Calls | None = None
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
@@ -108,13 +110,12 @@ class Executable:
         a weight is gone or a tensor that was a constant has been written to, TargetError if this
         machine cannot run the code.
         """
-        program, main = self.program, self.artifact.main
-        arrays = main.flatten(args, kwargs)
+        if self._calls is None:
+            self._calls = Calls(self.program.executor, needle.Tensor, _tensor)
         if self._weights is not None:
-            self._weights.follow(program.set_params)
+            self._weights.follow(self.program.set_params)
         rest_threads()  # needle's own threads, which would occupy the cores of TVM's
-        outputs = program.run(arrays)
-        return main.unflatten([needle.Tensor(each, requires_grad=False) for each in outputs])
+        return self._calls(args, kwargs)
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
@@ -160,6 +161,10 @@ class Executable:
         outputs = program.run(inputs)
         tolerances = estimated_tolerances(program.outputs, program.params, self.artifact.precision)
         return Golden(inputs, outputs, reference.COMPILED, tolerances)
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> needle.Tensor:
+    return needle.Tensor(array, requires_grad=False)
 
 
 def _arrays(weights: Weights) -> Arrays:

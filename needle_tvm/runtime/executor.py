@@ -45,14 +45,16 @@ class Executor:
         cores = available_cores()
         # A kernel may run on fewer threads than it was scheduled for.
         configure_tvm_threads(min(artifact.target.get("num-cores", cores), cores))
-        results = {self._dtype(spec.dtype) for spec in self.main.outputs}
-        self.memory = memory.of(artifact.target, results, device)
+        self.inputs = specs
+        self.result_dtypes = [self._dtype(spec.dtype) for spec in self.main.outputs]
+        self.memory = memory.of(artifact.target, set(self.result_dtypes), device)
         self._inputs = Inputs(specs, self.memory)
         # A GPU may still run kernels of calls that have returned when the code is dropped.
         library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
-        self._weights: tuple[Any, ...] | None = None if self.main.params else ()
+        # The weights in use as the code takes them; None if there are none yet.
+        self.bound: tuple[Any, ...] | None = None if self.main.params else ()
         self._graph = self.main.graph  # None if nothing is to be captured
 
     def _dtype(self, name: str) -> np.dtype[Any]:
@@ -64,9 +66,9 @@ class Executor:
     @property
     def weights(self) -> tuple[Any, ...]:
         """The weights in use, as the code takes them; ParameterError if there are none yet."""
-        if self._weights is None:
+        if self.bound is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
-        return self._weights
+        return self.bound
 
     def copied(self, arrays: Iterable[np.ndarray[Any, Any]]) -> list[Any]:
         """Copies of arrays as tensors on the device."""
@@ -77,9 +79,9 @@ class Executor:
         here as the code takes them."""
         transform = self.main.transform
         if transform is not None and tensors:
-            self._weights = tuple(self._machine()[transform](tensors))
+            self.bound = tuple(self._machine()[transform](tensors))
         else:
-            self._weights = tuple(tensors)
+            self.bound = tuple(tensors)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a list of arrays, one per input; NumPy arrays back.
@@ -134,11 +136,15 @@ class Executor:
             machine = self._local.machine = self.new_machine()
         return machine
 
-    def _call(self, tensors: Sequence[Any]) -> list[Any]:
+    def entry(self) -> Any:
+        """`main` of this thread's virtual machine: takes tensors and the weights."""
         main = getattr(self._local, "main", None)
         if main is None:  # looking it up takes a microsecond
             main = self._local.main = self._machine()["main"]
-        result = main(*tensors, *self.weights)
+        return main
+
+    def _call(self, tensors: Sequence[Any]) -> list[Any]:
+        result = self.entry()(*tensors, *self.weights)
         return [result] if self.main.bare_output else list(result)
 
     def _replay(self) -> Replay:

@@ -21,6 +21,7 @@ from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.errors import ArtifactError, UsageError
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.runtime import weights
+from needle_tvm.runtime.calls import Calls
 from needle_tvm.runtime.executor import Executor
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -38,6 +39,7 @@ class Program:
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
         self.artifact = artifact
         self.executor = Executor(artifact, device)
+        self._calls = Calls(self.executor)
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
@@ -74,15 +76,14 @@ class Program:
         InputError when an argument's structure, shape or dtype is not the compiled one's, and for
         indices out of range (those in a GPU's memory are not looked at).
         """
-        main = self.artifact.main
-        return main.unflatten(self.run(main.flatten(args, kwargs)))
+        return self._calls(args, kwargs)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a flat list of arrays, one per input; a flat list of NumPy arrays back.
 
         Takes the same arrays as a call, and raises the same errors.
         """
-        return self.executor.run(values)
+        return self._calls.run(values)
 
 
 def load(path: StrPath, *, require_signature: StrPath | None = None, device: int = 0) -> Program:

@@ -1,8 +1,6 @@
 // Bindings of every native module: the device interface of needle/backend_ndarray/numpy_backend.py.
 #include "common/bind.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <optional>
 
@@ -13,8 +11,6 @@
 namespace py = pybind11;
 
 namespace needle {
-
-void MaybeReleaseGil::wait_for_the_end() { ::pause(); }
 
 int checked_device(int index) {
   const int count = device::count();

@@ -60,17 +60,6 @@ void capsule_destructor(PyObject* capsule, const char* name) {
   if (m != nullptr && m->deleter != nullptr) m->deleter(m);
 }
 
-DType dtype_of(const dlpack::DataType& t) {
-  if (t.lanes == 1)
-    for (int i = 0; i < kDTypes; ++i) {
-      const DTypeInfo& row = info(static_cast<DType>(i));
-      if (row.dlpack_code == t.code && row.dlpack_bits == t.bits) return static_cast<DType>(i);
-    }
-  throw TypeError("from_dlpack: element type (code " + std::to_string(t.code) + ", " +
-                  std::to_string(t.bits) + " bits, " + std::to_string(t.lanes) +
-                  " lanes) is not stored by needle");
-}
-
 [[noreturn]] void refuse(const std::string& why) {
   PyErr_SetString(PyExc_BufferError, ("from_dlpack: " + why).c_str());
   throw py::error_already_set();
@@ -81,7 +70,7 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   std::string why;
   const std::optional<int> on = device::device_of_dlpack(t.device, &why);
   if (!on) refuse(why);
-  DType dtype = dtype_of(t.dtype);
+  DType dtype = dtype_of_dlpack(t.dtype);
   const int64_t size = itemsize(dtype);
   if (t.ndim < 0 || t.ndim > kMaxDims)
     refuse(std::to_string(t.ndim) + " dimensions are more than " + std::to_string(kMaxDims));
@@ -115,10 +104,9 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   return View(std::move(buffer), dtype, shape, strides, -low);
 }
 
+// A view that owns a managed tensor.
 template <class Managed>
-View take_over(const py::object& capsule, const char* name, const char* used) {
-  auto* m = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
-  if (m == nullptr) throw py::error_already_set();
+View owner_of(Managed* m) {
   // The owner's deleter may need the interpreter; a view may die on any thread, or at exit.
   auto release = [m] {
     if (m->deleter == nullptr || !Py_IsInitialized()) return;
@@ -126,18 +114,52 @@ View take_over(const py::object& capsule, const char* name, const char* used) {
     m->deleter(m);
   };
   View view = import_tensor(m->tensor, release);
-  PyCapsule_SetName(capsule.ptr(), used);
   if (view.size() == 0) release();
   return view;
 }
 
+template <class Managed>
+View take_over(const py::object& capsule, const char* name, const char* used) {
+  auto* m = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  if (m == nullptr) throw py::error_already_set();
+  View view = owner_of(m);
+  PyCapsule_SetName(capsule.ptr(), used);
+  return view;
+}
+
+void check_usable(const dlpack::ManagedVersioned* m) {
+  if (m->version.major != 1)
+    refuse("DLPack version " + std::to_string(m->version.major) + " is not known");
+  if (m->flags & dlpack::kReadOnly) refuse("its memory is read-only; copy it first");
+}
+
 }  // namespace
+
+DType dtype_of_dlpack(const dlpack::DataType& t) {
+  if (t.lanes == 1)
+    for (int i = 0; i < kDTypes; ++i) {
+      const DTypeInfo& row = info(static_cast<DType>(i));
+      if (row.dlpack_code == t.code && row.dlpack_bits == t.bits) return static_cast<DType>(i);
+    }
+  throw TypeError("from_dlpack: element type (code " + std::to_string(t.code) + ", " +
+                  std::to_string(t.bits) + " bits, " + std::to_string(t.lanes) +
+                  " lanes) is not stored by needle");
+}
+
+dlpack::ManagedVersioned* export_view(const View& view, int64_t stream) {
+  auto* e = make_export<dlpack::ManagedVersioned>(view, stream);
+  e->managed.version = {1, 0};
+  return &e->managed;
+}
+
+View import_view(dlpack::ManagedVersioned* tensor) {
+  check_usable(tensor);
+  return owner_of(tensor);
+}
 
 py::capsule to_dlpack(const View& view, bool versioned, int64_t stream) {
   if (versioned) {
-    auto* e = make_export<dlpack::ManagedVersioned>(view, stream);
-    e->managed.version = {1, 0};
-    return py::capsule(&e->managed, kNew,
+    return py::capsule(export_view(view, stream), kNew,
                        [](PyObject* c) { capsule_destructor<dlpack::ManagedVersioned>(c, kNew); });
   }
   auto* e = make_export<dlpack::Managed>(view, stream);
@@ -148,9 +170,7 @@ py::capsule to_dlpack(const View& view, bool versioned, int64_t stream) {
 View from_dlpack(py::object capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), kNew)) {
     auto* m = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), kNew));
-    if (m->version.major != 1)
-      refuse("DLPack version " + std::to_string(m->version.major) + " is not known");
-    if (m->flags & dlpack::kReadOnly) refuse("its memory is read-only; copy it first");
+    check_usable(m);
     return take_over<dlpack::ManagedVersioned>(capsule, kNew, "used_dltensor_versioned");
   }
   if (!PyCapsule_IsValid(capsule.ptr(), kOld))

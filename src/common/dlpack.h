@@ -1,4 +1,4 @@
-// The DLPack structures (version 1.0 and the older, unversioned form) by the published
+// The DLPack structures (version 1.3 and the older, unversioned form) by the published
 // specification, dmlc.github.io/dlpack. Their layouts are an ABI shared with other libraries.
 #pragma once
 
@@ -44,6 +44,22 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
+// The functions of a Python class for other libraries' C code, in a capsule named "dlpack_exchange_api"
+// that is the class's attribute __dlpack_c_exchange_api__. They return 0, or -1 with a Python
+// exception set; none of them synchronises streams.
+struct ExchangeTable {
+  Version version;
+  const void* previous;  // a table of an older major version
+  int (*allocate)(Tensor* like, ManagedVersioned** out, void* context,
+                  void (*fail)(void* context, const char* kind, const char* message));
+  int (*from_object)(void* object, ManagedVersioned** out);
+  int (*to_object)(ManagedVersioned* tensor, void** out);  // takes the tensor over
+  // Lends memory, shape and strides until the caller runs other Python code.
+  int (*view_object)(void* object, Tensor* out);
+  int (*current_stream)(int32_t device_type, int32_t device, void** out);
+};
+
+constexpr const char* kExchange = "dlpack_exchange_api";
 constexpr int32_t kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 constexpr uint64_t kReadOnly = 1;
 

@@ -1,6 +1,7 @@
 // The Python module `_cpu`.
 #include "common/bind.h"
 #include "cpu/blas.h"
+#include "cpu/exchange.h"
 #include "cpu/kernel_table.h"
 #include "cpu/thread_pool.h"
 
@@ -14,6 +15,8 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("set_num_threads", &set_num_threads);
   m.def("get_num_threads", &num_threads);
   m.def("rest_threads", &rest_threads);
+  m.def("array_exchange", &array_exchange);
+  m.def("tensor_exchange", &tensor_exchange);
   m.def("isa", [] { return kernels().isa; });
   m.def("blas", &blas_status);
 }

@@ -1,0 +1,106 @@
+"""Calls of compiled code with arrays in the structure that a model takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle_tvm._tvm.ffi import load_ffi
+from needle_tvm.artifact.trees import LEAF
+from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.memory import HostMemory
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+class Calls:
+    """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
+    offers DLPack's C exchange table; `wrap` makes one of a NumPy array.
+
+    The native module serves arrays that fit, without a copy unless they are not aligned. All else,
+    and everything where it is not built, takes the way through `Executor.run`, which does the same
+    and raises the errors.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        result: type | None = None,
+        wrap: Callable[[np.ndarray[Any, Any]], Any] | None = None,
+    ) -> None:
+        self._executor, self._result, self._wrap = executor, result, wrap
+        self._main = main = executor.main
+        self._flat = all(argument["tree"] == LEAF for argument in main.arguments)
+        tree = main.output_tree
+        self._single = tree == LEAF
+        self._whole = self._single or tree == {"tuple": [LEAF] * len(main.outputs)}
+        self._local = threading.local()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the code on a call's arguments; results in the structure that the model returns.
+
+        Raises InputError for arguments that do not fit, ParameterError without weights.
+        """
+        flat = self._flat and not kwargs
+        values = args if flat else self._main.flatten(args, kwargs)
+        results = self._native(values)
+        if results is NotImplemented:
+            if flat:
+                values = self._main.flatten(args, kwargs)
+            results = self._run(values)
+        elif self._whole:
+            return results
+        return self._main.unflatten(results)
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The same on a flat list of arrays, one per input; a flat list of results."""
+        results = self._native(values) if isinstance(values, (list, tuple)) else NotImplemented
+        if results is NotImplemented:
+            return self._run(values)
+        return [results] if self._single else list(results)
+
+    def _native(self, values: Sequence[Any]) -> Any:
+        try:
+            caller = self._local.caller
+        except AttributeError:
+            caller = self._local.caller = self._caller()
+        weights = self._executor.bound
+        if caller is None or weights is None:
+            return NotImplemented
+        return caller(weights, *values)
+
+    def _run(self, values: Sequence[Any]) -> list[Any]:
+        arrays = self._executor.run(values)
+        return arrays if self._wrap is None else list(map(self._wrap, arrays))
+
+    def _caller(self) -> Any:
+        """This thread's native caller, for a virtual machine of its own; None if there is none."""
+        executor = self._executor
+        if not isinstance(executor.memory, HostMemory):
+            return None
+        ffi = load_ffi()  # loads the library that the native module is linked to
+        try:
+            from needle_tvm.runtime import _native
+        except ImportError:  # not built
+            return None
+        dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
+        return _native.Caller(
+            executor.entry(),
+            tuple(
+                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range)
+                for spec, dtype in zip(executor.inputs, dtypes, strict=True)
+            ),
+            tuple(executor.result_dtypes),
+            _raise,
+            self._result,
+            self._main.bare_output,
+            not self._single,
+        )
+
+
+def _raise(kind: str, message: str) -> None:
+    """Raise the exception that stands for an error of TVM's."""
+    raise load_ffi().core.ERROR_NAME_TO_TYPE.get(kind, RuntimeError)(message)

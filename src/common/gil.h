@@ -1,0 +1,34 @@
+// Releasing Python's interpreter lock.
+#pragma once
+
+#include <Python.h>
+#include <unistd.h>
+
+namespace needle {
+
+// Lets other Python threads run during its lifetime. Unlike pybind11's it survives interpreter
+// shutdown: Python then ends threads that return by unwinding them, which must not reach a noexcept
+// destructor and is better not begun.
+class MaybeReleaseGil {
+ public:
+  explicit MaybeReleaseGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
+  ~MaybeReleaseGil() noexcept(false) {
+    if (state_ == nullptr) return;
+    while (finalizing()) ::pause();  // a daemon thread, and the process is about to end
+    PyEval_RestoreThread(state_);
+  }
+  MaybeReleaseGil(const MaybeReleaseGil&) = delete;
+  MaybeReleaseGil& operator=(const MaybeReleaseGil&) = delete;
+
+ private:
+  static bool finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+  }
+  PyThreadState* state_;
+};
+
+}  // namespace needle

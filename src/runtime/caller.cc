@@ -1,0 +1,513 @@
+// The Python module `needle_tvm.runtime._native`: a call of compiled code without Python between
+// the caller's arrays and the code. It serves the plain case, arrays that fit, and leaves all else
+// to needle_tvm/runtime, which does the same in Python and says what is wrong.
+#include <Python.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <structmember.h>
+#include <tvm/ffi/c_api.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/gil.h"
+
+namespace py = pybind11;
+
+namespace {
+
+constexpr uintptr_t kAlignment = 64;  // bytes; vectorised code given less kills the process
+
+// A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
+// TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
+struct Window {
+  TVMFFIObject header;
+  DLTensor tensor;
+  int64_t extents[1];  // the shape, then the strides
+};
+
+void free_window(void* self, int flags) {
+  if (flags & kTVMFFIObjectDeleterFlagBitMaskWeak) std::free(self);
+}
+
+Window* new_window(const std::vector<int64_t>& shape, DLDataType dtype) {
+  const size_t n = shape.size();
+  void* memory = std::calloc(1, sizeof(Window) + 2 * n * sizeof(int64_t));
+  if (memory == nullptr) throw std::bad_alloc();
+  auto* window = static_cast<Window*>(memory);
+  // One strong reference, ours, and one weak one for all strong ones.
+  window->header.combined_ref_count = (uint64_t{1} << 32) | 1;
+  window->header.type_index = kTVMFFITensor;
+  window->header.deleter = free_window;
+  window->tensor.device = {kDLCPU, 0};
+  window->tensor.ndim = static_cast<int32_t>(n);
+  window->tensor.dtype = dtype;
+  window->tensor.shape = window->extents;
+  window->tensor.strides = window->extents + n;
+  int64_t step = 1;
+  for (size_t i = n; i-- > 0;) {
+    window->extents[i] = shape[i];
+    window->extents[n + i] = step;
+    step *= shape[i];
+  }
+  return window;
+}
+
+// Whether only the caller's own reference to a window is left.
+bool unshared(const Window* window) {
+  const uint64_t count = __atomic_load_n(&window->header.combined_ref_count, __ATOMIC_ACQUIRE);
+  return (count & 0xffffffff) == 1;
+}
+
+struct Input {
+  Window* window = nullptr;
+  PyObject* descriptor = nullptr;  // NumPy's dtype
+  int64_t bytes = 0;
+  bool indexed = false;  // its elements must lie in [low, high]
+  int64_t low = 0, high = 0;
+};
+
+// What one argument of a call holds until the call ends.
+struct Held {
+  DLManagedTensorVersioned* managed = nullptr;
+  void* copy = nullptr;
+
+  Held() = default;
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
+    std::free(copy);
+  }
+};
+
+// A reference to an object of tvm_ffi.
+class Handle {
+ public:
+  explicit Handle(TVMFFIObjectHandle handle) : handle_(handle) {}
+  Handle(Handle&& other) noexcept : handle_(other.release()) {}
+  Handle& operator=(Handle&&) = delete;
+  ~Handle() {
+    if (handle_ != nullptr) TVMFFIObjectDecRef(handle_);
+  }
+  const DLTensor* tensor() const { return TVMFFITensorGetDLTensorPtr(handle_); }
+  TVMFFIObjectHandle get() const { return handle_; }
+  TVMFFIObjectHandle release() {
+    TVMFFIObjectHandle handle = handle_;
+    handle_ = nullptr;
+    return handle;
+  }
+
+ private:
+  TVMFFIObjectHandle handle_;
+};
+
+struct Caller {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* function;  // tvm_ffi's object, which keeps the code
+  PyObject* weights;   // a tuple of tvm_ffi tensors
+  PyObject* raise;     // called with the kind and the message of the code's error
+  PyObject* result;    // the class of results, None for NumPy's arrays
+  void* handle;
+  const DLPackExchangeAPI* result_api;
+  bool bare, tuple, running;
+  std::vector<Input>* inputs;
+  std::vector<PyObject*>* outputs;  // NumPy's dtypes
+  std::vector<TVMFFIAny>* arguments;
+};
+
+const DLPackExchangeAPI* api_of(PyTypeObject* type) {
+  PyObject* capsule =
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  auto* api = static_cast<const DLPackExchangeAPI*>(
+      PyCapsule_IsValid(capsule, "dlpack_exchange_api")
+          ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+          : nullptr);
+  Py_DECREF(capsule);
+  return api != nullptr && api->header.version.major == DLPACK_MAJOR_VERSION ? api : nullptr;
+}
+
+// The table of a class, remembered for the few classes that inputs have. The class is kept alive,
+// so that its address stands for no other.
+const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
+  static struct {
+    PyTypeObject* type;
+    const DLPackExchangeAPI* api;
+  } known[8];
+  for (auto& each : known) {
+    if (each.type == type) return each.api;
+    if (each.type != nullptr) continue;
+    const DLPackExchangeAPI* api = api_of(type);
+    if (api != nullptr) {
+      Py_INCREF(type);
+      each = {type, api};
+    }
+    return api;
+  }
+  return api_of(type);
+}
+
+TVMFFIAny tensor_argument(void* tensor) {
+  TVMFFIAny argument{};
+  argument.type_index = kTVMFFITensor;
+  argument.v_obj = static_cast<TVMFFIObject*>(tensor);
+  return argument;
+}
+
+// The C handle of an object of tvm_ffi's Python package; null with an exception set.
+void* handle_of(PyObject* object) {
+  PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
+  if (number == nullptr) return nullptr;
+  void* handle = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  if (handle == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a null handle");
+  return handle;
+}
+
+template <class T>
+bool within(const void* data, int64_t n, int64_t low, int64_t high) {
+  const T* x = static_cast<const T*>(data);
+  bool wrong = false;
+  for (int64_t i = 0; i < n; ++i) wrong |= x[i] < low || x[i] > high;
+  return !wrong;
+}
+
+// Whether all elements are valid indices; false as well for dtypes that are left to Python.
+bool in_range(const Input& input, const void* data) {
+  const DLDataType dtype = input.window->tensor.dtype;
+  if (dtype.code != kDLInt || (dtype.bits != 32 && dtype.bits != 64)) return false;
+  const int64_t n = input.bytes / (dtype.bits / 8);
+  return dtype.bits == 32 ? within<int32_t>(data, n, input.low, input.high)
+                          : within<int64_t>(data, n, input.low, input.high);
+}
+
+bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
+  for (int32_t i = ndim; i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != unit) return false;
+    unit *= shape[i];
+  }
+  return true;
+}
+
+// Points an input's window at an argument's memory, or at an aligned copy. False if it does not fit,
+// and for kinds of arrays that are left to Python.
+bool place(const Input& input, PyObject* argument, Held* held) {
+  DLTensor& window = input.window->tensor;
+  const size_t extents = window.ndim * sizeof(int64_t);
+  void* data;
+  if (Py_TYPE(argument) == py::detail::npy_api::get().PyArray_Type_) {
+    const auto* array = py::detail::array_proxy(argument);
+    if (array->descr != input.descriptor || array->nd != window.ndim ||
+        (array->flags & py::array::c_style) == 0 ||
+        std::memcmp(array->dimensions, window.shape, extents) != 0)
+      return false;
+    data = array->data;
+  } else {
+    const DLPackExchangeAPI* api = remembered_api(Py_TYPE(argument));
+    if (api == nullptr) return false;
+    if (api->managed_tensor_from_py_object_no_sync(argument, &held->managed) != 0) {
+      PyErr_Clear();
+      held->managed = nullptr;
+      return false;
+    }
+    const DLTensor& tensor = held->managed->dl_tensor;
+    if (tensor.device.device_type != kDLCPU || tensor.ndim != window.ndim ||
+        std::memcmp(&tensor.dtype, &window.dtype, sizeof tensor.dtype) != 0 ||
+        std::memcmp(tensor.shape, window.shape, extents) != 0 ||
+        (tensor.strides != nullptr && !is_compact(tensor.ndim, tensor.shape, tensor.strides, 1)))
+      return false;
+    data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  }
+  if (input.indexed && !in_range(input, data)) return false;
+  if (reinterpret_cast<uintptr_t>(data) % kAlignment != 0 || input.bytes == 0) {
+    const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
+    held->copy = std::aligned_alloc(kAlignment, rounded);
+    if (held->copy == nullptr) return false;
+    if (input.bytes > 0) std::memcpy(held->copy, data, input.bytes);
+    data = held->copy;
+  }
+  window.data = data;
+  return true;
+}
+
+void release_tensor(PyObject* capsule) {
+  TVMFFIObjectDecRef(PyCapsule_GetPointer(capsule, nullptr));
+}
+
+// A Python array over a result's memory; null with an exception set.
+PyObject* array_of(const Caller* self, Handle result, size_t number) {
+  if (self->result_api != nullptr) {
+    DLManagedTensorVersioned* managed = nullptr;
+    void* made = nullptr;
+    if (TVMFFITensorToDLPackVersioned(result.get(), &managed) != 0) return PyErr_NoMemory();
+    self->result_api->managed_tensor_to_py_object_no_sync(managed, &made);
+    return static_cast<PyObject*>(made);
+  }
+  const DLTensor* tensor = result.tensor();
+  PyObject* owner = PyCapsule_New(result.get(), nullptr, release_tensor);
+  if (owner == nullptr) return nullptr;
+  result.release();
+  auto& api = py::detail::npy_api::get();
+  PyObject* descriptor = (*self->outputs)[number];
+  Py_INCREF(descriptor);  // the new array takes it over
+  PyObject* array = api.PyArray_NewFromDescr_(
+      api.PyArray_Type_, descriptor, tensor->ndim, reinterpret_cast<Py_intptr_t*>(tensor->shape),
+      nullptr, static_cast<char*>(tensor->data) + tensor->byte_offset,
+      py::detail::npy_api::NPY_ARRAY_WRITEABLE_, nullptr);
+  if (array == nullptr) {
+    Py_DECREF(owner);
+  } else if (api.PyArray_SetBaseObject_(array, owner) != 0) {  // which takes the owner over
+    Py_CLEAR(array);
+  }
+  return array;
+}
+
+// Sets the exception for an error of the code.
+void raise_error(const Caller* self) {
+  if (PyErr_Occurred()) return;
+  TVMFFIObjectHandle raised = nullptr;
+  TVMFFIErrorMoveFromRaised(&raised);
+  if (raised == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "the code failed and raised no error");
+    return;
+  }
+  const Handle error(raised);
+  const TVMFFIErrorCell* cell = TVMFFIErrorGetCellPtr(raised);
+  Py_XDECREF(PyObject_CallFunction(self->raise, "s#s#", cell->kind.data,
+                                   static_cast<Py_ssize_t>(cell->kind.size), cell->message.data,
+                                   static_cast<Py_ssize_t>(cell->message.size)));
+}
+
+bool bind_weights(Caller* self, PyObject* weights) {
+  if (!PyTuple_Check(weights)) {
+    PyErr_SetString(PyExc_TypeError, "weights are a tuple of tvm_ffi tensors");
+    return false;
+  }
+  const size_t inputs = self->inputs->size(), count = PyTuple_GET_SIZE(weights);
+  std::vector<TVMFFIAny> bound(self->arguments->begin(), self->arguments->begin() + inputs);
+  for (size_t i = 0; i < count; ++i) {
+    void* handle = handle_of(PyTuple_GET_ITEM(weights, i));
+    if (handle == nullptr) return false;
+    bound.push_back(tensor_argument(handle));
+  }
+  self->arguments->swap(bound);
+  Py_INCREF(weights);
+  Py_XSETREF(self->weights, weights);
+  return true;
+}
+
+// The references in what the code returned.
+std::vector<Handle> results_of(const Caller* self, const TVMFFIAny& returned) {
+  std::vector<Handle> results;
+  Handle whole(returned.v_obj);
+  if (self->bare) {
+    results.push_back(std::move(whole));
+    return results;
+  }
+  const auto* items = reinterpret_cast<const TVMFFISeqCell*>(returned.v_obj + 1);
+  for (int64_t i = 0; i < items->size; ++i) {
+    TVMFFIObjectHandle each = static_cast<const TVMFFIAny*>(items->data)[i].v_obj;
+    TVMFFIObjectIncRef(each);
+    results.emplace_back(each);
+  }
+  return results;
+}
+
+// Whether results lie in memory of their own. Others are left to Python, which copies.
+bool own_memory(const Caller* self, const std::vector<Handle>& results) {
+  for (const Input& input : *self->inputs) {
+    if (!unshared(input.window)) return false;
+    for (const Handle& result : results)
+      if (result.tensor()->data == input.window->tensor.data && input.bytes > 0) return false;
+  }
+  return true;
+}
+
+PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
+  if (!self->tuple) return array_of(self, std::move(results[0]), 0);
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
+  for (size_t i = 0; i < results.size() && tuple != nullptr; ++i) {
+    PyObject* array = array_of(self, std::move(results[i]), i);
+    if (array == nullptr) {
+      Py_CLEAR(tuple);
+    } else {
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), array);
+    }
+  }
+  return tuple;
+}
+
+PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
+  for (size_t i = 0; i < self->inputs->size(); ++i)
+    if (!place((*self->inputs)[i], arrays[i], &held[i])) Py_RETURN_NOTIMPLEMENTED;
+  TVMFFIAny returned{};
+  int code;
+  self->running = true;
+  {
+    needle::MaybeReleaseGil released(true);
+    code = TVMFFIFunctionCall(self->handle, self->arguments->data(),
+                              static_cast<int32_t>(self->arguments->size()), &returned);
+  }
+  self->running = false;
+  if (code != 0) {
+    raise_error(self);
+    return nullptr;
+  }
+  std::vector<Handle> results = results_of(self, returned);
+  if (!own_memory(self, results)) Py_RETURN_NOTIMPLEMENTED;
+  return arrays_of(self, std::move(results));
+}
+
+// caller(weights, *arrays): the results, or NotImplemented if this is not the plain case.
+PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject* names) {
+  auto* self = reinterpret_cast<Caller*>(object);
+  const size_t count = PyVectorcall_NARGS(flagged), inputs = self->inputs->size();
+  if (count != inputs + 1 || names != nullptr || self->running) Py_RETURN_NOTIMPLEMENTED;
+  if (args[0] != self->weights && !bind_weights(self, args[0])) return nullptr;
+  constexpr size_t kFew = 8;  // without an allocation
+  Py_INCREF(object);          // other threads may let go of it meanwhile
+  PyObject* result;
+  if (inputs <= kFew) {
+    Held held[kFew];
+    result = run(self, args + 1, held);
+  } else {
+    std::vector<Held> held(inputs);
+    result = run(self, args + 1, held.data());
+  }
+  Py_DECREF(object);
+  return result;
+}
+
+PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
+                                       "result",   "bare",   "tuple",   nullptr};
+  PyObject *function, *inputs, *outputs, *raise, *result;
+  int bare, tuple;
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOpp", const_cast<char**>(kNames), &function,
+                                   &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &raise, &result,
+                                   &bare, &tuple))
+    return nullptr;
+  auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
+  if (!object) return nullptr;
+  auto* self = reinterpret_cast<Caller*>(object.ptr());
+  try {
+    self->call = call;
+    self->bare = bare != 0;
+    self->tuple = tuple != 0;
+    self->inputs = new std::vector<Input>;
+    self->outputs = new std::vector<PyObject*>;
+    self->arguments = new std::vector<TVMFFIAny>;
+    self->function = Py_NewRef(function);
+    self->raise = Py_NewRef(raise);
+    self->result = Py_NewRef(result);
+    self->handle = handle_of(function);
+    if (self->handle == nullptr) return nullptr;
+    if (result != Py_None) {
+      if (PyType_Check(result)) self->result_api = api_of(reinterpret_cast<PyTypeObject*>(result));
+      if (self->result_api == nullptr) throw py::type_error("result: offers no exchange table");
+    }
+    for (const py::handle each : py::reinterpret_borrow<py::tuple>(outputs))
+      self->outputs->push_back(each.inc_ref().ptr());
+    for (const py::handle each : py::reinterpret_borrow<py::tuple>(inputs)) {
+      const auto given = each.cast<std::tuple<std::vector<int64_t>, py::object, int, int,
+                                              std::optional<std::pair<int64_t, int64_t>>>>();
+      const auto& [shape, descriptor, code, bits, range] = given;
+      Input input;
+      const DLDataType dtype{static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+      input.bytes = bits / 8;
+      for (int64_t extent : shape)
+        if (extent < 0 || __builtin_mul_overflow(input.bytes, extent, &input.bytes))
+          throw py::value_error("inputs: a shape of more than 2^63 - 1 bytes");
+      if (range) {
+        input.indexed = input.bytes > 0;
+        std::tie(input.low, input.high) = *range;
+      }
+      input.window = new_window(shape, dtype);
+      self->inputs->push_back(input);
+      self->inputs->back().descriptor = py::object(descriptor).release().ptr();
+      self->arguments->push_back(tensor_argument(input.window));
+    }
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (py::builtin_exception& error) {
+    error.set_error();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  return object.release().ptr();
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Caller*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->function);
+  Py_VISIT(self->weights);
+  Py_VISIT(self->raise);
+  Py_VISIT(self->result);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<Caller*>(object);
+  Py_CLEAR(self->function);
+  Py_CLEAR(self->weights);
+  Py_CLEAR(self->raise);
+  Py_CLEAR(self->result);
+  return 0;
+}
+
+void deallocate(PyObject* object) {
+  auto* self = reinterpret_cast<Caller*>(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  if (self->inputs != nullptr)
+    for (const Input& input : *self->inputs) {
+      Py_DECREF(input.descriptor);
+      TVMFFIObjectDecRef(input.window);
+    }
+  if (self->outputs != nullptr)
+    for (PyObject* each : *self->outputs) Py_DECREF(each);
+  delete self->inputs;
+  delete self->outputs;
+  delete self->arguments;
+  PyTypeObject* type = Py_TYPE(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Caller, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(new_caller)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
+    {Py_tp_members, members},
+    {0, nullptr}};
+
+PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+  m.attr("Caller") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+}
