@@ -25,18 +25,14 @@ class _State(threading.local):
 state = _State()
 
 _replacements = itertools.count(1)
-_last = [0]
-
-
-def replaced() -> int:
-    """A counter that changes whenever a tensor's value, or a module's attribute that may hold
-    tensors, is replaced."""
-    return _last[0]
+# The only element changes whenever a tensor's value, or a module's attribute that may hold tensors,
+# is replaced.
+last_replacement = [0]
 
 
 def note_replaced() -> None:
-    """Advance the counter. Any thread calls this after such a replacement."""
-    _last[0] = next(_replacements)
+    """Change `last_replacement`. Any thread calls this after such a replacement."""
+    last_replacement[0] = next(_replacements)
 
 
 def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:

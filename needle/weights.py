@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ._state import replaced
+from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
 from .nn.module import Link, Module, walk
@@ -56,7 +56,9 @@ class Weights:
 
         Raises ChangedError if a constant was, or if a weight is gone.
         """
-        if self._now() == self._stamp and all([link.holds() for link in self._links]):
+        if self._now() == self._stamp and (
+            not self._links or all([link.holds() for link in self._links])
+        ):
             return
         with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
@@ -115,8 +117,12 @@ class Weights:
             f"{how} since the function was traced: its values have become constants"
         )
 
-    def _now(self) -> tuple[int, ...]:
-        return (replaced(), *[writes() for writes in self._writes])
+    def _now(self) -> int:
+        """A number that differs after every replacement and every write in place."""
+        now = last_replacement[0] << 64  # the counts of writes never fall, nor do they come so far
+        for writes in self._writes:
+            now += writes()
+        return now
 
     def _versions(self, tensors: list[Tensor]) -> list[_Version]:
         data = [tensor.realize_cached_data() for tensor in (*tensors, *self._constants)]

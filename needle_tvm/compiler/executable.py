@@ -51,7 +51,7 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
-        self._calls: Calls | None = None
+        self._calls = program and Calls(program.executor, needle.Tensor, _tensor)
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
@@ -110,12 +110,13 @@ class Executable:
         a weight is gone or a tensor that was a constant has been written to, TargetError if this
         machine cannot run the code.
         """
-        if self._calls is None:
-            self._calls = Calls(self.program.executor, needle.Tensor, _tensor)
+        program, calls = self._program, self._calls
+        if program is None or calls is None:
+            raise TargetError(self.artifact.obstacle)
         if self._weights is not None:
-            self._weights.follow(self.program.set_params)
+            self._weights.follow(program.set_params)
         rest_threads()  # needle's own threads, which would occupy the cores of TVM's
-        return self._calls(args, kwargs)
+        return calls(args, kwargs)
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.

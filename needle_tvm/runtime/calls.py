@@ -46,46 +46,44 @@ class Calls:
         """
         flat = self._flat and not kwargs
         values = args if flat else self._main.flatten(args, kwargs)
-        results = self._native(values)
-        if results is NotImplemented:
-            if flat:
-                values = self._main.flatten(args, kwargs)
-            results = self._run(values)
-        elif self._whole:
+        results = self._caller(self._executor.bound, *values)
+        if results is not NotImplemented and self._whole:
             return results
+        if results is NotImplemented:
+            results = self._run(self._main.flatten(args, kwargs) if flat else values)
         return self._main.unflatten(results)
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The same on a flat list of arrays, one per input; a flat list of results."""
-        results = self._native(values) if isinstance(values, (list, tuple)) else NotImplemented
+        if not isinstance(values, (list, tuple)):
+            return self._run(values)
+        results = self._caller(self._executor.bound, *values)
         if results is NotImplemented:
             return self._run(values)
         return [results] if self._single else list(results)
-
-    def _native(self, values: Sequence[Any]) -> Any:
-        try:
-            caller = self._local.caller
-        except AttributeError:
-            caller = self._local.caller = self._caller()
-        weights = self._executor.bound
-        if caller is None or weights is None:
-            return NotImplemented
-        return caller(weights, *values)
 
     def _run(self, values: Sequence[Any]) -> list[Any]:
         arrays = self._executor.run(values)
         return arrays if self._wrap is None else list(map(self._wrap, arrays))
 
+    @property
     def _caller(self) -> Any:
-        """This thread's native caller, for a virtual machine of its own; None if there is none."""
+        """This thread's native caller, which has a virtual machine of its own."""
+        try:
+            return self._local.caller
+        except AttributeError:
+            caller = self._local.caller = self._new_caller()
+            return caller
+
+    def _new_caller(self) -> Any:
         executor = self._executor
         if not isinstance(executor.memory, HostMemory):
-            return None
+            return _no_caller
         ffi = load_ffi()  # loads the library that the native module is linked to
         try:
             from needle_tvm.runtime import _native
         except ImportError:  # not built
-            return None
+            return _no_caller
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
         return _native.Caller(
             executor.entry(),
@@ -99,6 +97,10 @@ class Calls:
             self._main.bare_output,
             not self._single,
         )
+
+
+def _no_caller(*_: Any) -> Any:
+    return NotImplemented
 
 
 def _raise(kind: str, message: str) -> None:

@@ -370,11 +370,13 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   return arrays_of(self, std::move(results));
 }
 
-// caller(weights, *arrays): the results, or NotImplemented if this is not the plain case.
+// caller(weights, *arrays): the results, or NotImplemented if this is not the plain case, or there
+// are no weights (None).
 PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject* names) {
   auto* self = reinterpret_cast<Caller*>(object);
   const size_t count = PyVectorcall_NARGS(flagged), inputs = self->inputs->size();
-  if (count != inputs + 1 || names != nullptr || self->running) Py_RETURN_NOTIMPLEMENTED;
+  if (count != inputs + 1 || names != nullptr || self->running || args[0] == Py_None)
+    Py_RETURN_NOTIMPLEMENTED;
   if (args[0] != self->weights && !bind_weights(self, args[0])) return nullptr;
   constexpr size_t kFew = 8;  // without an allocation
   Py_INCREF(object);          // other threads may let go of it meanwhile
