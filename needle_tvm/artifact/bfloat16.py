@@ -81,8 +81,11 @@ def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
 def to_array(value: Any) -> np.ndarray[Any, Any]:
     """A NumPy array over the memory of anything with `__dlpack__`.
 
-    Raises InstallError if it holds bfloat16 and ml_dtypes is not installed.
+    Raises BufferError if it has elements and no memory, InstallError if it holds bfloat16 and
+    ml_dtypes is not installed.
     """
-    if not str(getattr(value, "dtype", "")).endswith(NAME):
-        return np.from_dlpack(value)
-    return np.from_dlpack(_Relabelled(value, _UINT)).view(dtype_named(NAME))
+    half = str(getattr(value, "dtype", "")).endswith(NAME)
+    array = np.from_dlpack(_Relabelled(value, _UINT) if half else value)
+    if array.flags.owndata and array.size:  # NumPy has allocated what nobody has written
+        raise BufferError("it has no memory")
+    return array.view(dtype_named(NAME)) if half else array

@@ -110,7 +110,8 @@ View owner_of(Managed* m) {
   // The owner's deleter may need the interpreter; a view may die on any thread, or at exit.
   auto release = [m] {
     if (m->deleter == nullptr || !Py_IsInitialized()) return;
-    py::gil_scoped_acquire gil;
+    const py::gil_scoped_acquire gil;
+    const py::error_scope kept;  // the view may die of an error, and the owner run Python code
     m->deleter(m);
   };
   View view = import_tensor(m->tensor, release);

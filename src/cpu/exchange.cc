@@ -116,7 +116,10 @@ int to_object(dlpack::ManagedVersioned* tensor, void** out) {
     if (kTensor) array = made(g_tensor_class, g_names->data, array.ptr(), g_names->node, Py_None);
     *out = array.release().ptr();
   });
-  if (code != 0 && tensor != nullptr && tensor->deleter != nullptr) tensor->deleter(tensor);
+  if (code != 0 && tensor != nullptr && tensor->deleter != nullptr) {
+    const py::error_scope kept;  // the owner may run Python code
+    tensor->deleter(tensor);
+  }
   return code;
 }
 

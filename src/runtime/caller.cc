@@ -83,7 +83,10 @@ struct Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
   ~Held() {
-    if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
+    if (managed != nullptr && managed->deleter != nullptr) {
+      const py::error_scope kept;  // the owner may run Python code
+      managed->deleter(managed);
+    }
     std::free(copy);
   }
 };
@@ -236,6 +239,7 @@ bool place(const Input& input, PyObject* argument, Held* held) {
       return false;
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
+  if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
   if (input.indexed && !in_range(input, data)) return false;
   if (reinterpret_cast<uintptr_t>(data) % kAlignment != 0 || input.bytes == 0) {
     const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;

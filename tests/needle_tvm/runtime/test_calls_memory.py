@@ -65,7 +65,12 @@ def test_results_are_the_callers_own(shared, way):
                 first = arrays_in(callee(given))
                 held = [array.copy() for array in first]
                 second = arrays_in(callee(given))
-                every = [*first, *second, np.from_dlpack(given), *map(np.from_dlpack, [model.w, model.c])]
+                every = [
+                    *first,
+                    *second,
+                    np.from_dlpack(given),
+                    *map(np.from_dlpack, [model.w, model.c]),
+                ]
                 for number, one in enumerate(every):
                     for other in every[:number]:
                         assert not np.shares_memory(one, other)
@@ -188,7 +193,11 @@ def test_nothing_stays_after_a_call(pair, name):
         repeat(callee, 300)
         gc.collect()
         references = [sys.getrefcount(each) for each in watched]
-        objects, bytes_in_use, arrays = sys.getallocatedblocks(), heap(), nd.cpu().memory_allocated()
+        objects, bytes_in_use, arrays = (
+            sys.getallocatedblocks(),
+            heap(),
+            nd.cpu().memory_allocated(),
+        )
         repeat(callee, 2000)
         gc.collect()
         after = [sys.getrefcount(each) for each in watched]
@@ -344,7 +353,9 @@ class Custom(Exception):
 
 
 @pytest.mark.parametrize("message", ["", "plain", "grüße\n\t\0 end", "x" * 100_000, "%s %d {0}"])
-@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError, KeyError, MemoryError, Custom])
+@pytest.mark.parametrize(
+    "kind", [ValueError, TypeError, RuntimeError, KeyError, MemoryError, Custom]
+)
 def test_the_codes_errors(kind, message):
     """They are those of a call of the function itself, and the next call is right."""
     wrong = [True]
@@ -371,6 +382,7 @@ def test_an_interrupt_of_the_code_is_raised():
         raise KeyboardInterrupt
 
     for error in (KeyboardInterrupt, SystemExit):
+
         def function(x, error=error):
             raise error
 

@@ -141,5 +141,3 @@ def heap() -> int:
     library.mallinfo2.restype = _Heap
     now = library.mallinfo2()
     return int(now.uordblks + now.hblkhd)
-
-
