@@ -9,9 +9,9 @@ class Caller:
     """A call of compiled code: `caller(weights, *arrays)`.
 
     Returns the results, or NotImplemented if `weights` is None or an array is not one that the code
-    can take as it is. `function` is the entry of a virtual machine of its own, as one thread may use
-    it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index) for each; `raise_error` is
-    called with kind and message of an error of the code.
+    can take as it is. `function` is the entry of a virtual machine of its own, as one thread may
+    use it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index) for each;
+    `raise_error` is called with kind and message of an error of the code.
     """
 
     def __new__(

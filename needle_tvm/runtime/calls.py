@@ -81,11 +81,11 @@ class Calls:
             return _no_caller
         ffi = load_ffi()  # loads the library that the native module is linked to
         try:
-            from needle_tvm.runtime import _native
+            from needle_tvm.runtime._native import Caller
         except ImportError:  # not built
             return _no_caller
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
-        return _native.Caller(
+        return Caller(
             executor.entry(),
             tuple(
                 (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range)
