@@ -5,6 +5,12 @@ from typing import Any
 
 import numpy as np
 
+def adopt(path: str, /) -> None:
+    """Let the library that is loaded from `path` use needle's threads instead of TVM's."""
+
+def use_threads(count: int, /) -> None:
+    """Let this thread's calls of adopted code use `count` threads; a Caller does so itself."""
+
 class Caller:
     """A call of compiled code: `caller(weights, *arrays)`.
 
@@ -23,5 +29,6 @@ class Caller:
         result: type | None,
         bare: bool,
         tuple: bool,
+        threads: int,
     ) -> Caller: ...
     def __call__(self, weights: Any, /, *arrays: Any) -> Any: ...

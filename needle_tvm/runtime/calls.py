@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm._tvm.ffi import load_ffi
+from needle_tvm._tvm.ffi import load_ffi, native
 from needle_tvm.artifact.trees import LEAF
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.memory import HostMemory
@@ -79,13 +79,12 @@ class Calls:
         executor = self._executor
         if not isinstance(executor.memory, HostMemory):
             return _no_caller
-        ffi = load_ffi()  # loads the library that the native module is linked to
-        try:
-            from needle_tvm.runtime._native import Caller
-        except ImportError:  # not built
+        module = native()
+        if module is None:
             return _no_caller
+        ffi = load_ffi()
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
-        return Caller(
+        return module.Caller(
             executor.entry(),
             tuple(
                 (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range)
@@ -96,6 +95,7 @@ class Calls:
             self._result,
             self._main.bare_output,
             not self._single,
+            executor.threads,
         )
 
 

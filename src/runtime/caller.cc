@@ -2,28 +2,60 @@
 // the caller's arrays and the code. It serves the plain case, arrays that fit, and leaves all else
 // to needle_tvm/runtime, which does the same in Python and says what is wrong.
 #include <Python.h>
+#include <dlfcn.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <structmember.h>
 #include <tvm/ffi/c_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/gil.h"
+#include "cpu/thread_pool.h"
 
 namespace py = pybind11;
 
 namespace {
 
 constexpr uintptr_t kAlignment = 64;  // bytes; vectorised code given less kills the process
+
+// Compiled code divides its work among needle's threads. The library asks for them by two pointers,
+// which TVM's loader has set to its own functions; tasks and teams look the same to both.
+thread_local int t_threads = 1;  // for this thread's calls
+
+int launch(needle::TaskFn fn, void* context, int tasks) {
+  return needle::run_team(tasks > 0 ? std::min(tasks, t_threads) : t_threads, fn, context);
+}
+
+int wait_for_team(int, needle::Team* team) {
+  needle::barrier(team);
+  return 0;
+}
+
+void use_threads(int count) { t_threads = count; }
+
+// Lets the library loaded from `path` use needle's threads.
+void adopt(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) throw std::runtime_error(std::string(path) + " is not loaded");
+  // The library has the symbols that it uses.
+  if (void* slot = dlsym(library, "__TVMBackendParallelLaunch"))
+    *static_cast<decltype(&launch)*>(slot) = launch;
+  if (void* slot = dlsym(library, "__TVMBackendParallelBarrier"))
+    *static_cast<decltype(&wait_for_team)*>(slot) = wait_for_team;
+  dlclose(library);
+}
 
 // A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
 // TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
@@ -110,14 +142,14 @@ class Handle {
 };
 
 struct Caller {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
   PyObject* function;  // tvm_ffi's object, which keeps the code
   PyObject* weights;   // a tuple of tvm_ffi tensors
   PyObject* raise;     // called with the kind and the message of the code's error
   PyObject* result;    // the class of results, None for NumPy's arrays
   void* handle;
   const DLPackExchangeAPI* result_api;
+  int threads;
   bool bare, tuple, running;
   std::vector<Input>* inputs;
   std::vector<PyObject*>* outputs;  // NumPy's dtypes
@@ -201,8 +233,8 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
   return true;
 }
 
-// Points an input's window at an argument's memory, or at an aligned copy. False if it does not fit,
-// and for kinds of arrays that are left to Python.
+// Points an input's window at an argument's memory, or at an aligned copy. False if it does not
+// fit, and for kinds of arrays that are left to Python.
 bool place(const Input& input, PyObject* argument, Held* held) {
   DLTensor& window = input.window->tensor;
   const size_t extents = window.ndim * sizeof(int64_t);
@@ -355,6 +387,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   TVMFFIAny returned{};
   int code;
   self->running = true;
+  t_threads = self->threads;
   {
     needle::MaybeReleaseGil released(true);
     code = TVMFFIFunctionCall(self->handle, self->arguments->data(),
@@ -393,13 +426,13 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
 }
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
-                                       "result",   "bare",   "tuple",   nullptr};
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
+                                       "bare",     "tuple",  "threads", nullptr};
   PyObject *function, *inputs, *outputs, *raise, *result;
-  int bare, tuple;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOpp", const_cast<char**>(kNames), &function,
+  int bare, tuple, threads;
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi", const_cast<char**>(kNames), &function,
                                    &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &raise, &result,
-                                   &bare, &tuple))
+                                   &bare, &tuple, &threads))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -408,6 +441,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     self->call = call;
     self->bare = bare != 0;
     self->tuple = tuple != 0;
+    self->threads = threads;
     self->inputs = new std::vector<Input>;
     self->outputs = new std::vector<PyObject*>;
     self->arguments = new std::vector<TVMFFIAny>;
@@ -496,14 +530,13 @@ PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Caller, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(new_caller)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
-    {Py_tp_members, members},
-    {0, nullptr}};
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_caller)},
+                       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
+                       {Py_tp_members, members},
+                       {0, nullptr}};
 
 PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
@@ -511,5 +544,8 @@ PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
+  needle::init_threads();
+  m.def("adopt", &adopt);
+  m.def("use_threads", &use_threads);
   m.attr("Caller") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
 }
