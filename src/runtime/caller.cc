@@ -29,6 +29,8 @@ namespace py = pybind11;
 namespace {
 
 constexpr uintptr_t kAlignment = 64;  // bytes; vectorised code given less kills the process
+// Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
+constexpr int64_t kKept = 1 << 22;
 
 // Compiled code divides its work among needle's threads. The library asks for them by two pointers,
 // which TVM's loader has set to its own functions; tasks and teams look the same to both.
@@ -101,6 +103,7 @@ bool unshared(const Window* window) {
 struct Input {
   Window* window = nullptr;
   PyObject* descriptor = nullptr;  // NumPy's dtype
+  void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
   bool indexed = false;  // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
@@ -235,7 +238,7 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
 
 // Points an input's window at an argument's memory, or at an aligned copy. False if it does not
 // fit, and for kinds of arrays that are left to Python.
-bool place(const Input& input, PyObject* argument, Held* held) {
+bool place(Input& input, PyObject* argument, Held* held) {
   DLTensor& window = input.window->tensor;
   const size_t extents = window.ndim * sizeof(int64_t);
   void* data;
@@ -264,11 +267,14 @@ bool place(const Input& input, PyObject* argument, Held* held) {
   }
   if (input.indexed && !in_range(input, data)) return false;
   if (reinterpret_cast<uintptr_t>(data) % kAlignment != 0 || input.bytes == 0) {
-    const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
-    held->copy = std::aligned_alloc(kAlignment, rounded);
-    if (held->copy == nullptr) return false;
-    if (input.bytes > 0) std::memcpy(held->copy, data, input.bytes);
-    data = held->copy;
+    void*& copy = input.bytes <= kKept ? input.kept : held->copy;
+    if (copy == nullptr) {
+      const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
+      copy = std::aligned_alloc(kAlignment, rounded);
+      if (copy == nullptr) return false;
+    }
+    if (input.bytes > 0) std::memcpy(copy, data, input.bytes);
+    data = copy;
   }
   window.data = data;
   return true;
@@ -514,6 +520,7 @@ void deallocate(PyObject* object) {
   if (self->inputs != nullptr)
     for (const Input& input : *self->inputs) {
       Py_DECREF(input.descriptor);
+      std::free(input.kept);
       TVMFFIObjectDecRef(input.window);
     }
   if (self->outputs != nullptr)
