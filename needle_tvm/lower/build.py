@@ -21,6 +21,7 @@ from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
+from needle_tvm.lower.any_address import any_address
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
@@ -55,6 +56,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
     by ptxas, and `libraries`, which must be found where the library is loaded.
     """
+    if str(target.kind) == "llvm":
+        module = any_address(module)
     (folder / SCRIPT).write_text(script(module) + "\n")
     kernels: list[nvcc.Resources] = []
 
@@ -111,7 +114,13 @@ def describe(
     graph = None
     if cuda_graph.is_marked(module):
         graph = {"function": cuda_graph.FOR_GRAPH, "results": cuda_graph.RESULTS}
-    main = {**signature, "transform": transform, "by_kernel": by_kernel, "graph": graph}
+    main = {
+        **signature,
+        "transform": transform,
+        "by_kernel": by_kernel,
+        "graph": graph,
+        "any_address": str(target.kind) == "llvm",
+    }
     return {
         "functions": {MAIN: main},
         "target": _target(spec, target),

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+_Input = tuple[Sequence[int], np.dtype[Any], int, int, tuple[int, int] | None, int]
+
 def adopt(path: str, /) -> None:
     """Let the library that is loaded from `path` use needle's threads instead of TVM's."""
 
@@ -16,14 +18,14 @@ class Caller:
 
     Returns the results, or NotImplemented if `weights` is None or an array is not one that the code
     can take as it is. `function` is the entry of a virtual machine of its own, as one thread may
-    use it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index) for each;
-    `raise_error` is called with kind and message of an error of the code.
+    use it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index, alignment in bytes)
+    for each; `raise_error` is called with kind and message of an error of the code.
     """
 
     def __new__(
         cls,
         function: Any,
-        inputs: tuple[tuple[Sequence[int], np.dtype[Any], int, int, tuple[int, int] | None], ...],
+        inputs: tuple[_Input, ...],
         outputs: tuple[np.dtype[Any], ...],
         raise_error: Callable[[str, str], None],
         result: type | None,

@@ -69,11 +69,10 @@ class Calls:
     @property
     def _caller(self) -> Any:
         """This thread's native caller, which has a virtual machine of its own."""
-        try:
-            return self._local.caller
-        except AttributeError:
+        caller = getattr(self._local, "caller", None)
+        if caller is None:
             caller = self._local.caller = self._new_caller()
-            return caller
+        return caller
 
     def _new_caller(self) -> Any:
         executor = self._executor
@@ -87,7 +86,7 @@ class Calls:
         return module.Caller(
             executor.entry(),
             tuple(
-                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range)
+                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
                 for spec, dtype in zip(executor.inputs, dtypes, strict=True)
             ),
             tuple(executor.result_dtypes),

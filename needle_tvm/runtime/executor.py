@@ -39,8 +39,9 @@ class Executor:
         self.main = artifact.main
         self._path = artifact.path
         specs = [
-            Input(spec.name, spec.shape, self._dtype(spec.dtype), spec.range)
+            Input(spec.name, spec.shape, dtype, spec.range, self._alignment(dtype))
             for spec in self.main.inputs
+            for dtype in [self._dtype(spec.dtype)]
         ]
         cores = available_cores()
         # A kernel may run on fewer threads than it was scheduled for.
@@ -57,6 +58,9 @@ class Executor:
         # The weights in use as the code takes them; None if there are none yet.
         self.bound: tuple[Any, ...] | None = None if self.main.params else ()
         self._graph = self.main.graph  # None if nothing is to be captured
+
+    def _alignment(self, dtype: np.dtype[Any]) -> int:
+        return dtype.itemsize if self.main.any_address else memory.ALIGNMENT
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         try:

@@ -28,7 +28,7 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr uintptr_t kAlignment = 64;  // bytes; vectorised code given less kills the process
+constexpr uintptr_t kAlignment = 64;  // bytes; of copies
 // Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
 constexpr int64_t kKept = 1 << 22;
 
@@ -105,6 +105,7 @@ struct Input {
   PyObject* descriptor = nullptr;  // NumPy's dtype
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
+  uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
   bool indexed = false;  // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
@@ -266,7 +267,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
   if (input.indexed && !in_range(input, data)) return false;
-  if (reinterpret_cast<uintptr_t>(data) % kAlignment != 0 || input.bytes == 0) {
+  if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
     void*& copy = input.bytes <= kKept ? input.kept : held->copy;
     if (copy == nullptr) {
       const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
@@ -463,15 +464,19 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     for (const py::handle each : py::reinterpret_borrow<py::tuple>(outputs))
       self->outputs->push_back(each.inc_ref().ptr());
     for (const py::handle each : py::reinterpret_borrow<py::tuple>(inputs)) {
-      const auto given = each.cast<std::tuple<std::vector<int64_t>, py::object, int, int,
-                                              std::optional<std::pair<int64_t, int64_t>>>>();
-      const auto& [shape, descriptor, code, bits, range] = given;
+      const auto given =
+          each.cast<std::tuple<std::vector<int64_t>, py::object, int, int,
+                               std::optional<std::pair<int64_t, int64_t>>, uintptr_t>>();
+      const auto& [shape, descriptor, code, bits, range, alignment] = given;
       Input input;
       const DLDataType dtype{static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
       input.bytes = bits / 8;
       for (int64_t extent : shape)
         if (extent < 0 || __builtin_mul_overflow(input.bytes, extent, &input.bytes))
           throw py::value_error("inputs: a shape of more than 2^63 - 1 bytes");
+      if (alignment == 0 || kAlignment % alignment != 0)
+        throw py::value_error("inputs: an alignment that does not divide 64");
+      input.alignment = alignment;
       if (range) {
         input.indexed = input.bytes > 0;
         std::tie(input.low, input.high) = *range;
