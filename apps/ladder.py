@@ -40,27 +40,29 @@ def rungs(device: str, searches: bool) -> list[Rung]:
     """The ladder on a device, from plain loops up; `searches` adds its last rung."""
     found = _on_gpu() if device == "cuda" else _on_cpu()
     if searches:
-        found.append(Rung("searched", "tuned", "measured candidates beside rules", searches=True))
+        found.append(
+            Rung("searched", "tuned", "measured candidates in place of rules", searches=True)
+        )
     return found
 
 
 def _on_cpu() -> list[Rung]:
     return [
         Rung("noopt", "noopt", "every op as plain loops"),
-        Rung("fused", "fused", "ops fused into one kernel per layer"),
+        Rung("fused", "fused", "ops fused into larger kernels"),
         Rung(
             "packed",
             "tuned",
-            "our graph passes; weights packed once, at load",
+            "our graph passes: weights packed once",
             disable=("schedule", "merge_kernels"),
         ),
         Rung(
             "scheduled",
             "tuned",
-            "our rules: register tiles, vectors, threads",
+            "register tiles, vectors, threads",
             disable=("merge_kernels",),
         ),
-        Rung("merged", "tuned", "kernels in one function, with barriers"),
+        Rung("merged", "tuned", "kernels merged into one, with barriers"),
     ]
 
 
@@ -75,8 +77,8 @@ def _on_gpu() -> list[Rung]:
         Rung(
             "packed",
             "tuned",
-            "our graph passes; weights packed once, at load",
+            "our graph passes: weights packed once",
             disable=gpu.names(),
         ),
-        Rung("scheduled", "tuned", "our rules: tiles in registers, shared memory"),
+        Rung("scheduled", "tuned", "our rules: tiles in shared memory and registers"),
     ]

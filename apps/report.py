@@ -6,7 +6,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     if steps:
         table.add_column("step")
     for heading in (*columns, *(["accuracy"] if digits else [])):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
 
     timed = {entry["name"]: entry for entry in result.get("timing", {}).get("contestants", ())}
     for name in timed or result["stages"]:
@@ -72,8 +72,11 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         console.print(
             f"* from the cache, verified: {words.duration(seconds)} in all", highlight=False
         )
+    what = "error: largest absolute difference from the eager model in float64"
+    if steps:
+        what = f"largest error of a rung, beside the eager model in float64: {_largest(stages)}"
     console.print(
-        f"error: largest absolute difference from the eager model in float64\n"
+        f"{what}\n"
         f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
@@ -122,10 +125,12 @@ def _beside_previous(stage: _Entry, entry: _Entry) -> str:
 
 
 def _error(stage: _Entry, entry: _Entry) -> str:
-    if stage is None:
-        return ""
-    error = stage["parity"]["max_absolute"]
-    return "unbounded" if error is None else f"{error:.1e}"
+    return "" if stage is None else _largest([stage])
+
+
+def _largest(stages: Iterable[Mapping[str, Any]]) -> str:
+    errors = [stage["parity"]["max_absolute"] for stage in stages]
+    return "unbounded" if None in errors else f"{max(errors):.1e}"
 
 
 # The columns by heading: those of stages, and those of the rungs of a ladder.
@@ -139,8 +144,7 @@ _STAGES: dict[str, Callable[[_Entry, _Entry], str]] = {
 _LADDER: dict[str, Callable[[_Entry, _Entry], str]] = {
     "median": _median,
     "beside eager": _beside_eager,
-    "beside the rung above": _beside_previous,
-    "error": _error,
+    "beside the\nrung above": _beside_previous,
 }
 
 
