@@ -40,9 +40,7 @@ def rungs(device: str, searches: bool) -> list[Rung]:
     """The ladder on a device, from plain loops up; `searches` adds its last rung."""
     found = _on_gpu() if device == "cuda" else _on_cpu()
     if searches:
-        found.append(
-            Rung("searched", "tuned", "measured candidates in place of rules", searches=True)
-        )
+        found.append(Rung("searched", "tuned", "schedules that a search measured", searches=True))
     return found
 
 
@@ -56,12 +54,7 @@ def _on_cpu() -> list[Rung]:
             "our graph passes: weights packed once",
             disable=("schedule", "merge_kernels"),
         ),
-        Rung(
-            "scheduled",
-            "tuned",
-            "register tiles, vectors, threads",
-            disable=("merge_kernels",),
-        ),
+        Rung("scheduled", "tuned", "register tiles, vectors, threads", disable=("merge_kernels",)),
         Rung("merged", "tuned", "kernels merged into one, with barriers"),
     ]
 
@@ -74,11 +67,6 @@ def _on_gpu() -> list[Rung]:
     return [
         Rung("noopt", "noopt", "every op by itself, one thread per result"),
         Rung("fused", "fused", "ops fused; TVM's default schedules"),
-        Rung(
-            "packed",
-            "tuned",
-            "our graph passes: weights packed once",
-            disable=gpu.names(),
-        ),
+        Rung("packed", "tuned", "our graph passes: weights packed once", disable=gpu.names()),
         Rung("scheduled", "tuned", "our rules: tiles in shared memory and registers"),
     ]

@@ -212,7 +212,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
         )
     axes.set_xscale("log")
     # Leave room for labels to the right of the longest bar, and make the shortest bar visible.
-    axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
+    axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.4 * 1.5)
     axes.xaxis.set_major_formatter(lambda seconds, position: words.duration(seconds))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)

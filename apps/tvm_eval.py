@@ -78,15 +78,15 @@ def make_parser() -> argparse.ArgumentParser:
     steps.add_argument(
         "--ladder",
         action="store_true",
-        help="in place of the stages the steps that lead to the last one, each upon the one before",
+        help="in place of stages, the rungs that lead to the last one, each with one step more",
     )
     add(
         "--trials",
         type=cli.natural,
         default=0,
         metavar="N",
-        help="candidates the tuned stage also tries over all kernels (%(default)s); with --ladder, its "
-        "last rung",
+        help="candidates that the tuned stage, or the ladder in a rung of its own, also tries over "
+        "all kernels (%(default)s)",
     )
     add("--minutes", type=cli.minutes, metavar="M", help="how long it searches (no limit of time)")
     add(

@@ -1,4 +1,4 @@
-"""The rungs of tvm_eval.py --ladder: each is the one before it and one step, and computes the same."""
+"""The rungs of tvm_eval.py --ladder: each is the one before and one step; all compute the same."""
 
 import itertools
 import json

@@ -24,7 +24,6 @@ from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.runtime import memory
-from needle_tvm.stages import STAGES
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu import install, load
 
@@ -71,9 +70,8 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
             for want, have in zip(expected, found, strict=True):
                 scale = np.abs(want).max()
                 np.testing.assert_allclose(have, want, atol=1e-5 * scale, err_msg=stage)
-    assert (
-        stages["scheduled"].program.executor._local.replay.nodes == kernels
-    )  # none is left outside
+    replay = stages["scheduled"].program.executor._local.replay
+    assert replay.nodes == kernels  # none is left outside
 
 
 def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
