@@ -22,6 +22,7 @@ from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.any_address import any_address
+from needle_tvm.lower.into import add_into
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
@@ -67,7 +68,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         return code
 
     with blamed_on("code generation"):
-        executable = build_executable(module, target, cuda_graph.add_graph_functions)
+        added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else add_into
+        executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / LIBRARY
