@@ -32,7 +32,9 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if getattr(value, "requires_grad", False):
-            return as_numpy(value.detach(), what)
+            detached = value.detach()
+            if not detached.requires_grad:  # as it does while needle traces
+                return as_numpy(detached, what)
         raise InputError(
             f"{what} is a {type(value).__name__} that cannot be read: {error}"
         ) from error

@@ -16,8 +16,12 @@ from needle_tvm.errors import InstallError
 
 NAME = "bfloat16"
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
-_CODE_OFFSET = 20  # of DLManagedTensor: data 8 bytes, device 8, ndim 4, then the type's code
+# By the capsule's name, where the type's code is: in a tensor behind data (8 bytes), device (8) and
+# ndim (4), and that is behind version, context, deleter and flags (8 each) in the newer structure.
+_CODE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 
+_name = ctypes.pythonapi.PyCapsule_GetName
+_name.restype, _name.argtypes = ctypes.c_char_p, [ctypes.py_object]
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
@@ -52,12 +56,15 @@ class _Relabelled:
     def __init__(self, source: Any, code: int) -> None:
         self._source, self._code = source, code
 
-    def __dlpack__(self, **_: Any) -> Any:
-        # Without a version: the older structure, which is made anew by each call.
-        capsule = self._source.__dlpack__()
-        ctypes.c_uint8.from_address(
-            _pointer(capsule, b"dltensor") + _CODE_OFFSET
-        ).value = self._code
+    def __dlpack__(self, max_version: Any = None, **_: Any) -> Any:
+        # Either structure is made anew by each call. To NumPy, arrays of the older are read-only.
+        try:
+            capsule = self._source.__dlpack__(max_version=max_version)
+        except TypeError:  # a producer older than DLPack 1.0
+            capsule = self._source.__dlpack__()
+        name = _name(capsule)
+        address = _pointer(capsule, name) + _CODE_OFFSETS[name]
+        ctypes.c_uint8.from_address(address).value = self._code
         return capsule
 
     def __dlpack_device__(self) -> Any:

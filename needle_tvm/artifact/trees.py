@@ -85,17 +85,17 @@ def _is_same(value: Any, compiled: Any) -> bool:
 
 def unflatten(tree: Any, values: Sequence[Any]) -> Any:
     """`values`, one per array of the tree, in the tree's structure."""
-    remaining = iter(values)
+    return _built(tree, iter(values))
 
-    def build(part: Any) -> Any:
-        if part == LEAF:
-            return next(remaining)
-        ((kind, parts),) = part.items()
-        if kind == "static":
-            return parts
-        if kind == "dict":
-            return {name: build(inner) for name, inner in parts.items()}
-        built = [build(inner) for inner in parts]
-        return tuple(built) if kind == "tuple" else built
 
-    return build(tree)
+# Not a closure, which would be a circle of references and keep the arrays until it is collected.
+def _built(tree: Any, remaining: Iterator[Any]) -> Any:
+    if tree == LEAF:
+        return next(remaining)
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        return parts
+    if kind == "dict":
+        return {name: _built(part, remaining) for name, part in parts.items()}
+    built = [_built(part, remaining) for part in parts]
+    return tuple(built) if kind == "tuple" else built

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import needle
+from needle.backend_ndarray.dtypes import DTYPES
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.golden import Golden
@@ -22,6 +23,7 @@ from needle_tvm.frontend.source import FixedWeights, Source, Weights, to_numpy
 from needle_tvm.process.paths import StrPath
 from needle_tvm.runtime import weights
 from needle_tvm.runtime.calls import Calls
+from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
-        self._calls = program and Calls(program.executor, needle.Tensor, _tensor)
+        self._calls = program and Calls(program.executor, _result(program.executor), _tensor)
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
@@ -160,6 +162,13 @@ class Executable:
         outputs = program.run(inputs)
         tolerances = estimated_tolerances(program.outputs, program.params, self.artifact.precision)
         return Golden(inputs, outputs, reference.COMPILED, tolerances)
+
+
+def _result(executor: Executor) -> type | None:
+    """The class of results; None if needle stores one of their dtypes, as an int8 of PyTorch's, in
+    another one."""
+    stored = all(str(dtype) in DTYPES for dtype in executor.result_dtypes)
+    return needle.Tensor if stored else None
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> needle.Tensor:

@@ -18,7 +18,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 class Calls:
     """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
-    offers DLPack's C exchange table; `wrap` makes one of a NumPy array.
+    offers DLPack's C exchange table; `wrap` makes one of a NumPy array, and alone makes all results.
 
     The native module serves arrays that fit, without a copy unless they are not aligned. All else,
     and everything where it is not built, takes the way through `Executor.run`, which does the same
@@ -76,7 +76,8 @@ class Calls:
 
     def _new_caller(self) -> Any:
         executor = self._executor
-        if not isinstance(executor.memory, HostMemory):
+        wrapped = self._wrap is not None and self._result is None
+        if wrapped or not isinstance(executor.memory, HostMemory):
             return _no_caller
         module = native()
         if module is None:

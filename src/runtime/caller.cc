@@ -160,11 +160,17 @@ struct Caller {
   std::vector<TVMFFIAny>* arguments;
 };
 
+// Drops an error, after which Python's way finds its own; an interrupt stays set.
+void clear_error() {
+  if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+}
+
+// Null if a class has no such table, or with an interrupt set.
 const DLPackExchangeAPI* api_of(PyTypeObject* type) {
   PyObject* capsule =
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
   if (capsule == nullptr) {
-    PyErr_Clear();
+    clear_error();
     return nullptr;
   }
   auto* api = static_cast<const DLPackExchangeAPI*>(
@@ -238,7 +244,7 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
 }
 
 // Points an input's window at an argument's memory, or at an aligned copy. False if it does not
-// fit, and for kinds of arrays that are left to Python.
+// fit, for kinds of arrays that are left to Python, and with an interrupt set.
 bool place(Input& input, PyObject* argument, Held* held) {
   DLTensor& window = input.window->tensor;
   const size_t extents = window.ndim * sizeof(int64_t);
@@ -254,7 +260,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
     const DLPackExchangeAPI* api = remembered_api(Py_TYPE(argument));
     if (api == nullptr) return false;
     if (api->managed_tensor_from_py_object_no_sync(argument, &held->managed) != 0) {
-      PyErr_Clear();
+      clear_error();
       held->managed = nullptr;
       return false;
     }
@@ -313,6 +319,10 @@ PyObject* array_of(const Caller* self, Handle result, size_t number) {
   return array;
 }
 
+PyObject* text(const TVMFFIByteArray& bytes) {
+  return PyUnicode_DecodeUTF8(bytes.data, static_cast<Py_ssize_t>(bytes.size), "replace");
+}
+
 // Sets the exception for an error of the code.
 void raise_error(const Caller* self) {
   if (PyErr_Occurred()) return;
@@ -324,9 +334,12 @@ void raise_error(const Caller* self) {
   }
   const Handle error(raised);
   const TVMFFIErrorCell* cell = TVMFFIErrorGetCellPtr(raised);
-  Py_XDECREF(PyObject_CallFunction(self->raise, "s#s#", cell->kind.data,
-                                   static_cast<Py_ssize_t>(cell->kind.size), cell->message.data,
-                                   static_cast<Py_ssize_t>(cell->message.size)));
+  PyObject* kind = text(cell->kind);
+  PyObject* message = kind == nullptr ? nullptr : text(cell->message);
+  if (message != nullptr)
+    Py_XDECREF(PyObject_CallFunctionObjArgs(self->raise, kind, message, nullptr));
+  Py_XDECREF(kind);
+  Py_XDECREF(message);
 }
 
 bool bind_weights(Caller* self, PyObject* weights) {
@@ -390,17 +403,18 @@ PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
 
 PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   for (size_t i = 0; i < self->inputs->size(); ++i)
-    if (!place((*self->inputs)[i], arrays[i], &held[i])) Py_RETURN_NOTIMPLEMENTED;
+    if (!place((*self->inputs)[i], arrays[i], &held[i])) {
+      if (PyErr_Occurred()) return nullptr;
+      Py_RETURN_NOTIMPLEMENTED;
+    }
   TVMFFIAny returned{};
   int code;
-  self->running = true;
   t_threads = self->threads;
   {
     needle::MaybeReleaseGil released(true);
     code = TVMFFIFunctionCall(self->handle, self->arguments->data(),
                               static_cast<int32_t>(self->arguments->size()), &returned);
   }
-  self->running = false;
   if (code != 0) {
     raise_error(self);
     return nullptr;
@@ -420,6 +434,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
   if (args[0] != self->weights && !bind_weights(self, args[0])) return nullptr;
   constexpr size_t kFew = 8;  // without an allocation
   Py_INCREF(object);          // other threads may let go of it meanwhile
+  self->running = true;       // an argument's Python code may call again, and windows are in use
   PyObject* result;
   if (inputs <= kFew) {
     Held held[kFew];
@@ -428,6 +443,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
     std::vector<Held> held(inputs);
     result = run(self, args + 1, held.data());
   }
+  self->running = false;
   Py_DECREF(object);
   return result;
 }

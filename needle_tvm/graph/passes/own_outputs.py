@@ -1,7 +1,7 @@
-"""Copies results through which a caller could change the model.
+"""Copies results through which a caller could change the model, or another result.
 
 Before: `main` returns an argument, a constant, or a value that a dataflow block computes from
-parameters alone, by itself or in a tuple.
+parameters alone, by itself or in a tuple; or it returns a value twice.
 
 After: it returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
 first, since LiftTransformParams, which computes once what depends on parameters alone, drops values
@@ -19,7 +19,7 @@ from needle_tvm.graph.dependence import is_parameter_work, parameters_of
 
 
 def own_outputs(module: IRModule, target: Target) -> IRModule:
-    """Copy every result of `main` that another call would share."""
+    """Copy every result of `main` that another call, or another result, would share."""
     main = module["main"]
     body = main.body
     parameters = parameters_of(main)
@@ -35,18 +35,25 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         for binding in block.bindings
         if isinstance(binding.value, (relax.Var, relax.Tuple, Constant))
     }
-    returned = renamed.get(body.body, body.body)
+    returned = renamed.get(body.body)
+    if not isinstance(returned, relax.Tuple):
+        returned = body.body
     results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
     copies: list[Any] = []
+    returned_before: set[Any] = set()
     for number, result in enumerate(results):
         source = result
         while isinstance(source, relax.Var) and source in renamed:
             source = renamed[source]
         lifted = source in in_blocks and is_parameter_work(source, parameters, in_blocks.get)
-        if isinstance(source, Constant) or source in set(main.params) or lifted:
-            variable, module = _copy_function(module, source)
-            call = relax.call_tir(variable, [source], out_ty=source.ty)
-            copy = relax.Var(f"copy{number}", source.ty)
+        again = source in returned_before
+        returned_before.add(source)
+        if isinstance(source, Constant) or source in set(main.params) or lifted or again:
+            # A block's inner variables are not seen behind it.
+            operand = result if isinstance(source, relax.DataflowVar) else source
+            variable, module = _copy_function(module, operand)
+            call = relax.call_tir(variable, [operand], out_ty=operand.ty)
+            copy = relax.Var(f"copy{number}", operand.ty)
             copies.append(relax.VarBinding(copy, call))
             results[number] = copy
     if not copies:

@@ -4,7 +4,7 @@ import numpy as np
 
 from needle_tvm._tvm.names import TensorType, relax, te
 from needle_tvm.graph.passes.own_outputs import own_outputs
-from tests.needle_tvm.modules import Spec, check_becomes, check_stays, relax_module
+from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
 
 ROW = Spec(3)
 exp = relax.op.exp
@@ -55,7 +55,8 @@ def test_an_argument():
 
 def test_one_result_alone():
     becomes(lambda x, w: x, lambda x, w: [], lambda x, w: copied(x))
-    becomes(lambda x, w: exp(w), lambda x, w: [exp(w)], lambda x, w, y: copied(y))
+    for result in (exp, lambda w: emit(exp(w))):
+        becomes(lambda x, w, f=result: f(w), lambda x, w: [exp(w)], lambda x, w, y: copied(y))
 
 
 def test_a_constant():
@@ -75,6 +76,18 @@ def test_the_same_argument_twice():
         lambda x, w: (x, x),
         lambda x, w: [],
         lambda x, w: relax.Tuple([copied(x), copied(x)]),
+    )
+
+
+def test_the_same_result_twice():
+    def before(x, w):
+        y = emit(exp(x))
+        return y, y, x + w, y
+
+    becomes(
+        before,
+        lambda x, w: [exp(x), x + w],
+        lambda x, w, y, z: relax.Tuple([y, copied(y), z, copied(y)]),
     )
 
 
