@@ -15,7 +15,8 @@ PYTEST_ARGS ?=
 
 export CXX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PIP_QUIET ?= 1
+# What is installed is said on stderr: in a line each, and on a terminal by pip's bars as well.
+export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
 EXTRAS := tvm apps test
@@ -165,33 +166,35 @@ check:
 
 $(STAMPS)/venv:
 	$(require_tools)
-	@echo "making $(VENV)"
+	@echo "making $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
 # $(call install,STAMP,GROUPS) installs what pyproject.toml lists for the groups, then sets the stamp.
 define install
 @$(PY) .ci/requirements.py $(2) > $(1).txt
-@$(PY) -m pip install -r $(1).txt
+@$(PY) -m pip install -r $(1).txt >&2
 @touch $(1)
 endef
 
 # The build's own requirements go into .venv too, so that a rebuild is one compiler run.
 $(STAMPS)/dependencies: pyproject.toml $(STAMPS)/venv
-	@echo "installing dependencies into $(VENV) (the first time this takes some minutes)"
+	@echo "installing TVM, NumPy, matplotlib, CMake, pytest and what they need into $(VENV)" \
+	  "(280 MB; a few minutes the first time)" >&2
 	$(call install,$@,build $(EXTRAS))
 
 $(STAMPS)/native: $(STAMPS)/dependencies $(NATIVE)
 	$(require_tools)
-	@echo "building the native backend"
-	@$(PY) -m pip install --no-build-isolation --no-deps --editable .
+	@echo "compiling the native backend (a minute or two)" >&2
+	@$(PY) -m pip install --no-build-isolation --no-deps --editable . >&2
 	@touch $@
 
 $(STAMPS)/peers: $(STAMPS)/native
-	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX and tinygrad into $(VENV)"
+	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX and tinygrad into $(VENV)" \
+	  "(some minutes)" >&2
 	$(call install,$@,bench)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies
-	@echo "installing clang-format into $(VENV)"
-	@$(PY) -m pip install $(LINTERS)
+	@echo "installing clang-format into $(VENV)" >&2
+	@$(PY) -m pip install $(LINTERS) >&2
 	@touch $@

@@ -14,8 +14,9 @@ import numpy as np
 
 import needle as ndl
 import needle_tvm
-from apps import digits, models, peers
+from apps import digits, ladder, models, peers
 from apps.contestants import Disagreement, build_model, check_agreement
+from apps.ladder import Rung
 from needle_tvm.check import parity
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.process import timing
@@ -37,13 +38,14 @@ PEERS = ("torch", "onnxruntime")  # the benchmarks know more
 class Request:
     """A request to evaluate a model. `batch` None means the model's own, `threads` None every
     available core, `dtype` None float32. Stage noopt always uses float32; `products` applies to
-    stage tuned only."""
+    stage tuned only. With `ladder`, the rungs of `apps.ladder` take the place of `stages`."""
 
     model: str
     device: str = "cpu"
     dtype: str | None = None
     products: str = OWN
     stages: tuple[str, ...] = STAGES
+    ladder: bool = False
     trials: int = 0
     minutes: float | None = None
     tracker: str | None = None
@@ -56,6 +58,17 @@ class Request:
     with_peers: bool = False
     dump_ir: Path | None = None
     rounds: int = 10
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a budget for a search."""
+        return bool(self.trials) or self.minutes is not None
+
+    def rungs(self) -> list[Rung]:
+        """What to compile and time."""
+        if self.ladder:
+            return ladder.rungs(self.device, self.searches)
+        return ladder.stages(self.stages)
 
 
 @dataclass
@@ -99,7 +112,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     threads = request.threads or available_cores()
     compiled = compile_stages(subject, request, report)
     report(0, 1, "checking parity")
-    ladder = check_parity(subject, compiled)
+    found = check_parity(subject, compiled)
     result: dict[str, Any] = {
         "needle": ndl.__version__,
         "date": host.now(),
@@ -119,23 +132,26 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
                 "from_cache": stage.from_cache,
                 "artifact": str(stage.executable.path),
                 "tuning": stage.executable.manifest.get("tuning"),
-                "parity": ladder[name],
+                "parity": found[name],
             }
             for name, stage in compiled.items()
         },
     }
+    if request.ladder:
+        steps = {rung.name: rung.step for rung in request.rungs()}
+        result["ladder"] = {EAGER: ladder.EAGER_STEP, **steps}
     if is_digits(subject):
         report(0, 1, "classifying the digits test set")
         result["digits"] = digits_accuracy(subject, compiled)
     result["ok"] = (
-        all(entry["ok"] for entry in ladder.values())
+        all(entry["ok"] for entry in found.values())
         and result.get("digits", {"identical": True})["identical"]
     )
     if request.with_peers:
         result["peers_missing"] = peers.missing(request.model, PEERS)
     if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
-            name: ladder[name]["tolerance"]
+            name: found[name]["tolerance"]
             for name, stage in compiled.items()
             if is_narrow(stage.executable)
         }
@@ -182,42 +198,44 @@ def load_weights(path: Path) -> dict[str, np.ndarray]:
 def compile_stages(
     subject: Subject, request: Request, report: Progress | None = None
 ) -> dict[str, Stage]:
-    """Every requested stage by name, compiled or reloaded from the cache."""
+    """Every requested stage or rung by name, compiled or reloaded from the cache."""
+    rungs = request.rungs()
 
-    def step(number: int, stage: str, text: str | Status) -> None:
+    def step(number: int, rung: Rung, text: str | Status) -> None:
         if report is None:
             return
-        if isinstance(text, str) and stage not in text:
-            text = f"{stage}: {text}"
-        report(number, len(request.stages), text)
+        if isinstance(text, str):  # a line of `compile` may begin with the stage
+            text = f"{rung.name}: {text.removeprefix(f'{rung.stage}: ')}"
+        report(number, len(rungs), text)
 
-    tuned = {
-        "products": request.products,
+    search = {
         "trials": request.trials,
         "minutes": request.minutes,
         "tracker": request.tracker,
         "key": request.key,
     }
     compiled = {}
-    for number, name in enumerate(request.stages):
-        step(number, name, "looking in the cache")
+    for number, rung in enumerate(rungs):
+        step(number, rung, "looking in the cache")
         start = time.perf_counter()
         executable = needle_tvm.compile(
             subject.model,
             *subject.tensors,
             target=request.device,
-            stage=name,
-            dtype=None if name == STAGES[0] else request.dtype,
+            stage=rung.stage,
+            disable=rung.disable,
+            dtype=None if rung.stage == STAGES[0] else request.dtype,
+            products=request.products if rung.whole else OWN,
             threads=request.threads,
             recompile=request.recompile,
             check=request.check,
-            progress=partial(step, number, name),
-            **(tuned if name == STAGES[-1] else {}),
+            progress=partial(step, number, rung),
+            **(search if rung.searches else {}),
         )
-        compiled[name] = Stage(executable, time.perf_counter() - start, executable.from_cache)
+        compiled[rung.name] = Stage(executable, time.perf_counter() - start, executable.from_cache)
         if request.dump_ir is not None:
             request.dump_ir.mkdir(parents=True, exist_ok=True)
-            (request.dump_ir / f"{name}.tvmscript").write_text(executable.script)
+            (request.dump_ir / f"{rung.name}.tvmscript").write_text(executable.script)
     return compiled
 
 
@@ -261,15 +279,17 @@ def time_side_by_side(
             )
         except (TimingError, Disagreement) as error:
             raise EvaluationError(str(error)) from error
-    ours = results[0]
+    entries = []
+    for previous, result in zip((results[0], *results), results, strict=False):
+        entry = {**result.to_dict(), "ratio_to_eager": asdict(timing.ratio(result, results[0]))}
+        if request.ladder and result.name in compiled:
+            entry["ratio_to_previous"] = asdict(timing.ratio(result, previous))
+        entries.append(entry)
     return {
         "method": "one process per contestant, alternating blocks; ratio = eager time / its time",
         "rounds": request.rounds,
         "threads": threads,
-        "contestants": [
-            {**result.to_dict(), "ratio_to_eager": asdict(timing.ratio(result, ours))}
-            for result in results
-        ],
+        "contestants": entries,
     }
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,14 @@ def ratio(spread: Mapping[str, float]) -> str:
     return words.quartiles(spread["median"], spread["lower"], spread["upper"])
 
 
+def compared(spread: Mapping[str, float]) -> str:
+    """A ratio of times as a person says it."""
+    return words.compared(spread["median"], spread["lower"], spread["upper"])
+
+
 def print_table(result: Mapping[str, Any], console: Console) -> None:
     """Print the result as a table, with a line about the conditions of the measurement."""
-    digits = result.get("digits")
+    digits, steps = result.get("digits"), result.get("ladder")
     title = f"{result['model']} on {result['device']}, input " + ", ".join(
         f"{'x'.join(map(str, x['shape']))} {x['dtype']}" for x in result["inputs"]
     )
@@ -42,15 +47,18 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )
-    for heading in ("", "ready in", "median", "quartiles", "x eager", "(quartiles)", "error"):
-        table.add_column(heading, justify="right" if heading else "left")
-    if digits:
-        table.add_column("accuracy", justify="right")
+    columns = _LADDER if steps else _STAGES
+    table.add_column("")
+    if steps:
+        table.add_column("step")
+    for heading in (*columns, *(["accuracy"] if digits else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
 
     timed = {entry["name"]: entry for entry in result.get("timing", {}).get("contestants", ())}
     for name in timed or result["stages"]:
         stage, entry = result["stages"].get(name), timed.get(name)
-        cells = [name, _ready(stage), *_times(entry), _errors(stage)]
+        cells = [name, *([steps.get(name, "")] if steps else [])]
+        cells += [cell(stage, entry) for cell in columns.values()]
         if digits:
             accuracy = digits["accuracy"].get(name)
             cells.append("" if accuracy is None else f"{accuracy:.2%}")
@@ -59,13 +67,16 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
 
     machine = result["machine"]
     stages = result["stages"].values()
-    if any(stage["from_cache"] for stage in stages):
+    if not steps and any(stage["from_cache"] for stage in stages):
         seconds = sum(stage["seconds_to_ready"] for stage in stages if stage["from_cache"])
         console.print(
             f"* from the cache, verified: {words.duration(seconds)} in all", highlight=False
         )
+    what = "error: largest absolute difference from the eager model in float64"
+    if steps:
+        what = f"largest error of a rung, beside the eager model in float64: {_largest(stages)}"
     console.print(
-        f"error: largest absolute difference from the eager model in float64\n"
+        f"{what}\n"
         f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
@@ -83,29 +94,58 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         console.print("MISMATCH: the stages do not all predict the same digits", highlight=False)
 
 
-def _ready(stage: Mapping[str, Any] | None) -> str:
+_Entry = Mapping[str, Any] | None  # of a stage or a contestant in the result, if it has one
+
+
+def _ready(stage: _Entry, entry: _Entry) -> str:
     if stage is None:
         return ""
     return words.duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
 
 
-def _times(entry: Mapping[str, Any] | None) -> list[str]:
+def _median(stage: _Entry, entry: _Entry) -> str:
+    return "" if entry is None else words.duration(entry["median"])
+
+
+def _quartiles(stage: _Entry, entry: _Entry) -> str:
     if entry is None:
-        return ["", "", "", ""]
-    times = entry["ratio_to_eager"]
-    return [
-        words.duration(entry["median"]),
-        words.interval(entry["lower_quartile"], entry["upper_quartile"]),
-        words.digits(times["median"]),
-        f"({words.digits(times['lower'])}-{words.digits(times['upper'])})",
-    ]
-
-
-def _errors(stage: Mapping[str, Any] | None) -> str:
-    if stage is None:
         return ""
-    error = stage["parity"]["max_absolute"]
-    return "unbounded" if error is None else f"{error:.1e}"
+    return words.interval(entry["lower_quartile"], entry["upper_quartile"])
+
+
+def _beside_eager(stage: _Entry, entry: _Entry) -> str:
+    if entry is None or set(entry["ratio_to_eager"].values()) == {1.0}:  # eager itself
+        return ""
+    return compared(entry["ratio_to_eager"])
+
+
+def _beside_previous(stage: _Entry, entry: _Entry) -> str:
+    found = (entry or {}).get("ratio_to_previous")
+    return compared(found) if found else ""
+
+
+def _error(stage: _Entry, entry: _Entry) -> str:
+    return "" if stage is None else _largest([stage])
+
+
+def _largest(stages: Iterable[Mapping[str, Any]]) -> str:
+    errors = [stage["parity"]["max_absolute"] for stage in stages]
+    return "unbounded" if None in errors else f"{max(errors):.1e}"
+
+
+# The columns by heading: those of stages, and those of the rungs of a ladder.
+_STAGES: dict[str, Callable[[_Entry, _Entry], str]] = {
+    "ready in": _ready,
+    "median": _median,
+    "quartiles": _quartiles,
+    "beside eager": _beside_eager,
+    "error": _error,
+}
+_LADDER: dict[str, Callable[[_Entry, _Entry], str]] = {
+    "median": _median,
+    "beside eager": _beside_eager,
+    "beside the\nrung above": _beside_previous,
+}
 
 
 def to_json(result: Mapping[str, Any]) -> str:
@@ -162,7 +202,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     for row, entry in enumerate(entries):
         text = words.duration(entry["median"])
         if row:
-            text += f"   {words.digits(entry['ratio_to_eager']['median'])} x eager"
+            text += f"   {compared(entry['ratio_to_eager'])}"
         axes.annotate(
             text,
             (entry["upper_quartile"], row),
@@ -172,7 +212,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
         )
     axes.set_xscale("log")
     # Leave room for labels to the right of the longest bar, and make the shortest bar visible.
-    axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.3 * 1.5)
+    axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.4 * 1.5)
     axes.xaxis.set_major_formatter(lambda seconds, position: words.duration(seconds))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
@@ -184,7 +224,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     shapes = ", ".join("x".join(map(str, x["shape"])) for x in result["inputs"])
     machine = result["machine"]
     axes.set_title(
-        f"{result['model']}, input {shapes}, {result['device']}: time and speed relative to eager\n"
+        f"{result['model']}, input {shapes}, {result['device']}: time, and speed beside eager\n"
         f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, "
         f"{result['date'][:10]}",
         loc="left",

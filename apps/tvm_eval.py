@@ -67,19 +67,26 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="keep what is compiled without comparing it with the model first",
     )
-    add(
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument(
         "--stages",
         type=stage_names,
         default=STAGES,
         metavar="LIST",
         help=f"comma-separated, of {','.join(STAGES)} (all)",
     )
+    steps.add_argument(
+        "--ladder",
+        action="store_true",
+        help="in place of stages, the rungs that lead to the last one, each with one step more",
+    )
     add(
         "--trials",
         type=cli.natural,
         default=0,
         metavar="N",
-        help="candidates the tuned stage also tries over all kernels (%(default)s)",
+        help="candidates that the tuned stage, or the ladder in a rung of its own, also tries over "
+        "all kernels (%(default)s)",
     )
     add("--minutes", type=cli.minutes, metavar="M", help="how long it searches (no limit of time)")
     add(
@@ -105,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("out"),
         metavar="DIR",
-        help="folder for MODEL-DEVICE[-DTYPE][-PRODUCTS].json and .png (%(default)s)",
+        help="folder for MODEL-DEVICE[-DTYPE][-PRODUCTS][-ladder].json and .png (%(default)s)",
     )
     add("--json", metavar="FILE", help="also write the JSON here; - is stdout")
     add("--dump-ir", type=Path, metavar="DIR", help="write every stage's module as text")
@@ -181,6 +188,7 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         products=options.products,
         stages=options.stages,
+        ladder=options.ladder,
         trials=options.trials,
         minutes=options.minutes,
         tracker=options.tracker,
@@ -201,6 +209,7 @@ def run(options: argparse.Namespace) -> int:
     name = f"{Path(options.model.partition(':')[0]).stem}-{options.device}"
     name += f"-{options.dtype}" if options.dtype else ""
     name += f"-{options.products}" if options.products != OWN else ""
+    name += "-ladder" if options.ladder else ""
     written = [options.out / f"{name}.json"]
     report.write_json(result, written[0])
     if "timing" in result:

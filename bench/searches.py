@@ -97,7 +97,12 @@ def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, A
     model, _, tensors = _model(setup)
     start = time.perf_counter()
     executable = needle_tvm.compile(
-        model, *tensors, trials=setup["trials"], threads=setup["threads"], seed=setup["seed"]
+        model,
+        *tensors,
+        trials=setup["trials"],
+        threads=setup["threads"],
+        seed=setup["seed"],
+        progress=False,
     )
     seconds = time.perf_counter() - start
     if executable.from_cache:

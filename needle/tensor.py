@@ -95,7 +95,7 @@ class Value:
 
 
 class _TensorExchange:
-    """`Tensor.__dlpack_c_exchange_api__`, like NDArray's; while tracing it refuses to read values."""
+    """`Tensor.__dlpack_c_exchange_api__`, as NDArray has it; a trace forbids it to read values."""
 
     _table: Any = None
 

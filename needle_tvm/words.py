@@ -17,6 +17,18 @@ def quartiles(median: float, lower: float, upper: float) -> str:
     return f"{digits(median)} ({digits(lower)}-{digits(upper)})"
 
 
+def compared(median: float, lower: float, upper: float) -> str:
+    """The speed that a ratio of times, theirs over ours, gives us: "1.4 times faster".
+
+    It is "as fast" where the quartiles straddle 1. Otherwise it has at most three significant
+    digits, and separators between thousands: "1,240 times slower".
+    """
+    factor = float(f"{median if median > 1 else 1 / median:.3g}")
+    if lower <= 1 <= upper or factor == 1:
+        return "as fast"
+    return f"{factor:,.15g} times {'faster' if median > 1 else 'slower'}"
+
+
 def _unit(seconds: float) -> tuple[float, str]:
     return next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
 

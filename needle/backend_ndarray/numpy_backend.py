@@ -434,9 +434,5 @@ def get_num_threads() -> int:
     return 1
 
 
-def rest_threads() -> None:
-    """Do nothing: this device keeps no threads waiting."""
-
-
 def synchronize() -> None:
     """Do nothing: this device runs nothing asynchronously."""

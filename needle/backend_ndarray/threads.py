@@ -22,11 +22,3 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """The threads that a native CPU kernel call may use, including the caller."""
     return int(cpu().kernels.get_num_threads())
-
-
-def rest_threads() -> None:
-    """Let the kernels' threads sleep until the next kernel.
-
-    For 150 us after a kernel they spin for the next one, on cores that other threads may need.
-    """
-    cpu().kernels.rest_threads()

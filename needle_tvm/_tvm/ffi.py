@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import importlib
 import sys
 import tempfile
 import threading
@@ -52,7 +54,20 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
     with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
         copy = Path(folder) / f"{Path(folder).name}.so"
         copy.write_bytes(code)
-        return ffi.load_module(str(copy), keep_module_alive=stays)
+        module = ffi.load_module(str(copy), keep_module_alive=stays)
+        if native() is not None:
+            native().adopt(str(copy))
+        return module
+
+
+@functools.cache
+def native() -> Any:
+    """The runtime's native module; None where it is not built. TVM's libraries are loaded first."""
+    load_ffi()
+    try:
+        return importlib.import_module("needle_tvm.runtime._native")
+    except ImportError:
+        return None
 
 
 def load_cuda_runtime() -> Any:

@@ -34,7 +34,8 @@ class Function:
     `ties` lists the names of parameters that have several. `arguments` and `output_tree` are the
     structure of a call and of its result (`artifact.trees`); with `bare_output` the code returns
     one array instead of a list. `transform` packs the weights as the code takes them, `by_kernel`
-    is `main` with no kernels merged, and `graph` is there if `main` is to be captured.
+    is `main` with no kernels merged, and `graph` is there if `main` is to be captured. With
+    `any_address`, inputs need only be aligned to their elements.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -47,6 +48,7 @@ class Function:
     transform: str | None
     by_kernel: str | None
     graph: GraphNames | None
+    any_address: bool
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays among a call's arguments, in the order of `inputs`; InputError if the
@@ -74,6 +76,8 @@ def parse(entry: Mapping[str, Any]) -> Function:
     expect(graph is None or set(map(type, graph.values())) == {str}, "graph")
     expect(graph is None or set(graph) == {"function", "results"}, "graph")
     expect(isinstance(entry["bare_output"], bool), "bare_output")
+    any_address = entry.get("any_address", False)
+    expect(isinstance(any_address, bool), "any_address")
     count = sum(trees.leaves(argument["tree"]) for argument in entry["arguments"])
     expect(count == len(inputs), "arguments")
     expect(trees.leaves(entry["output_tree"]) == len(outputs), "output_tree")
@@ -88,6 +92,7 @@ def parse(entry: Mapping[str, Any]) -> Function:
         transform=transform,
         by_kernel=by_kernel,
         graph=None if graph is None else GraphNames(**graph),
+        any_address=any_address,
     )
 
 

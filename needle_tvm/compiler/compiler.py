@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from needle_tvm.compiler.request import Choices, Request, request
 from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
+from needle_tvm.process import command_line
 from needle_tvm.process.paths import StrPath
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
@@ -60,7 +62,8 @@ def compile(
     - `products` chooses what computes a GPU's matmuls: "own" kernels, "cublas", or, for each,
       whichever is faster on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
       only where that is installed.
-    - `progress` is called with lines of text and, while searching, with
+    - `progress` True shows a search on stderr: a bar and a table on a terminal, lines elsewhere.
+      False shows nothing. A function is called with lines of text and, while searching, with
       `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
@@ -130,8 +133,11 @@ def compile_source(source: Source, asked: Request) -> Executable:
     found = None if asked.recompile else _cached(folder, asked)
     from_cache = found is not None
     if found is None:
-        asked.say(f"{asked.stage}: compiling")
-        _build(source, asked, folder, key)
+        with command_line.progress(quiet=not asked.shows_search) as show:
+            if asked.shows_search:
+                asked = replace(asked, progress=lambda text: show(0, 1, text))
+            asked.say(f"{asked.stage}: compiling")
+            _build(source, asked, folder, key)
         found = _open(folder, asked.spec)
     return Executable(*found, from_cache=from_cache, source=source)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 import needle
 from needle.backend_ndarray.dtypes import DTYPES
-from needle.backend_ndarray.threads import rest_threads
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.golden import Golden
@@ -117,7 +116,6 @@ class Executable:
             raise TargetError(self.artifact.obstacle)
         if self._weights is not None:
             self._weights.follow(program.set_params)
-        rest_threads()  # needle's own threads, which would occupy the cores of TVM's
         return calls(args, kwargs)
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:

@@ -37,12 +37,15 @@ class Choices(TypedDict, total=False):
     disable: Collection[str]
     products: str
     check: bool
-    progress: Progress | None
+    progress: Progress | bool
 
 
 @dataclass(frozen=True)
 class Request:
-    """Keywords that fit one another, resolved: the code, its target, and how to compile it."""
+    """Keywords that fit one another, resolved: the code, its target, and how to compile it.
+
+    `shows_search` says whether `compile` itself shows the progress of a search.
+    """
 
     spec: TargetSpec
     variant: Variant
@@ -50,6 +53,7 @@ class Request:
     recompile: bool
     check: bool
     progress: Progress | None
+    shows_search: bool
 
     @property
     def stage(self) -> str:
@@ -77,7 +81,7 @@ def request(
     disable: Collection[str] = (),
     products: str = OWN,
     check: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Request:
     """The request that these keywords of `compile` make.
 
@@ -89,8 +93,8 @@ def request(
         isinstance(name, str) for name in disable
     ):  # a str would be taken as its letters
         raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
-    if progress is not None and not callable(progress):
-        raise UsageError(f"progress={progress!r}: must be a function, or None")
+    if not isinstance(progress, bool) and not callable(progress):
+        raise UsageError(f"progress={progress!r}: must be a function, True or False")
     if disable and search.searches:
         raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
     spec = resolve(target, threads)
@@ -99,4 +103,5 @@ def request(
         raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
     libraries.check(products, spec, stage, search)
     variant = Variant(stage, rounded, disable, libraries.choice(products, spec))
-    return Request(spec, variant, search, recompile, check, progress)
+    report, shows = (None, progress) if isinstance(progress, bool) else (progress, False)
+    return Request(spec, variant, search, recompile, check, report, shows and search.searches)

@@ -21,6 +21,8 @@ from needle_tvm.errors import ArtifactError, ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
+from needle_tvm.lower.any_address import any_address
+from needle_tvm.lower.into import add_into
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
@@ -55,6 +57,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
     by ptxas, and `libraries`, which must be found where the library is loaded.
     """
+    if str(target.kind) == "llvm":
+        module = any_address(module)
     (folder / SCRIPT).write_text(script(module) + "\n")
     kernels: list[nvcc.Resources] = []
 
@@ -64,7 +68,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         return code
 
     with blamed_on("code generation"):
-        executable = build_executable(module, target, cuda_graph.add_graph_functions)
+        added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else add_into
+        executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     with scratch_folder("needle-build-") as temporary:
         linked = temporary / LIBRARY
@@ -111,7 +116,13 @@ def describe(
     graph = None
     if cuda_graph.is_marked(module):
         graph = {"function": cuda_graph.FOR_GRAPH, "results": cuda_graph.RESULTS}
-    main = {**signature, "transform": transform, "by_kernel": by_kernel, "graph": graph}
+    main = {
+        **signature,
+        "transform": transform,
+        "by_kernel": by_kernel,
+        "graph": graph,
+        "any_address": str(target.kind) == "llvm",
+    }
     return {
         "functions": {MAIN: main},
         "target": _target(spec, target),

@@ -187,10 +187,11 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     shows its budget, with a table of its tasks below. Outside a terminal, a status is a line at
     most every two seconds, or when a task has become faster.
     """
-    screen = console(stderr=True, quiet=quiet)
     if quiet:
         yield lambda done, total, text: None
-    elif screen.is_terminal:
+        return
+    screen = console(stderr=True)
+    if screen.is_terminal:
         with _display(screen) as show:
             yield show
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm._tvm.ffi import load_ffi
+from needle_tvm._tvm.ffi import load_ffi, native
 from needle_tvm.artifact.trees import LEAF
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.memory import HostMemory
@@ -69,27 +69,25 @@ class Calls:
     @property
     def _caller(self) -> Any:
         """This thread's native caller, which has a virtual machine of its own."""
-        try:
-            return self._local.caller
-        except AttributeError:
+        caller = getattr(self._local, "caller", None)
+        if caller is None:
             caller = self._local.caller = self._new_caller()
-            return caller
+        return caller
 
     def _new_caller(self) -> Any:
         executor = self._executor
         wrapped = self._wrap is not None and self._result is None
         if wrapped or not isinstance(executor.memory, HostMemory):
             return _no_caller
-        ffi = load_ffi()  # loads the library that the native module is linked to
-        try:
-            from needle_tvm.runtime import _native
-        except ImportError:  # not built
+        module = native()
+        if module is None:
             return _no_caller
+        ffi = load_ffi()
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
-        return _native.Caller(
+        return module.Caller(
             executor.entry(),
             tuple(
-                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range)
+                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
                 for spec, dtype in zip(executor.inputs, dtypes, strict=True)
             ),
             tuple(executor.result_dtypes),
@@ -97,6 +95,7 @@ class Calls:
             self._result,
             self._main.bare_output,
             not self._single,
+            executor.threads,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm._tvm.ffi import load_library
+from needle_tvm._tvm.ffi import load_library, native
 from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.bfloat16 import dtype_named
 from needle_tvm.artifact.layout import LIBRARY
@@ -39,12 +39,14 @@ class Executor:
         self.main = artifact.main
         self._path = artifact.path
         specs = [
-            Input(spec.name, spec.shape, self._dtype(spec.dtype), spec.range)
+            Input(spec.name, spec.shape, dtype, spec.range, self._alignment(dtype))
             for spec in self.main.inputs
+            for dtype in [self._dtype(spec.dtype)]
         ]
         cores = available_cores()
         # A kernel may run on fewer threads than it was scheduled for.
-        configure_tvm_threads(min(artifact.target.get("num-cores", cores), cores))
+        self.threads = min(artifact.target.get("num-cores", cores), cores)
+        configure_tvm_threads(self.threads)  # for code that does not use needle's threads
         self.inputs = specs
         self.result_dtypes = [self._dtype(spec.dtype) for spec in self.main.outputs]
         self.memory = memory.of(artifact.target, set(self.result_dtypes), device)
@@ -56,6 +58,9 @@ class Executor:
         # The weights in use as the code takes them; None if there are none yet.
         self.bound: tuple[Any, ...] | None = None if self.main.params else ()
         self._graph = self.main.graph  # None if nothing is to be captured
+
+    def _alignment(self, dtype: np.dtype[Any]) -> int:
+        return dtype.itemsize if self.main.any_address else memory.ALIGNMENT
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         try:
@@ -144,6 +149,9 @@ class Executor:
         return main
 
     def _call(self, tensors: Sequence[Any]) -> list[Any]:
+        module = native()
+        if module is not None:
+            module.use_threads(self.threads)
         result = self.entry()(*tensors, *self.weights)
         return [result] if self.main.bare_output else list(result)
 

@@ -13,12 +13,13 @@ from needle_tvm.runtime.memory import CudaMemory, Memory
 
 
 class Input(NamedTuple):
-    """An input as the code takes it; `range` is that of an index."""
+    """An input as the code takes it: `range` is that of an index, `alignment` is in bytes."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     range: tuple[int, int] | None
+    alignment: int
 
 
 class Inputs:
@@ -33,8 +34,10 @@ class Inputs:
         """Tensors of arrays that fit the signature, over the same memory where code can read it
         there; InputError for others."""
         shared = self._here.shared
-        checked = self.check(values)
-        return [shared(each) if isinstance(each, np.ndarray) else each for each in checked]
+        return [
+            shared(each, spec.alignment) if isinstance(each, np.ndarray) else each
+            for each, spec in zip(self.check(values), self.specs, strict=True)
+        ]
 
     def check(self, values: Sequence[Any]) -> list[Any]:
         """Arrays that fit the signature: NumPy's, or tensors if they are on the GPU already.

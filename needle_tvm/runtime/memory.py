@@ -16,7 +16,9 @@ import numpy as np
 from needle_tvm._tvm.ffi import load_cuda_runtime, load_ffi
 from needle_tvm.artifact import bfloat16
 
-ALIGNMENT = 64  # bytes; a vectorised kernel given less aligned memory kills the process
+# In bytes. Less aligned memory kills the process, unless the code was built to take inputs at any
+# address; the weights and the code's own memory always have it.
+ALIGNMENT = 64
 
 _CPU, _CUDA = 1, 2  # DLPack's device types
 _POOLED_ALLOCATOR = 2  # a constant of the virtual machine
@@ -39,12 +41,13 @@ class HostMemory:
         """A tvm_ffi tensor with a copy of the array."""
         return bfloat16.to_tensor(self._ffi, aligned_copy(array))
 
-    def shared(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tvm_ffi tensor over the array's own memory, or a copy if code cannot read it there."""
+    def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
+        """A tvm_ffi tensor over the array's own memory, or a copy if code cannot read it there:
+        it must begin at a multiple of `alignment` bytes."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and array.size:
             tensor = bfloat16.to_tensor(self._ffi, array)
-            if tensor.data_ptr() % ALIGNMENT == 0:
+            if tensor.data_ptr() % alignment == 0:
                 return tensor
         return self.copied(array)
 
@@ -95,7 +98,9 @@ class CudaMemory:
             self._fill(tensor, ctypes.c_void_p(rows.ctypes.data), rows.nbytes)
         return tensor
 
-    shared = copied
+    def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
+        """A tvm_ffi tensor on the GPU with the array's elements."""
+        return self.copied(array)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         """A NumPy array with the tensor's elements, once they are computed."""

@@ -14,7 +14,6 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("synchronize", [] {});
   m.def("set_num_threads", &set_num_threads);
   m.def("get_num_threads", &num_threads);
-  m.def("rest_threads", &rest_threads);
   m.def("array_exchange", &array_exchange);
   m.def("tensor_exchange", &tensor_exchange);
   m.def("isa", [] { return kernels().isa; });

@@ -71,7 +71,8 @@ int from_object(void* object, dlpack::ManagedVersioned** out) {
       return;
     }
     // Another device's, or none: __dlpack__ knows what to do, or to say.
-    const py::object capsule = self.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+    const py::object capsule =
+        self.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
     constexpr const char* kName = "dltensor_versioned";
     void* tensor = PyCapsule_GetPointer(capsule.ptr(), kName);
     if (tensor == nullptr) throw py::error_already_set();
@@ -85,13 +86,15 @@ int view_object(void* object, dlpack::Tensor* out) {
   return guarded([&] {
     const py::object held = view_of<kTensor>(static_cast<PyObject*>(object));
     py::detail::make_caster<View> own;
-    if (!own.load(held, false)) throw std::invalid_argument("has no memory of the native CPU device");
+    if (!own.load(held, false))
+      throw std::invalid_argument("has no memory of the native CPU device");
     const View& view = py::detail::cast_op<const View&>(own);
     const DTypeInfo& type = info(view.dtype());
     out->data = view.data();
     out->device = {dlpack::kCpu, 0};
     out->ndim = view.ndim();
-    out->dtype = {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.dlpack_bits), 1};
+    out->dtype = {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.dlpack_bits),
+                  1};
     out->shape = const_cast<int64_t*>(view.shape().at.data());
     out->strides = const_cast<int64_t*>(view.strides().at.data());
     out->byte_offset = 0;
@@ -99,9 +102,11 @@ int view_object(void* object, dlpack::Tensor* out) {
 }
 
 // A new object of a class without constructor arguments, with two slots filled.
-py::object made(PyTypeObject* cls, PyObject* first, PyObject* one, PyObject* second, PyObject* two) {
+py::object made(PyTypeObject* cls, PyObject* first, PyObject* one, PyObject* second,
+                PyObject* two) {
   py::object self = stolen(cls->tp_alloc(cls, 0));
-  if (PyObject_SetAttr(self.ptr(), first, one) != 0 || PyObject_SetAttr(self.ptr(), second, two) != 0)
+  if (PyObject_SetAttr(self.ptr(), first, one) != 0 ||
+      PyObject_SetAttr(self.ptr(), second, two) != 0)
     throw py::error_already_set();
   return self;
 }

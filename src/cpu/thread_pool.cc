@@ -2,10 +2,16 @@
 
 #include <pthread.h>
 #include <sched.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
 #include <cstdlib>
 #include <fstream>
@@ -19,10 +25,19 @@ namespace needle {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
 constexpr int kMaxThreads = 256;
 constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed thread's share
 // In a training loop kernels follow within microseconds; waking a thread takes tens of them.
-constexpr std::chrono::microseconds kSpin(150);
+constexpr nanoseconds kSpin(150'000);
+// How long a thread spins for others of its call before it sleeps: their core may be taken, or they
+// may need this one.
+constexpr nanoseconds kPatience(30'000);
+// How long a thread that is awake and has a core may take to join a team.
+constexpr nanoseconds kJoin(3'000);
+constexpr nanoseconds kWaking(60'000);  // a thread that sleeps, on a machine that is not busy
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -32,60 +47,181 @@ inline void pause() {
 #endif
 }
 
-// A call's pieces are divided into ranges, one per thread. A thread that has finished its own range
-// takes pieces of the others. So a kernel that is called repeatedly finds its share of a weight in
-// the cache of the core that it ran on before.
+// A count that threads wait for: spinning first, then asleep.
+class Signal {
+ public:
+  uint32_t get() const { return value_.load(std::memory_order_acquire); }
+  // Before any thread can wait.
+  void reset() { value_.store(0, std::memory_order_relaxed); }
+  uint32_t add() {
+    const uint32_t value = value_.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) wake();
+    return value;
+  }
+  // Waits until done(value).
+  template <class Done>
+  void wait(Done&& done) {
+    for (int spins = 1;; ++spins) {
+      if (done(get())) return;
+      pause();
+      if (spins % 64 == 0 && started_at(spins)) break;
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    for (;;) {
+      const uint32_t value = value_.load(std::memory_order_seq_cst);
+      if (done(value)) break;
+      sleep(value);
+    }
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+ private:
+  // Whether the patience of a wait that has spun so often is over.
+  static bool started_at(int spins) {
+    thread_local Clock::time_point begin;
+    const auto now = Clock::now();
+    if (spins == 64) begin = now;
+    return now - begin > kPatience;
+  }
+#ifdef __linux__
+  void sleep(uint32_t value) {
+    syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+  }
+  void wake() { syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+#else
+  void sleep(uint32_t) { std::this_thread::yield(); }
+  void wake() {}
+#endif
+
+  std::atomic<uint32_t> value_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+// Two kinds of calls:
 //
-// A range's ticket is (number of the call << 32) | pieces not yet claimed. The thread that lowers
-// the count owns a piece, and the caller cannot return before it is finished, so the fields of the
-// call are stable for the owner; a late worker's exchange fails because the number has changed.
+// A loop's pieces are divided into ranges, one per thread. A thread that has finished its own range
+// takes pieces of the others. So a kernel that is called repeatedly finds its share of a weight in
+// the cache of the core that it ran on before. A range's ticket is (number of the call << 32) |
+// pieces not yet claimed. The thread that lowers the count owns a piece, and the caller cannot
+// return before it is finished, so the fields of the call are stable for the owner; a late worker's
+// exchange fails because the number has changed.
+//
+// A team's tasks wait for each other at barriers, so all of them must run. Each worker is offered a
+// task in its seat: (number of the call << 2) | state. Workers join, the caller withdraws the
+// offers that nobody took in time, and tells those who joined to go.
 class Pool {
  public:
   bool try_run(int threads, int64_t n, int64_t pieces, RangeFn fn, void* context) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return false;
-    grow(threads - 1);
-    if (started_ == 0) {
-      busy_.store(false, std::memory_order_release);
-      return false;
-    }
+    if (!begin(threads)) return false;
     n_ = n;
     pieces_ = pieces;
-    fn_ = fn;
+    range_ = fn;
     context_ = context;
     const int64_t shares = std::min<int64_t>(threads, pieces);
     shares_.store(static_cast<int>(shares), std::memory_order_relaxed);
-    finished_.store(0, std::memory_order_relaxed);
+    finished_.reset();
     const uint64_t call = posted_.load(std::memory_order_relaxed) + 1;
     for (int64_t r = 0; r < shares; ++r) {
       const uint64_t count = static_cast<uint64_t>(end_of(r, shares) - end_of(r - 1, shares));
       ranges_[r].ticket.store(call << 32 | count, std::memory_order_release);
     }
-    posted_.store(call, std::memory_order_seq_cst);
-    if (sleeping_.load(std::memory_order_seq_cst) > 0) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      wake_.notify_all();
-    }
+    post(call, true);
     work(0);
-    for (int spins = 0; finished_.load(std::memory_order_acquire) != pieces; ++spins) {
-      pause();
-      if (spins % 1024 == 1023) std::this_thread::yield();  // its owner may need this core
-    }
-    busy_.store(false, std::memory_order_release);
+    finished_.wait([&](uint32_t done) { return done == static_cast<uint32_t>(pieces); });
+    end();
     return true;
   }
 
-  // Lets the workers sleep at once, until the next call.
-  void rest() {
-    rest_after_.store(posted_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  bool try_team(int threads, TaskFn fn, void* context, int* failure) {
+    if (!begin(threads)) return false;
+    task_ = fn;
+    context_ = context;
+    failure_.store(0, std::memory_order_relaxed);
+    shares_.store(0, std::memory_order_relaxed);
+    finished_.reset();
+    const uint64_t call = posted_.load(std::memory_order_relaxed) + 1;
+    const int offers = std::min(threads - 1, started_);
+    for (int i = 1; i <= offers; ++i)
+      ranges_[i].seat.store(call << 2 | kOffered, std::memory_order_release);
+    const auto began = Clock::now();
+    // The time that one thread took for this code the last time, in all.
+    std::atomic<int64_t>& known = durations_[slot_of(fn)];
+    const int64_t alone = known.load(std::memory_order_relaxed);
+    const bool asleep = sleeping_.load(std::memory_order_seq_cst) > 0;
+    const bool worth = alone == 0 || alone / 2 > kWaking.count();
+    post(call, worth || began - ended_ < kSpin);
+    const auto until = began + (asleep && worth ? kWaking : kJoin);
+    for (int spins = 1, joined = 0; joined < offers; ++spins) {
+      joined = 0;
+      for (int i = 1; i <= offers; ++i)
+        joined += ranges_[i].seat.load(std::memory_order_acquire) == (call << 2 | kJoined);
+      if (joined < offers) pause();
+      if (spins % 16 == 0 && Clock::now() > until) break;
+    }
+    team_ = {this, 1};
+    int member[kMaxThreads];
+    for (int i = 1; i <= offers; ++i) {
+      uint64_t offered = call << 2 | kOffered;
+      if (!ranges_[i].seat.compare_exchange_strong(offered, call << 2, std::memory_order_acq_rel)) {
+        ranges_[i].task = team_.tasks;
+        member[team_.tasks++] = i;
+      }
+    }
+    arrived_.store(0, std::memory_order_relaxed);
+    for (int task = 1; task < team_.tasks; ++task)
+      ranges_[member[task]].seat.store(call << 2 | kGo, std::memory_order_release);
+    run_task(0);
+    const uint32_t others = static_cast<uint32_t>(team_.tasks - 1);
+    finished_.wait([&](uint32_t done) { return done == others; });
+    ended_ = Clock::now();
+    known.store((ended_ - began).count() * team_.tasks, std::memory_order_relaxed);
+    *failure = failure_.load(std::memory_order_relaxed);
+    end();
+    return true;
+  }
+
+  void barrier() {
+    const uint32_t turn = turn_.get();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team_.tasks) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.add();
+    } else {
+      turn_.wait([&](uint32_t now) { return now != turn; });
+    }
   }
 
  private:
+  enum Seat : uint64_t { kWithdrawn, kOffered, kJoined, kGo };
+
   struct alignas(64) Range {
     std::atomic<uint64_t> ticket{0};
+    std::atomic<uint64_t> seat{0};
+    int task = 0;
   };
 
+  static size_t slot_of(TaskFn fn) {
+    return (reinterpret_cast<uintptr_t>(fn) >> 4) % (sizeof durations_ / sizeof durations_[0]);
+  }
+
+  bool begin(int threads) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    grow(threads - 1);
+    if (started_ > 0) return true;
+    end();
+    return false;
+  }
+  void end() { busy_.store(false, std::memory_order_release); }
+
+  void post(uint64_t call, bool wake) {
+    posted_.store(call, std::memory_order_seq_cst);
+    if (wake && sleeping_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      wake_.notify_all();
+    }
+  }
+
   void grow(int workers) {
-    while (started_ < workers) {
+    while (started_ < std::min(workers, kMaxThreads - 1)) {
       try {
         std::thread(&Pool::loop, this, started_ + 1).detach();
       } catch (const std::system_error&) {
@@ -98,7 +234,7 @@ class Pool {
   // The end of range r, in pieces.
   int64_t end_of(int64_t r, int64_t shares) const { return pieces_ * (r + 1) / shares; }
 
-  // Takes pieces of the current call until none is left, beginning with its own range.
+  // Takes pieces of the current loop until none is left, beginning with its own range.
   void work(int index) {
     const int ranges = shares_.load(std::memory_order_relaxed);
     for (int k = 0; k < ranges; ++k) {
@@ -111,22 +247,41 @@ class Pool {
         const int64_t piece = end_of(r, shares_.load(std::memory_order_relaxed)) - left;
         const int64_t size = n_ / pieces_, extra = n_ % pieces_;
         const int64_t begin = piece * size + std::min(piece, extra);
-        fn_(context_, begin, begin + size + (piece < extra ? 1 : 0));
-        finished_.fetch_add(1, std::memory_order_release);
+        range_(context_, begin, begin + size + (piece < extra ? 1 : 0));
+        finished_.add();
         ticket = at.load(std::memory_order_acquire);
       }
     }
+  }
+
+  void run_task(int task) {
+    const int code = task_(task, &team_, context_);
+    int none = 0;
+    if (code != 0) failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
+  }
+
+  // Takes this worker's task in a team's call, if it is offered one.
+  void join(int index, uint64_t call) {
+    std::atomic<uint64_t>& seat = ranges_[index].seat;
+    uint64_t offered = call << 2 | kOffered;
+    if (!seat.compare_exchange_strong(offered, call << 2 | kJoined, std::memory_order_acq_rel))
+      return;
+    for (int spins = 1; seat.load(std::memory_order_acquire) != (call << 2 | kGo); ++spins) {
+      pause();
+      if (spins % 1024 == 0) std::this_thread::yield();  // the caller may need this core
+    }
+    run_task(ranges_[index].task);
+    finished_.add();
   }
 
   void loop(int index) {
     uint64_t seen = 0;
     auto posted = [&] { return posted_.load(std::memory_order_seq_cst) != seen; };
     for (;;) {
-      auto deadline = std::chrono::steady_clock::now() + kSpin;
+      auto deadline = Clock::now() + kSpin;
       for (int spins = 1; !posted(); ++spins) {
         pause();
-        if (rest_after_.load(std::memory_order_relaxed) == seen ||
-            (spins % 64 == 0 && std::chrono::steady_clock::now() > deadline)) {
+        if (spins % 64 == 0 && Clock::now() > deadline) {
           std::unique_lock<std::mutex> lock(mutex_);
           sleeping_.fetch_add(1, std::memory_order_seq_cst);
           while (!posted()) wake_.wait(lock);
@@ -134,6 +289,7 @@ class Pool {
         }
       }
       seen = posted_.load(std::memory_order_acquire);
+      join(index, seen);
       if (index < shares_.load(std::memory_order_relaxed)) work(index);
     }
   }
@@ -141,13 +297,19 @@ class Pool {
   std::atomic<bool> busy_{false};
   int started_ = 0;
   int64_t n_ = 0, pieces_ = 1;
-  RangeFn fn_ = nullptr;
+  RangeFn range_ = nullptr;
+  TaskFn task_ = nullptr;
   void* context_ = nullptr;
+  Team team_{};
+  Clock::time_point ended_{};
+  std::atomic<int> failure_{0};
   std::atomic<int> shares_{0};
+  std::atomic<int64_t> durations_[256] = {};  // by a hash of a team's code
   Range ranges_[kMaxThreads];
   alignas(64) std::atomic<uint64_t> posted_{0};
-  std::atomic<uint64_t> rest_after_{0};  // the call after which workers need not spin
-  alignas(64) std::atomic<int64_t> finished_{0};
+  alignas(64) Signal finished_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) Signal turn_;
   alignas(64) std::atomic<int> sleeping_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -193,15 +355,12 @@ int usable_cores() {
 
 int num_threads() { return g_threads.load(std::memory_order_relaxed); }
 
-void rest_threads() {
-  if (g_pool != nullptr) g_pool->rest();
-}
-
 void set_num_threads(int count) {
   g_threads.store(std::clamp(count, 1, kMaxThreads), std::memory_order_relaxed);
 }
 
 void init_threads() {
+  if (g_pool != nullptr) return;  // another module did it
   g_pool = new Pool;
   pthread_atfork(nullptr, nullptr, after_fork_in_child);
   const char* wanted = std::getenv("NEEDLE_NUM_THREADS");
@@ -228,6 +387,23 @@ void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context) {
     if (done) return;
   }
   fn(context, 0, n);
+}
+
+int run_team(int threads, TaskFn fn, void* context) {
+  threads = std::min(threads, kMaxThreads);
+  if (threads > 1 && !t_inside) {
+    int failure = 0;
+    t_inside = true;
+    const bool done = g_pool->try_team(threads, fn, context, &failure);
+    t_inside = false;
+    if (done) return failure;
+  }
+  Team alone{nullptr, 1};
+  return fn(0, &alone, context);
+}
+
+void barrier(Team* team) {
+  if (team->tasks > 1) static_cast<Pool*>(team->pool)->barrier();
 }
 
 }  // namespace needle

@@ -1,9 +1,12 @@
-// A small thread pool for the kernels. Work runs on the caller if it is small or nested, or if the
-// pool is busy with another thread's call.
+// One set of threads for needle's kernels and for compiled code, in a library of its own that both
+// native modules are linked to. Work runs on the caller if it is small or nested, or if the pool is
+// busy with another thread's call.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
+
+#define NEEDLE_SHARED __attribute__((visibility("default")))
 
 namespace needle {
 
@@ -11,7 +14,7 @@ using RangeFn = void (*)(void* context, int64_t begin, int64_t end);
 
 // Runs fn over [0, n) in parallel, in pieces of at least `grain`; returns when all are done. fn
 // must not throw. The pieces depend only on n, grain and the number of threads.
-void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context);
+NEEDLE_SHARED void parallel_for_raw(int64_t n, int64_t grain, RangeFn fn, void* context);
 
 template <class F>
 void parallel_for(int64_t n, int64_t grain, F&& fn) {
@@ -22,15 +25,26 @@ void parallel_for(int64_t n, int64_t grain, F&& fn) {
       const_cast<void*>(static_cast<const void*>(&fn)));
 }
 
-// The number of threads that a call may use, including the caller; at least 1.
-int num_threads();
-void set_num_threads(int count);
+// A task of compiled code. `team` is for `barrier`; tasks of one team run at the same time, each on
+// its own thread. 0, or another number for a failure. It must not throw.
+struct Team {
+  void* pool;
+  int32_t tasks;
+};
+using TaskFn = int (*)(int task, Team* team, void* context);
 
-// Lets the workers sleep until the next parallel_for instead of spinning, because another library's
-// threads are about to need their cores.
-void rest_threads();
+// Runs fn once in each of at most `threads` tasks, the caller's included, and returns the first
+// failure, or 0. There are as many tasks as threads are awake, or can be woken in less time than
+// they save; `fn` divides its work by `team->tasks`.
+NEEDLE_SHARED int run_team(int threads, TaskFn fn, void* context);
+// Returns once every task of the team has called it as often as this one.
+NEEDLE_SHARED void barrier(Team* team);
+
+// The number of threads that a call of `parallel_for` may use, including the caller; at least 1.
+NEEDLE_SHARED int num_threads();
+NEEDLE_SHARED void set_num_threads(int count);
 
 // Reads NEEDLE_NUM_THREADS, else affinity and cgroup quota. std::invalid_argument for a bad value.
-void init_threads();
+NEEDLE_SHARED void init_threads();
 
 }  // namespace needle

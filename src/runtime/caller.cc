@@ -2,28 +2,62 @@
 // the caller's arrays and the code. It serves the plain case, arrays that fit, and leaves all else
 // to needle_tvm/runtime, which does the same in Python and says what is wrong.
 #include <Python.h>
+#include <dlfcn.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <structmember.h>
 #include <tvm/ffi/c_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/gil.h"
+#include "cpu/thread_pool.h"
 
 namespace py = pybind11;
 
 namespace {
 
-constexpr uintptr_t kAlignment = 64;  // bytes; vectorised code given less kills the process
+constexpr uintptr_t kAlignment = 64;  // bytes; of copies
+// Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
+constexpr int64_t kKept = 1 << 22;
+
+// Compiled code divides its work among needle's threads. The library asks for them by two pointers,
+// which TVM's loader has set to its own functions; tasks and teams look the same to both.
+thread_local int t_threads = 1;  // for this thread's calls
+
+int launch(needle::TaskFn fn, void* context, int tasks) {
+  return needle::run_team(tasks > 0 ? std::min(tasks, t_threads) : t_threads, fn, context);
+}
+
+int wait_for_team(int, needle::Team* team) {
+  needle::barrier(team);
+  return 0;
+}
+
+void use_threads(int count) { t_threads = count; }
+
+// Lets the library loaded from `path` use needle's threads.
+void adopt(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) throw std::runtime_error(std::string(path) + " is not loaded");
+  // The library has the symbols that it uses.
+  if (void* slot = dlsym(library, "__TVMBackendParallelLaunch"))
+    *static_cast<decltype(&launch)*>(slot) = launch;
+  if (void* slot = dlsym(library, "__TVMBackendParallelBarrier"))
+    *static_cast<decltype(&wait_for_team)*>(slot) = wait_for_team;
+  dlclose(library);
+}
 
 // A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
 // TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
@@ -69,7 +103,9 @@ bool unshared(const Window* window) {
 struct Input {
   Window* window = nullptr;
   PyObject* descriptor = nullptr;  // NumPy's dtype
+  void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
+  uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
   bool indexed = false;  // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
@@ -113,14 +149,14 @@ class Handle {
 };
 
 struct Caller {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
   PyObject* function;  // tvm_ffi's object, which keeps the code
   PyObject* weights;   // a tuple of tvm_ffi tensors
   PyObject* raise;     // called with the kind and the message of the code's error
   PyObject* result;    // the class of results, None for NumPy's arrays
   void* handle;
   const DLPackExchangeAPI* result_api;
+  int threads;
   bool bare, tuple, running;
   std::vector<Input>* inputs;
   std::vector<PyObject*>* outputs;  // NumPy's dtypes
@@ -210,9 +246,9 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
   return true;
 }
 
-// Points an input's window at an argument's memory, or at an aligned copy. False if it does not fit,
-// for kinds of arrays that are left to Python, and with an interrupt set.
-bool place(const Input& input, PyObject* argument, Held* held) {
+// Points an input's window at an argument's memory, or at an aligned copy. False if it does not
+// fit, for kinds of arrays that are left to Python, and with an interrupt set.
+bool place(Input& input, PyObject* argument, Held* held) {
   DLTensor& window = input.window->tensor;
   const size_t extents = window.ndim * sizeof(int64_t);
   void* data;
@@ -241,12 +277,15 @@ bool place(const Input& input, PyObject* argument, Held* held) {
   }
   if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
   if (input.indexed && !in_range(input, data)) return false;
-  if (reinterpret_cast<uintptr_t>(data) % kAlignment != 0 || input.bytes == 0) {
-    const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
-    held->copy = std::aligned_alloc(kAlignment, rounded);
-    if (held->copy == nullptr) return false;
-    if (input.bytes > 0) std::memcpy(held->copy, data, input.bytes);
-    data = held->copy;
+  if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
+    void*& copy = input.bytes <= kKept ? input.kept : held->copy;
+    if (copy == nullptr) {
+      const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
+      copy = std::aligned_alloc(kAlignment, rounded);
+      if (copy == nullptr) return false;
+    }
+    if (input.bytes > 0) std::memcpy(copy, data, input.bytes);
+    data = copy;
   }
   window.data = data;
   return true;
@@ -374,6 +413,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
     }
   TVMFFIAny returned{};
   int code;
+  t_threads = self->threads;
   {
     needle::MaybeReleaseGil released(true);
     code = TVMFFIFunctionCall(self->handle, self->arguments->data(),
@@ -413,13 +453,13 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
 }
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
-                                       "result",   "bare",   "tuple",   nullptr};
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
+                                       "bare",     "tuple",  "threads", nullptr};
   PyObject *function, *inputs, *outputs, *raise, *result;
-  int bare, tuple;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOpp", const_cast<char**>(kNames), &function,
+  int bare, tuple, threads;
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi", const_cast<char**>(kNames), &function,
                                    &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &raise, &result,
-                                   &bare, &tuple))
+                                   &bare, &tuple, &threads))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -428,6 +468,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     self->call = call;
     self->bare = bare != 0;
     self->tuple = tuple != 0;
+    self->threads = threads;
     self->inputs = new std::vector<Input>;
     self->outputs = new std::vector<PyObject*>;
     self->arguments = new std::vector<TVMFFIAny>;
@@ -443,15 +484,19 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     for (const py::handle each : py::reinterpret_borrow<py::tuple>(outputs))
       self->outputs->push_back(each.inc_ref().ptr());
     for (const py::handle each : py::reinterpret_borrow<py::tuple>(inputs)) {
-      const auto given = each.cast<std::tuple<std::vector<int64_t>, py::object, int, int,
-                                              std::optional<std::pair<int64_t, int64_t>>>>();
-      const auto& [shape, descriptor, code, bits, range] = given;
+      const auto given =
+          each.cast<std::tuple<std::vector<int64_t>, py::object, int, int,
+                               std::optional<std::pair<int64_t, int64_t>>, uintptr_t>>();
+      const auto& [shape, descriptor, code, bits, range, alignment] = given;
       Input input;
       const DLDataType dtype{static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
       input.bytes = bits / 8;
       for (int64_t extent : shape)
         if (extent < 0 || __builtin_mul_overflow(input.bytes, extent, &input.bytes))
           throw py::value_error("inputs: a shape of more than 2^63 - 1 bytes");
+      if (alignment == 0 || kAlignment % alignment != 0)
+        throw py::value_error("inputs: an alignment that does not divide 64");
+      input.alignment = alignment;
       if (range) {
         input.indexed = input.bytes > 0;
         std::tie(input.low, input.high) = *range;
@@ -500,6 +545,7 @@ void deallocate(PyObject* object) {
   if (self->inputs != nullptr)
     for (const Input& input : *self->inputs) {
       Py_DECREF(input.descriptor);
+      std::free(input.kept);
       TVMFFIObjectDecRef(input.window);
     }
   if (self->outputs != nullptr)
@@ -516,14 +562,13 @@ PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Caller, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(new_caller)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(clear)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
-    {Py_tp_members, members},
-    {0, nullptr}};
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_caller)},
+                       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
+                       {Py_tp_members, members},
+                       {0, nullptr}};
 
 PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
@@ -531,5 +576,8 @@ PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
+  needle::init_threads();
+  m.def("adopt", &adopt);
+  m.def("use_threads", &use_threads);
   m.attr("Caller") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
 }

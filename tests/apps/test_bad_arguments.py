@@ -33,6 +33,7 @@ def refused(done, *words):
         (["-d", "tpu"], ["'tpu'", "cpu", "cuda"]),
         (["--stages", "noopt,fast"], ["'fast'", "noopt, fused, tuned"]),
         (["--stages", ""], ["''"]),
+        (["--stages", "tuned", "--ladder"], ["--ladder", "--stages"]),
         (["--trials", "-1"], ["--trials", "-1"]),
         (["--trials", "many"], ["--trials", "'many'"]),
         (["--batch", "0"], ["--batch", "0"]),

@@ -1,10 +1,10 @@
-"""The models of tvm_eval.py compile at every stage for GPUs that this machine need not have."""
+"""The models of tvm_eval.py compile at every rung for GPUs that this machine need not have."""
 
 import numpy as np
 import pytest
 
 import needle_tvm
-from apps import models
+from apps import ladder, models
 from apps.contestants import build_model
 from needle import Tensor
 from needle_tvm.stages import STAGES
@@ -21,18 +21,21 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", sorted(models.FACTORIES))
 @pytest.mark.parametrize(
-    ("stage", "arch"),
+    ("rung", "arch"),
     [
-        *((STAGES[-1], arch) for arch in ("sm_75", "sm_80", "sm_90")),
-        *((stage, "sm_90") for stage in STAGES[:-1]),
+        *(("scheduled", arch) for arch in ("sm_75", "sm_80", "sm_90")),
+        *((rung, "sm_90") for rung in ("noopt", "fused", "packed")),
     ],
 )
-def test_every_kernel_fits_its_registers(name, stage, arch, cache_dir, monkeypatch):
+def test_every_kernel_fits_its_registers(name, rung, arch, cache_dir, monkeypatch):
+    (rung,) = [each for each in ladder.rungs("cuda", searches=False) if each.name == rung]
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
     model, inputs = build_model(models.factory(name))
     tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
-    found = needle_tvm.compile(model.eval(), *tensors, target=f"cuda:{arch}", stage=stage)
-    assert found.manifest["target"]["arch"] == arch and found.manifest["stage"] == stage
+    found = needle_tvm.compile(
+        model.eval(), *tensors, target=f"cuda:{arch}", stage=rung.stage, disable=rung.disable
+    )
+    assert found.manifest["target"]["arch"] == arch and found.manifest["stage"] == rung.stage
     for kernel in found.manifest["kernels"]:
         assert 0 < kernel["registers"] <= 255 and kernel["shared"] <= 48 << 10, kernel
         assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel

@@ -76,6 +76,21 @@ def test_the_checks_come_before_the_environment(tools, tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+def test_what_is_installed_is_said_on_stderr(tools, tmp_path):
+    for name in ("cp", "mkdir", "touch"):
+        (tools / name).symlink_to(shutil.which(name))
+    copies_itself = '"-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python";;'
+    script(tools / "python3", f'case "$*" in {copies_itself} "-m pip "*) echo "pip $*";; esac')
+    done = make(tools, "build", f"VENV={tmp_path / 'venv'}")
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = done.stderr.splitlines()
+    told = [line for line in lines if not line.startswith("pip ")]
+    assert len(told) == 3 and len(lines) == 5, lines  # a line before each of pip's two turns
+    assert told[0].startswith("making ")
+    assert told[1].startswith("installing TVM") and "minutes" in told[1]
+    assert told[2].startswith("compiling") and "minute" in told[2]
+
+
 def test_another_compiler_can_be_named(tools):
     (tools / "g++").rename(tools / "clang++")
     assert make(tools, "check", "CXX=clang++").returncode == 0

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -11,12 +12,17 @@ from apps import report
 
 def entry(name, median):
     ratio = 2e-4 / median
+    spread = 0 if ratio == 1 else 0.1  # eager beside itself
     return {
         "name": name,
         "median": median,
         "lower_quartile": median * 0.9,
         "upper_quartile": median * 1.1,
-        "ratio_to_eager": {"median": ratio, "lower": ratio * 0.9, "upper": ratio * 1.1},
+        "ratio_to_eager": {
+            "median": ratio,
+            "lower": ratio * (1 - spread),
+            "upper": ratio * (1 + spread),
+        },
     }
 
 
@@ -56,12 +62,32 @@ def test_the_table_fits_80_columns_and_says_it_all(result):
     text = table(result)
     rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
     assert "47.0 µs" in rows["tuned"]
-    assert "4.26" in rows["tuned"]
+    assert "4.26 times faster" in rows["tuned"]
+    assert "69 times slower" in rows["noopt"]
+    assert not re.search("faster|slower|as fast", rows["needle eager"])
     assert "100 ms*" in rows["tuned"]
     assert "2.00 s" in rows["noopt"]
     assert "70.0 µs" in rows["ONNX Runtime"]
     assert "* from the cache, verified: 100 ms in all" in text
     assert "PyTorch eager left out: not installed: torch" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_ladder_says_what_each_step_does_and_gains(result):
+    result["ladder"] = {"needle eager": "as written", "noopt": "loops", "tuned": "rules and more"}
+    result["timing"]["contestants"][2]["ratio_to_previous"] = {
+        "median": 293.6,
+        "lower": 280.0,
+        "upper": 300.0,
+    }
+    text = table(result)
+    rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
+    assert re.search(r"noopt +loops +13.8 ms +69 times slower", rows["noopt"])
+    assert re.search(
+        r"tuned +rules and more +47.0 µs +4.26 times faster +294 times faster", rows["tuned"]
+    )
+    assert "as written" in rows["needle eager"]
+    assert "70.0 µs" in rows["ONNX Runtime"] and "cache" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -13,14 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.runtime.memory import ALIGNMENT
-
 
 def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
-    """Copy an array into memory that ends at an inaccessible page, or begins behind one.
-
-    Alignment may leave a few bytes between the array's end and the page.
-    """
+    """Copy an array into memory that ends before an inaccessible page, or begins behind one."""
     page = mmap.PAGESIZE
     inside = max(1, -(-array.nbytes // page)) * page
     region = mmap.mmap(-1, page + inside + page)
@@ -30,7 +25,7 @@ def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
         if libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(page), 0):
             code = ctypes.get_errno()
             raise OSError(code, f"mprotect: {os.strerror(code)}")
-    place = page + (inside - array.nbytes) // ALIGNMENT * ALIGNMENT * at_end
+    place = page + (inside - array.nbytes) * at_end
     found: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, region, place)
     found[...] = array
     return found

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from needle import backend_ndarray as nd
-from needle.backend_ndarray.threads import rest_threads
 from tests.needle.backend_ndarray.drawing import same
 
 
@@ -38,25 +37,6 @@ def test_many_python_threads():
     for t in threads:
         t.join()
     assert not failures
-
-
-def test_threads_told_to_rest_come_back():
-    """No kernel is lost if threads are told to rest between two kernels or in the middle of one."""
-    expected, stop = work(0), threading.Event()
-
-    def disturb():
-        while not stop.is_set():
-            rest_threads()
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        for _ in range(200):
-            for got, want in zip(work(0), expected, strict=True):
-                same(got, want)
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_one_array_from_many_threads():

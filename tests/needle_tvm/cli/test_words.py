@@ -2,7 +2,16 @@
 
 import pytest
 
-from needle_tvm.words import counted, digits, duration, interval, one_line, printable, quartiles
+from needle_tvm.words import (
+    compared,
+    counted,
+    digits,
+    duration,
+    interval,
+    one_line,
+    printable,
+    quartiles,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +72,26 @@ def test_numbers_have_three_digits(value, text):
 
 def test_quartiles_stand_in_brackets():
     assert quartiles(2.0, 1.96, 2.04) == "2.00 (1.96-2.04)"
+
+
+@pytest.mark.parametrize(
+    ("median", "lower", "upper", "text"),
+    [
+        (1.4, 1.3, 1.5, "1.4 times faster"),
+        (2.0, 1.99, 2.01, "2 times faster"),
+        (6.938, 6.5, 7.1, "6.94 times faster"),
+        (1 / 6.9, 1 / 7.1, 1 / 6.8, "6.9 times slower"),
+        (0.0071, 0.0070, 0.0072, "141 times slower"),
+        (1 / 1243.7, 1 / 1300, 1 / 1200, "1,240 times slower"),
+        (1_234_567.0, 1.2e6, 1.3e6, "1,230,000 times faster"),
+        (1.3, 0.95, 1.8, "as fast"),  # within noise
+        (0.8, 0.7, 1.0, "as fast"),
+        (1.0, 1.0, 1.0, "as fast"),
+        (1.004, 1.002, 1.006, "as fast"),  # nothing that three digits show
+        (0.996, 0.995, 0.997, "as fast"),
+        (1.04, 1.02, 1.06, "1.04 times faster"),
+        (0.96, 0.95, 0.97, "1.04 times slower"),
+    ],
+)
+def test_a_ratio_is_said_in_words(median, lower, upper, text):
+    assert compared(median, lower, upper) == text

@@ -44,7 +44,7 @@ def test_one_name_is_not_taken_for_its_letters(x, disable):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"progress": 5}, "progress=5: must be a function"),
+        ({"progress": 5}, "progress=5: must be a function, True or False"),
         ({"tracker": 5, "key": "k", "trials": 1}, "tracker=5: must be a str"),
         ({"tracker": "", "key": "k", "trials": 1}, "tracker='': must be a str"),
         ({"tracker": "nowhere", "key": "k", "trials": 1}, "tracker 'nowhere': must be HOST:PORT"),

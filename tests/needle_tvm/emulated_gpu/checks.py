@@ -12,7 +12,7 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from apps import models
+from apps import ladder, models
 from apps.contestants import build_model
 from needle.ops import REGISTRY
 from needle.testing import check_op
@@ -24,7 +24,6 @@ from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.runtime import memory
-from needle_tvm.stages import STAGES
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu import install, load
 
@@ -54,12 +53,14 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
     model, inputs = build_model(models.factory(name), batch=2)
     tensors = [ndl.Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     stages = {
-        stage: needle_tvm.compile(model.eval(), *tensors, target="cuda", stage=stage)
-        for stage in STAGES
+        rung.name: needle_tvm.compile(
+            model.eval(), *tensors, target="cuda", stage=rung.stage, disable=rung.disable
+        )
+        for rung in ladder.rungs("cuda", searches=False)
     }
     for rung in parity.ladder(model, tensors, stages):
         assert rung.ok and rung.max_relative < 1e-5, rung
-    script = stages["tuned"].script
+    script = stages["scheduled"].script
     kernels = script[script.index("def main(") :].count("R.call_tir(")
     # Run again, with memory that is reused and what a CUDA graph keeps.
     expected = [t.numpy() for t in trace(model, *tensors).flatten_outputs(model(*tensors))]
@@ -69,7 +70,8 @@ def test_every_stage_of_a_model_computes_what_the_model_does(name):
             for want, have in zip(expected, found, strict=True):
                 scale = np.abs(want).max()
                 np.testing.assert_allclose(have, want, atol=1e-5 * scale, err_msg=stage)
-    assert stages["tuned"].program.executor._local.replay.nodes == kernels  # none is left outside
+    replay = stages["scheduled"].program.executor._local.replay
+    assert replay.nodes == kernels  # none is left outside
 
 
 def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):

@@ -1,0 +1,80 @@
+"""Adds `main_into`: `main` with its results in memory that the caller gives.
+
+Before: each result of `main`, after memory planning, lies in an allocation of its own, perhaps as a
+view of another shape.
+
+After: `main_into` takes the results as arguments between inputs and parameters, of the results'
+types, and writes them. It returns them. A module without that precondition stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, relax
+from needle_tvm.graph.dependence import bindings_of, is_op
+
+MAIN = "main"
+INTO = f"{MAIN}_into"
+
+_ALLOCATION, _VIEW = "relax.builtin.alloc_tensor", "relax.reshape"
+
+
+def add_into(module: IRModule) -> IRModule:
+    """Add the function to a module after `StaticPlanBlockMemory`."""
+    main = relax.utils.copy_with_new_vars(module[MAIN])
+    bound = bindings_of(main)
+    result = _renamed(main.body.body, bound)
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    memory = [_allocation(each, bound) for each in results]
+    if None in memory or len(set(memory)) < len(memory):
+        return module
+    outputs = [relax.Var(f"out{n}", each.ty) for n, each in enumerate(results)]
+    builder = relax.BlockBuilder()
+    given = {
+        variable: output
+        if variable.ty.shape.same_as(output.ty.shape)
+        else builder.normalize(relax.op.reshape(output, variable.ty.shape))
+        for variable, output in zip(memory, outputs, strict=True)
+    }
+    blocks = [
+        relax.BindingBlock(
+            [
+                relax.VarBinding(each.var, given[each.var]) if each.var in given else each
+                for each in block.bindings
+            ]
+        )
+        for block in main.body.blocks
+    ]
+    count = int(main.attrs["num_input"])
+    body = builder.normalize(relax.SeqExpr(blocks, main.body.body))
+    parameters = [*main.params[:count], *outputs, *main.params[count:]]
+    function = relax.Function(parameters, body, body.ty, main.is_pure, main.attrs)
+    module = module.clone()
+    module[INTO] = function.with_attrs({"global_symbol": INTO, "num_input": count + len(outputs)})
+    return module
+
+
+def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
+    """What stands behind a variable, its other names and fields of tuples looked through."""
+    while isinstance(value, relax.Var) and value in bound:
+        behind = bound[value]
+        if isinstance(behind, relax.TupleGetItem):
+            whole = _renamed(behind.tuple_value, bound)
+            if not isinstance(whole, relax.Tuple):
+                break
+            behind = whole.fields[behind.index]
+        if not isinstance(behind, (relax.Var, relax.Tuple)):
+            break
+        value = behind
+    return value
+
+
+def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
+    """The variable whose allocation, seen as another shape or not, a result is; None if it is not
+    one."""
+    value = _renamed(value, bound)
+    while isinstance(value, relax.Var) and is_op(bound.get(value), _VIEW):
+        value = _renamed(bound[value].args[0], bound)
+    return value if is_op(bound.get(value), _ALLOCATION) else None
