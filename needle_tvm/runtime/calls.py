@@ -18,7 +18,8 @@ Arrays = list[np.ndarray[Any, Any]]
 
 class Calls:
     """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
-    offers DLPack's C exchange table; `wrap` makes one of a NumPy array, and alone makes all results.
+    offers DLPack's C exchange table; `wrap` makes one of a NumPy array. `wrap` without `result`
+    makes all of them, of what Python's way returns.
 
     The native module serves arrays that fit, without a copy unless they are not aligned. All else,
     and everything where it is not built, takes the way through `Executor.run`, which does the same

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def test_first_calls_of_many_threads():
 
         def work(_, callees=callees, expected=expected):
             for callee, wanted in zip(callees, expected, strict=True):
-                assert outcome(lambda: callee(X)) == wanted
+                assert outcome(partial(callee, X)) == wanted
 
         in_threads(work)
 
