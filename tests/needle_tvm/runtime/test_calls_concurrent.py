@@ -80,6 +80,9 @@ def numpy(result):
 def test_several_models_on_sixteen_threads():
     models = [make_mlp(32, width, 8) for width in (8, 16, 24, 40)]
     callees = [callee for model in models for callee in compiled(model, tensor(X))]
+    parallel = needle_tvm.compile(make_mlp(32, 400, 400, 8), tensor(X), threads=2)
+    assert "T.parallel" in parallel.script
+    callees += [parallel, parallel.program]
     inputs = [like(drawn(16, 32, seed=seed), 4 * seed) for seed in range(3)]
     expected = [[numpy(callee(x)).tobytes() for x in inputs] for callee in callees]
 
@@ -210,8 +213,12 @@ def test_a_handler_of_signals_may_call():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_calls():
-    made, program = compiled(make_mlp(32, 24, 8), tensor(X))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_process_calls(threads):
+    """While no other thread calls: TVM's allocator has a lock, which the child would find taken."""
+    made = needle_tvm.compile(make_mlp(32, 400, 400, 8), tensor(X), threads=threads)
+    program = made.program
+    assert ("T.parallel" in made.script) is (threads > 1)
     for callee in (made, program):
         expected = numpy(callee(X)).tobytes()
         for _ in range(3):
