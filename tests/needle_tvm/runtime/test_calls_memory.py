@@ -65,7 +65,12 @@ def test_results_are_the_callers_own(shared, way):
                 first = arrays_in(callee(given))
                 held = [array.copy() for array in first]
                 second = arrays_in(callee(given))
-                every = [*first, *second, np.from_dlpack(given), *map(np.from_dlpack, [model.w, model.c])]
+                every = [
+                    *first,
+                    *second,
+                    np.from_dlpack(given),
+                    *map(np.from_dlpack, [model.w, model.c]),
+                ]
                 for number, one in enumerate(every):
                     for other in every[:number]:
                         assert not np.shares_memory(one, other)
@@ -188,7 +193,11 @@ def test_nothing_stays_after_a_call(pair, name):
         repeat(callee, 300)
         gc.collect()
         references = [sys.getrefcount(each) for each in watched]
-        objects, bytes_in_use, arrays = sys.getallocatedblocks(), heap(), nd.cpu().memory_allocated()
+        objects, bytes_in_use, arrays = (
+            sys.getallocatedblocks(),
+            heap(),
+            nd.cpu().memory_allocated(),
+        )
         repeat(callee, 2000)
         gc.collect()
         after = [sys.getrefcount(each) for each in watched]
@@ -329,9 +338,9 @@ class Code:
     def __init__(self, function, inputs=1, result=None, bare=True, limits=None):
         module, ffi = native(), load_ffi()
         self.function = ffi.convert(function)
-        specs = [(X.shape, X.dtype, 2, 32, limits)] * inputs
+        specs = [(X.shape, X.dtype, 2, 32, limits, 64)] * inputs
         self.caller = module.Caller(
-            self.function, tuple(specs), (X.dtype,) * 3, _raise, result, bare, not bare
+            self.function, tuple(specs), (X.dtype,) * 3, _raise, result, bare, not bare, 1
         )
         self.tensor = ffi.from_dlpack(like(X))
 
@@ -344,7 +353,9 @@ class Custom(Exception):
 
 
 @pytest.mark.parametrize("message", ["", "plain", "grüße\n\t\0 end", "x" * 100_000, "%s %d {0}"])
-@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError, KeyError, MemoryError, Custom])
+@pytest.mark.parametrize(
+    "kind", [ValueError, TypeError, RuntimeError, KeyError, MemoryError, Custom]
+)
 def test_the_codes_errors(kind, message):
     """They are those of a call of the function itself, and the next call is right."""
     wrong = [True]
@@ -371,6 +382,7 @@ def test_an_interrupt_of_the_code_is_raised():
         raise KeyboardInterrupt
 
     for error in (KeyboardInterrupt, SystemExit):
+
         def function(x, error=error):
             raise error
 
@@ -461,17 +473,18 @@ def test_an_error_of_an_arguments_code_is_pythons(pair):
 def test_the_native_caller_refuses_what_it_cannot_use():
     module, ffi = native(), load_ffi()
     function = ffi.convert(lambda x: x)
-    spec = (X.shape, X.dtype, 2, 32, None)
-    good = (function, (spec,), (X.dtype,), _raise, None, True, False)
+    spec = (X.shape, X.dtype, 2, 32, None, 64)
+    good = (function, (spec,), (X.dtype,), _raise, None, True, False, 1)
     for place, wrong in [
         (0, None), (0, 3), (0, lambda x: x), (1, [spec]), (1, (spec[:-1],)), (1, (3,)), (1, None),
         (1, (((-1,), *spec[1:]),)), (1, (((2**62,), *spec[1:]),)), (1, (((2**40,) * 2, *spec[1:]),)),
-        (1, ((("a",), *spec[1:]),)), (1, ((*spec[:4], (1,)),)), (1, ((*spec[:4], (0, 2**63)),)),
+        (1, ((("a",), *spec[1:]),)), (1, ((*spec[:4], (1,), 64),)), (1, ((*spec[:4], (0, 2**63), 64),)), (1, ((*spec[:5], 0),)),
+        (1, ((*spec[:5], 3),)), (1, ((*spec[:5], 128),)), (1, ((*spec[:5], -64),)),
         (2, [X.dtype]), (2, None), (4, int), (4, 3), (4, np.ndarray),
     ]:  # fmt: skip
         with pytest.raises((TypeError, ValueError, AttributeError, RuntimeError)):
             module.Caller(*good[:place], wrong, *good[place + 1 :])
-    for args in ((), good[:-1], (*good, 1)):
+    for args in ((), good[:-1], (*good, 0, 1)):
         with pytest.raises(TypeError):
             module.Caller(*args)
     with pytest.raises(TypeError):
@@ -491,8 +504,9 @@ def test_a_circle_through_a_caller_is_collected():
             raise RuntimeError(message)
 
     code, raising = Code(lambda x: x), Raise()
-    spec = (X.shape, X.dtype, 2, 32, None)
-    raising.caller = native().Caller(code.function, (spec,), (X.dtype,), raising, None, True, False)
+    spec = (X.shape, X.dtype, 2, 32, None, 64)
+    given = (code.function, (spec,), (X.dtype,), raising, None, True, False, 1)
+    raising.caller = native().Caller(*given)
     gone = weakref.ref(raising)
     del raising
     gc.collect()

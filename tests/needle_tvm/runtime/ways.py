@@ -16,7 +16,6 @@ import needle as ndl
 import needle_tvm
 from needle_tvm._tvm.ffi import load_ffi
 from needle_tvm.runtime.calls import Calls, _no_caller
-from tests.needle_tvm.conftest import tensor
 
 
 @functools.cache
@@ -141,5 +140,3 @@ def heap() -> int:
     library.mallinfo2.restype = _Heap
     now = library.mallinfo2()
     return int(now.uordblks + now.hblkhd)
-
-
