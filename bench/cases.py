@@ -163,7 +163,7 @@ def drawn(seed: int, count: int) -> list[Case]:
         size, times = heads * between(16, 64), rng.choice((2, 3, 4))
         options = {"length": length, "size": size, "heads": heads}
         options |= {"hidden": times * size, "layers": layers}
-        name = f"encoder of {layers}, {length} x {size}, {heads} heads, hidden {times * size}"
+        name = f"encoder {layers} x {length} x {size}, heads {heads}, hidden {times * size}"
         return Case(name, between(1, 4), drawn=Model("bert", "bert:build", (), options))
 
     kinds = (draw_mlp, draw_convnet, draw_encoder)

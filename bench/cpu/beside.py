@@ -35,6 +35,14 @@ BLOCKS = (
 _SECONDS = 600.0  # for a child to answer
 
 
+def how(options: argparse.Namespace) -> str:
+    """How the times are taken, in words."""
+    return (
+        f"{options.rounds} alternating blocks of {options.block_seconds:g} s of each kind; a "
+        "process for each kind and one for both (median, quartiles)"
+    )
+
+
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """The seconds of a call of each kind in each setting, as JSON values: `seconds` (one for each
     round) and `ratio`, the time over that alone, round by round."""
