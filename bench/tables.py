@@ -49,15 +49,16 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     called = [name for name in ours if not name.endswith(CODE)]
     codes = [name for name in ours if name.endswith(CODE)]
     added = [name for name in called if any(name in case.get("calls", ()) for case in cases)]
-    rows = [["case", "rounds", "fastest peer", "its time"]]
+    with_rounds = any("rounds" in case for case in cases)
+    rows = [["case", *["rounds"] * with_rounds, "fastest peer", "its time"]]
     rows[0] += [f"its time / {name}" for name in called]
     rows[0] += [f"fastest code / {name}" for name in codes]
     rows[0] += [f"{name} - its code, µs" for name in added]
     for case in cases:
         name = case.get("fastest")
         medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
-        cells = [case["case"], str(case.get("rounds", "")), name or "none"]
-        cells.append(duration(medians[name]) if name else "")
+        cells = [case["case"], *[str(case.get("rounds", ""))] * with_rounds]
+        cells += [name or "none", duration(medians[name]) if name else ""]
         for mine in (*called, *codes):
             ratios = case["ratios"].get(mine, {})
             ratio = ratios.get(fastest(ratios, code=True) if mine in codes else name)
