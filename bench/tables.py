@@ -13,7 +13,7 @@ from apps import report
 from apps.contestants import CODE
 from bench.contests import EAGER, fastest, is_called
 from needle_tvm.process.command_line import console
-from needle_tvm.words import counted, duration, interval
+from needle_tvm.words import counted, digits, duration, interval
 
 Rows = Sequence[Sequence[str]]  # the headings, then the rows
 
@@ -44,16 +44,14 @@ def _error(entry: Mapping[str, Any]) -> str:
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A row for each case: its rounds, the fastest peer, and its time over those of ours that are
-    compiled; then the same for code, where both sides have it, and what our calls add to it."""
+    compiled; then the same for code, where both sides have it."""
     ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
     called = [name for name in ours if not name.endswith(CODE)]
     codes = [name for name in ours if name.endswith(CODE)]
-    added = [name for name in called if any(name in case.get("calls", ()) for case in cases)]
     with_rounds = any("rounds" in case for case in cases)
     rows = [["case", *["rounds"] * with_rounds, "fastest peer", "its time"]]
     rows[0] += [f"its time / {name}" for name in called]
     rows[0] += [f"fastest code / {name}" for name in codes]
-    rows[0] += [f"{name} - its code, µs" for name in added]
     for case in cases:
         name = case.get("fastest")
         medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
@@ -63,14 +61,24 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             ratios = case["ratios"].get(mine, {})
             ratio = ratios.get(fastest(ratios, code=True) if mine in codes else name)
             cells.append(report.ratio(ratio) if ratio else "")
-        calls = [case.get("calls", {}).get(mine) for mine in added]
-        rows.append([*cells, *(microseconds(call) if call else "" for call in calls)])
+        rows.append(cells)
+    return rows
+
+
+def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the microseconds by which each call takes longer than its code."""
+    names = list(dict.fromkeys(name for case in cases for name in case["calls"]))
+    rows = [["case", *names]]
+    for case in cases:
+        calls = [case["calls"].get(name) for name in names]
+        rows.append([case["case"], *(microseconds(call) if call else "" for call in calls)])
     return rows
 
 
 def microseconds(spread: Mapping[str, float]) -> str:
     """The median and quartiles of a time or a difference of times in seconds, as microseconds."""
-    median, lower, upper = (f"{1e6 * spread[key]:.2f}" for key in ("median", "lower", "upper"))
+    values = [1e6 * spread[key] for key in ("median", "lower", "upper")]
+    median, lower, upper = (f"{'-' * (x < 0)}{digits(abs(x))}" for x in values)
     return f"{median} ({lower} to {upper})"
 
 

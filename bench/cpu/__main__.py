@@ -171,6 +171,7 @@ def run(options: argparse.Namespace) -> int:
     parts = [("beside the fastest peer of each case", tables.summary(known))] if known else []
     if unseen:
         parts += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
+    parts += [("what calls add to their code, µs", tables.added(report["cases"]))]
     if limits is not None:
         report["limits"] = limits.to_json()
         line = kernels.limits_line(report["limits"])

@@ -44,7 +44,11 @@ def test_a_summary_has_calls_first_and_code_second():
     assert cells["fastest peer"] == "B"
     assert cells[f"its time / {OURS}"] == "1.20 (1.10-1.30)"
     assert cells[f"fastest code / {OURS}, code"] == "0.40 (0.40-0.40)"
-    assert cells[f"{OURS} - its code, µs"] == "2.00 (-1.00 to 3.00)"
+
+
+def test_what_calls_add_has_a_sign():
+    added = tables.added([case(A=ratio(1.5)), {"case": "y", "calls": {}}])
+    assert added == [["case", OURS], ["x", "2.00 (-1.00 to 3.00)"], ["y", ""]]
 
 
 @pytest.mark.parametrize(
