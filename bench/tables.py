@@ -21,8 +21,8 @@ Rows = Sequence[Sequence[str]]  # the headings, then the rows
 def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A row for each contestant of each case: its times, and those over the times of ours, as
     called and as code."""
-    ratios = (name for case in cases for name in case["ratios"])
-    ours = [name for name in dict.fromkeys(ratios) if is_called(name) or name.endswith(CODE)]
+    names = dict.fromkeys(name for case in cases for name in case["ratios"])
+    ours = [name for name in names if is_called(name) or name.endswith(CODE)]
     with_errors = any("error" in entry for case in cases for entry in case["contestants"])
     rows = [["case", "contestant", "median", "quartiles", *(f"its time / {n}" for n in ours)]]
     rows[0] += ["error"] * with_errors
