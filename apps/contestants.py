@@ -1,20 +1,25 @@
-"""needle's own contestants, each run in a child process: the eager model, its training step, and a
-compiled artifact.
+"""needle's own contestants, each run in a child process: the eager model, its training step, and
+the compiled model as its users call it or as code alone.
 
 Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). It imports
 nothing that the contestant does not need, so that each process is like one that a user would run.
+The calls of an inference take several sets of inputs in turn (`fresh`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle_tvm.process.child import load_function
-from needle_tvm.process.timing import Calls, load_arrays
+from needle_tvm.process.timing import Calls, Outputs, load_arrays
+
+CODE = ", code"  # ends the name of a contestant whose inputs are converted or bound before
+SETS = 4  # sets of inputs that the calls of a contestant take in turn
 
 
 class Disagreement(RuntimeError):
@@ -47,22 +52,51 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     return model, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
 
 
+def fresh(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """SETS sets of inputs in memory of their own: the given arrays, then their elements moved on by
+    one place, by two, and so on. An index stays within its range."""
+    return [[np.roll(array, places) for array in arrays] for places in range(SETS)]
+
+
+def calls(
+    run: Callable[[Any], Any],
+    sets: Sequence[Any],
+    read: Callable[[Any], Outputs] | None = None,
+) -> Calls:
+    """A contestant whose calls `run` one set of inputs after the other, and begin again.
+
+    Its outputs are those of all sets in order; `read` makes arrays of what `run` returns (by
+    default `flatten`). A call's result is dropped at once, as the API returned it.
+    """
+    turns = itertools.cycle(sets)
+    arrays = read or flatten
+    return lambda: run(next(turns)), lambda: [x for each in sets for x in arrays(run(each))]
+
+
 def eager(
     factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str
 ) -> Calls:
     """The needle model itself, without a gradient tape."""
     import needle as ndl
 
-    model, _, tensors = load_needle(factory, options, weights, inputs, device)
+    model, _, (first, *_) = load_needle(factory, options, weights, inputs, device)
     model.eval()
+    place = first.device
 
-    def call() -> object:
+    def run(tensors: Sequence[Any]) -> object:
         with ndl.no_grad():
             found = model(*tensors)
-        tensors[0].device.synchronize()
+        place.synchronize()
         return found
 
-    return call, lambda: flatten(call())
+    return calls(run, [as_tensors(arrays, place) for arrays in fresh(load_arrays(inputs))])
+
+
+def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
+    """needle's Tensors of arrays, without gradients."""
+    import needle as ndl
+
+    return [ndl.Tensor(array, device=device, requires_grad=False) for array in arrays]
 
 
 def load_needle(
@@ -76,10 +110,7 @@ def load_needle(
     model.load_state_dict(state)
     place = getattr(ndl, device)()
     model.to(place)
-    tensors = [
-        ndl.Tensor(array, device=place, requires_grad=False) for array in load_arrays(inputs)
-    ]
-    return model, state, tensors
+    return model, state, as_tensors(load_arrays(inputs), place)
 
 
 # The learning rates of a training contest, for each side. The first rates are for the step whose
@@ -109,9 +140,7 @@ def training(
     model, state, tensors = load_needle(factory, options, weights, inputs, device)
     model.train()
     place = tensors[0].device
-    (targets,) = (
-        ndl.Tensor(array, device=place, requires_grad=False) for array in load_arrays(labels)
-    )
+    (targets,) = as_tensors(load_arrays(labels), place)
     entropy = ndl.nn.CrossEntropyLoss()
 
     def loss() -> Any:
@@ -168,21 +197,46 @@ def step_outputs(
     return [*found, joined(values)] if optimizer == "sgd" else found
 
 
-def artifact(path: str, inputs: str) -> Calls:
-    """An exported model, run without needle and without TVM's compiler."""
+def executable(
+    factory: str,
+    options: Mapping[str, Any],
+    weights: str,
+    inputs: str,
+    choices: Mapping[str, Any],
+    arrays: bool = False,
+) -> Calls:
+    """What needle_tvm.compile returns with the keywords `choices`, called with needle's Tensors or,
+    with `arrays`, with NumPy's arrays. The code is served from the cache if it is there."""
+    import needle_tvm
+
+    model, _, tensors = load_needle(factory, options, weights, inputs)
+    model.eval()
+    compiled = needle_tvm.compile(model, *tensors, **choices)
+    sets = fresh(load_arrays(inputs))
+    return calls(lambda given: compiled(*given), sets if arrays else [*map(as_tensors, sets)])
+
+
+def program(path: str, inputs: str) -> Calls:
+    """An exported model called with NumPy's arrays, without needle and without TVM's compiler."""
     from needle_tvm import runtime
 
-    program = runtime.load(path)
-    arrays = load_arrays(inputs)
-    executor = program.executor
-    tensors = executor.convert(arrays)
+    loaded = runtime.load(path)
+    return calls(lambda arrays: loaded(*arrays), fresh(load_arrays(inputs)))
 
-    def call() -> object:
+
+def artifact(path: str, inputs: str) -> Calls:
+    """The code of an exported model alone: its inputs are converted before, its results are not."""
+    from needle_tvm import runtime
+
+    executor = runtime.load(path).executor
+
+    def run(tensors: Sequence[Any]) -> Any:
         found = executor.call(tensors)
         executor.synchronize()
         return found
 
-    return call, lambda: program.run(arrays)
+    sets = [executor.convert(arrays) for arrays in fresh(load_arrays(inputs))]
+    return calls(run, sets, executor.to_arrays)
 
 
 def check_agreement(

@@ -312,11 +312,13 @@ def prepare_contestants(
         "device": request.device,
     }
     contestants = [Contestant(EAGER, "apps.contestants:eager", eager, threads=threads)]
+    # On a GPU a call of the program also copies, which PyTorch's, on tensors there, does not.
+    factory = f"apps.contestants:{'program' if request.device == 'cpu' else 'artifact'}"
     for name, stage in compiled.items():
         path = str(folder / name)
         stage.executable.export(path)
         files = {"path": path, "inputs": inputs}
-        contestants.append(Contestant(name, "apps.contestants:artifact", files, threads=threads))
+        contestants.append(Contestant(name, factory, files, threads=threads))
     if request.with_peers:
         files = peers.Files(weights, inputs, folder)
         contestants += peers.contestants(

@@ -1,5 +1,5 @@
 """Frameworks that run the ONNX file which PyTorch exports of a model, each set up for the lowest
-latency in float32, as its users would.
+latency in float32 and called as its users call it, or `bound`.
 
 Each function is a factory of needle_tvm.process.timing; `onnx` is the file, `inputs` the saved
 inputs in the graph's order.
@@ -8,16 +8,18 @@ inputs in the graph's order.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from apps.contestants import calls, fresh
 from needle_tvm.process.timing import Calls, load_arrays
 
 
-def onnxruntime(onnx: str, inputs: str, threads: int) -> Calls:
-    """ONNX Runtime with all its graph optimisations; inputs and outputs are bound once, so that a
-    call neither copies nor allocates."""
+def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
+    """ONNX Runtime with all its graph optimisations, called by `run`. `bound`: inputs and outputs
+    are bound before, so that a call neither copies nor allocates."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -25,22 +27,33 @@ def onnxruntime(onnx: str, inputs: str, threads: int) -> Calls:
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    for spec, array in zip(session.get_inputs(), load_arrays(inputs), strict=True):
-        binding.bind_ortvalue_input(spec.name, ort.OrtValue.ortvalue_from_numpy(array))
-    results = []
-    for spec in session.get_outputs():
-        results.append(ort.OrtValue.ortvalue_from_shape_and_type(spec.shape, np.float32))
-        binding.bind_ortvalue_output(spec.name, results[-1])
+    names = [spec.name for spec in session.get_inputs()]
+    feeds = [dict(zip(names, arrays, strict=True)) for arrays in fresh(load_arrays(inputs))]
+    if not bound:
+        return calls(lambda feed: session.run(None, feed), feeds)
+    results = {
+        spec.name: ort.OrtValue.ortvalue_from_shape_and_type(spec.shape, np.float32)
+        for spec in session.get_outputs()
+    }
 
-    def call() -> None:
-        session.run_with_iobinding(binding)
+    def bind(feed: Mapping[str, np.ndarray]) -> Any:
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        for name, result in results.items():
+            binding.bind_ortvalue_output(name, result)
+        return binding
 
-    return call, lambda: [result.numpy() for result in results]
+    def read(_: None) -> list[np.ndarray]:
+        return [np.array(result.numpy()) for result in results.values()]
+
+    return calls(session.run_with_iobinding, [bind(feed) for feed in feeds], read)
 
 
-def openvino(onnx: str, inputs: str, threads: int) -> Calls:
-    """OpenVINO for latency; without the precision hint it would compute in bfloat16 if it can."""
+def openvino(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
+    """OpenVINO for latency, the compiled model called; without the precision hint it would compute
+    in bfloat16 if it can. `bound`: the first set of inputs is bound before, and results are not
+    copied."""
     import openvino as ov
 
     settings = {
@@ -49,37 +62,49 @@ def openvino(onnx: str, inputs: str, threads: int) -> Calls:
         "INFERENCE_NUM_THREADS": threads,
     }
     compiled = ov.Core().compile_model(onnx, "CPU", settings)
-    request = compiled.create_infer_request()
-    # Memory is shared, not copied: both must live as long as the request.
-    shared = [(array, ov.Tensor(array, shared_memory=True)) for array in load_arrays(inputs)]
-    for index, (_, tensor) in enumerate(shared):
-        request.set_input_tensor(index, tensor)
+    sets = fresh(load_arrays(inputs))
 
-    def call(kept: Any = shared) -> None:
-        request.infer(share_outputs=True)
+    def read(found: Mapping[Any, np.ndarray]) -> list[np.ndarray]:
+        return [np.array(array) for array in found.values()]
+
+    if not bound:
+        return calls(compiled, sets, read)
+    request = compiled.create_infer_request()
+
+    def bind(arrays: Sequence[np.ndarray]) -> None:
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+
+    def call(kept: Any = sets) -> Any:  # the request does not keep the arrays it reads
+        return request.infer(share_outputs=True)
 
     def outputs() -> list[np.ndarray]:
-        call()
-        return [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
+        found: list[np.ndarray] = []
+        for arrays in reversed(sets):  # so that the first stays bound
+            bind(arrays)
+            found = [*read(call()), *found]
+        return found
 
+    bind(sets[0])
     return call, outputs
 
 
 def jax(onnx: str, inputs: str, threads: int) -> Calls:
-    """jax.jit of the graph with its weights as constants, so that XLA may choose their layout."""
+    """jax.jit of the graph with its weights as constants, so that XLA may choose their layout,
+    called with JAX's own arrays."""
     hold_to(threads)
     import jax as framework
 
     from apps.onnx_jax import Graph
 
     graph = Graph(onnx)
-    arrays = [framework.device_put(array) for array in load_arrays(inputs)]
+    sets = [[framework.device_put(x) for x in arrays] for arrays in fresh(load_arrays(inputs))]
     run = framework.jit(graph)
 
-    def call() -> Any:
+    def call(arrays: Sequence[Any]) -> Any:
         return framework.block_until_ready(run(*arrays))
 
-    return call, lambda: [np.asarray(array) for array in call()]
+    return calls(call, sets, lambda found: [np.asarray(array) for array in found])
 
 
 def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
@@ -89,16 +114,17 @@ def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
     from tinygrad.nn.onnx import OnnxRunner
 
     runner = OnnxRunner(onnx)
-    tensors = {
-        name: Tensor(array).realize()
-        for name, array in zip(runner.graph_inputs, load_arrays(inputs), strict=True)
-    }
+    names = list(runner.graph_inputs)
+    sets = [
+        {name: Tensor(x).realize() for name, x in zip(names, arrays, strict=True)}
+        for arrays in fresh(load_arrays(inputs))
+    ]
 
     @TinyJit
     def run(**given: Any) -> list[Any]:
         return [tensor.contiguous().realize() for tensor in runner(given).values()]
 
-    def call() -> Any:
+    def call(tensors: Mapping[str, Any]) -> Any:
         found = run(**tensors)
         for tensor in found:
             tensor.uop.buffer.ensure_allocated()
@@ -110,7 +136,7 @@ def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
 
         Device[Device.DEFAULT].synchronize()
 
-    return call, lambda: [tensor.numpy() for tensor in call()]
+    return calls(call, sets)
 
 
 def hold_to(threads: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -80,6 +80,28 @@ def convolution(state: State, name: str, stride: int = 1) -> nn.Conv2d:
     if bias:
         conv.bias = learned(state, f"{name}.bias")
     return conv
+
+
+def convnet(state: State, strides: Sequence[int] = (1, 1, 1, 1)) -> nn.Module:
+    """The model of models/convnet.py."""
+    modules: list[nn.Module] = []
+    for number, stride in enumerate(strides):
+        modules += [convolution(state, f"convs.{number}", stride), nn.ReLU()]
+    return nn.Sequential(*modules)
+
+
+class Tiny(nn.Module):
+    """The model of models/tiny.py."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        count = sum(name.endswith(".weight") for name in state)
+        self.linears = nn.ModuleList(linear(state, f"linears.{i}") for i in range(count))
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        layers = zip(self.linears, inputs, strict=True)
+        found = tuple(torch.relu(layer(x)) for layer, x in layers)
+        return found if len(found) > 1 else found[0]
 
 
 def batch_norm(state: State, name: str) -> nn.BatchNorm2d:

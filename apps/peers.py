@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from apps.contestants import CODE
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
@@ -29,7 +30,7 @@ class Peer:
     others the arguments of torch_peers.load. `modules` and `programs` must be installed. A peer
     with `images` takes only models with inputs of four axes, one with `gpu` also runs on a GPU,
     `without` names models that it cannot run; one with `slow` takes so long to compile or to run
-    that it runs only on request.
+    that it runs only on request. The factory of one that `binds` takes `bound`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Peer:
     gpu: bool = False
     without: tuple[str, ...] = ()
     slow: bool = False
+    binds: bool = False
 
     @property
     def reads_onnx(self) -> bool:
@@ -87,8 +89,10 @@ PEERS = {
         gpu=True,
         slow=True,
     ),
-    "onnxruntime": Peer("ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",)),
-    "openvino": Peer("OpenVINO", "apps.onnx_peers:openvino", ("openvino",)),
+    "onnxruntime": Peer(
+        "ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",), binds=True
+    ),
+    "openvino": Peer("OpenVINO", "apps.onnx_peers:openvino", ("openvino",), binds=True),
     "jax": Peer("JAX", "apps.onnx_peers:jax", ("jax",), environment=lambda n: {"NPROC": str(n)}),
     "tinygrad": Peer(
         "tinygrad",
@@ -113,6 +117,8 @@ TWINS = {
     "bert": "bert",
     "resnet18": "ResNet18",
     "mobilenet": "MobileNet",
+    "convnet": "convnet",
+    "tiny": "Tiny",
 }
 
 
@@ -135,8 +141,10 @@ def contestants(
     names: Collection[str] = QUICK,
     device: str = "cpu",
     precision: str = "float32",
+    code: bool = False,
 ) -> list[Contestant]:
     """The installed peers among `names` of a model in `TWINS`; none for a user's own model.
+    With `code` those that can come a second time, with inputs and outputs bound before.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
     `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
@@ -167,15 +175,22 @@ def contestants(
     if any(peer.reads_onnx for peer in chosen):
         read["onnx"] = write_onnx(load, files.folder / "model.onnx")
     return [
-        Contestant(
-            peer.name,
-            peer.factory,
-            {**peer.options, **(read if peer.reads_onnx else load)},
-            env=peer.environment(threads),
-            threads=threads,
-        )
+        contestant(peer, read if peer.reads_onnx else load, threads, bound)
+        for bound in ((False, True) if code else (False,))
         for peer in chosen
+        if peer.binds or not bound
     ]
+
+
+def contestant(peer: Peer, given: Mapping[str, Any], threads: int, bound: bool) -> Contestant:
+    """A peer whose factory takes the keywords `given`, as its users call it or `bound`."""
+    return Contestant(
+        peer.name + CODE if bound else peer.name,
+        peer.factory,
+        {**peer.options, **given, **({"bound": True} if bound else {})},
+        env=peer.environment(threads),
+        threads=threads,
+    )
 
 
 def write_onnx(load: Mapping[str, Any], path: Path) -> str:

@@ -36,8 +36,9 @@ def load(
     channels_last: bool = False,
     device: str = "cpu",
     precision: str = "float32",
-) -> tuple[Any, list[Any]]:
-    """A model of peer_models.py with the saved weights, and the saved inputs as tensors.
+) -> tuple[Any, list[list[Any]]]:
+    """A model of peer_models.py with the saved weights, and the saved inputs as `contestants.fresh`
+    sets of tensors.
 
     `options` are those of needle's factory; the twin gets those that the weights do not determine.
     `channels_last` is the memory layout of weights and inputs of four axes. `precision` is a key of
@@ -55,20 +56,25 @@ def load(
     net = make(
         contestants.load_named(weights), **{name: x for name, x in options.items() if name in known}
     )
-    tensors = [torch.from_numpy(array) for array in load_arrays(inputs)]
+    dtype = PRECISIONS[precision]
+
+    def given(array: np.ndarray) -> Any:
+        tensor = torch.from_numpy(array)
+        if channels_last and tensor.dim() == 4:
+            tensor = tensor.to(memory_format=torch.channels_last)
+        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
-        tensors = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
-    dtype = PRECISIONS[precision]
-    given = [t.to(device, dtype) if t.is_floating_point() else t.to(device) for t in tensors]
-    return net.to(device, dtype), given
+    sets = [[given(array) for array in arrays] for arrays in contestants.fresh(load_arrays(inputs))]
+    return net.to(device, dtype), sets
 
 
 def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Calls:
     """PyTorch in inference mode. `compiled`: through torch.compile with maximum tuning (on a GPU in
     CUDA graphs); `frozen`: with weights as constants that may be packed. `kwargs` are those of
     `load`."""
-    net, tensors = load(**kwargs)
+    net, sets = load(**kwargs)
     net.eval()
     if compiled:
         torch._inductor.config.freezing = frozen
@@ -76,16 +82,16 @@ def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Calls
     # Freezing needs no_grad: it does not change graphs in inference mode.
     mode = torch.no_grad if compiled and frozen else torch.inference_mode
 
-    on_gpu = any(t.is_cuda for t in tensors)
+    on_gpu = any(t.is_cuda for t in sets[0])
 
-    def call() -> Any:
+    def call(tensors: list[Any]) -> Any:
         with mode():
             found = net(*tensors)
         if on_gpu:
             torch.cuda.synchronize()
         return found
 
-    return call, lambda: _arrays(call())
+    return contestants.calls(call, sets, _arrays)
 
 
 def _arrays(found: Any) -> list[np.ndarray]:
@@ -97,7 +103,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
     """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
-    net, tensors = load(**kwargs)
+    net, (tensors, *_) = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     device = tensors[0].device
@@ -148,7 +154,7 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """A service that writes the ONNX file `path` of the model loaded from the rest of `setup`."""
     path = setup.pop("path")
-    net, tensors = load(**setup)
+    net, (tensors, *_) = load(**setup)
     net.eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # about shapes taken for constants, which they are
@@ -164,21 +170,20 @@ def stock_tvm(**kwargs: Any) -> Calls:
     from needle_tvm._tvm.names import relax, tvm
     from needle_tvm.target.spec import resolve
 
-    net, tensors = load(**kwargs)
+    net, sets = load(**kwargs)
     net.eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        exported = torch.export.export(net, tuple(tensors))
+        exported = torch.export.export(net, tuple(sets[0]))
         module = from_exported_program(exported)
     target = resolve("cpu", kwargs["threads"]).to_tvm()
     with target:
         built = relax.build(relax.get_pipeline("zero")(module), target=target)
     machine = relax.VirtualMachine(built, tvm.cpu())
-    given = [tvm.runtime.tensor(tensor.numpy(), tvm.cpu()) for tensor in tensors]
+    given = [[tvm.runtime.tensor(x.numpy(), tvm.cpu()) for x in tensors] for tensors in sets]
     main = machine["main"]
-
-    def outputs() -> list[np.ndarray]:
-        found = main(*given)
-        return [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)]
-
-    return lambda: main(*given), outputs
+    return contestants.calls(
+        lambda tensors: main(*tensors),
+        given,
+        lambda found: [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)],
+    )

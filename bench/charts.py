@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apps import report
+from apps.contestants import CODE
 from bench import contests
 from needle_tvm.words import counted, digits
 
@@ -15,8 +16,9 @@ _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#
 
 
 def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
-    """Draw a row for each case: the time of each contestant over that of the last of ours, a dot
-    with its quartiles on a log scale. Nothing is drawn if no case has one of ours."""
+    """Draw a row for each case: the time of each contestant that is called as users do over that of
+    the last of ours, a dot with its quartiles on a log scale. Nothing is drawn if no case has one
+    of ours."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -24,7 +26,8 @@ def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
     if not cases:
         return
     found = [case["ratios"][contests.base(case)] for case in cases]
-    names = dict.fromkeys(name for ratios in found for name in ratios)
+    called = (name for ratios in found for name in ratios if not name.endswith(CODE))
+    names = dict.fromkeys(called)
     colours = dict(zip(names, _COLOURS * (1 + len(names) // len(_COLOURS)), strict=False))
     figure = Figure(figsize=(9, 1.8 + 0.42 * len(cases)), layout="constrained")
     axes = figure.add_subplot()

@@ -1,5 +1,8 @@
 """One contest of a benchmark, on a CPU or a GPU, and the options and report head they all have.
 
+A contestant is called as its users call it, unless its name ends with CODE. Those of ours whose
+names end with RUNTIME or ARRAYS are further ways to call what the name before that calls.
+
 `options` of a benchmark has `rounds`, `block_seconds` and `threads`; `device` ("cpu" or "cuda"),
 `strict` and `timeout` (seconds that a step of a contestant may take) say how a contest is run.
 """
@@ -17,13 +20,25 @@ import numpy as np
 
 import apps.peers
 import needle as ndl
-from apps.contestants import Disagreement, check_agreement
+from apps.contestants import CODE, SETS, Disagreement, check_agreement
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.threads import available_cores
 from needle_tvm.target import host
 from needle_tvm.words import error_line
+
+EAGER = "needle eager"
+RUNTIME = ", runtime"  # needle_tvm.runtime's call with NumPy arrays
+ARRAYS = ", arrays"  # exe(array); without it exe(Tensor)
+AGAIN = 4  # times as many rounds for a case that the first run does not decide
+
+NOTES = (
+    f"calls are those that users write, on {SETS} sets of inputs in turn; X{CODE}: the code of X "
+    f"alone, inputs converted or bound before; X{RUNTIME}: needle_tvm.runtime's call with arrays",
+    f"a case had {AGAIN} times the rounds if the first quartiles of the fastest peer's time over "
+    "ours lay on both sides of 1",
+)
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
@@ -74,7 +89,8 @@ def run(
     Entries whose names begin with "needle" are ours. All results are compared before anything is
     timed: with `exact`, the outputs in float64, or with the first entry's. With `exact`, `error` is
     the largest error of each contestant relative to the largest magnitude of the output.
-    Operands of matmuls and convolutions are rounded to `precision`.
+    Operands of matmuls and convolutions are rounded to `precision`. `calls` has for each contestant
+    whose code is an entry too the seconds that its call takes longer, round by round.
 
     `failed` has the reason for each contestant that is left out by name: a peer that fails and, if
     the contest is not `strict`, any contestant that fails or computes something else. A strict
@@ -131,8 +147,51 @@ def run(
         for mine in results
         if is_ours(mine.name)
     }
-    found = {"case": name, "contestants": contestants, "ratios": ratios, "failed": failed}
+    codes = {result.name: result for result in results if result.name.endswith(CODE)}
+    calls = {
+        result.name: asdict(timing.difference(result, codes[code_of(result.name)]))
+        for result in results
+        if result.name not in codes and code_of(result.name) in codes
+    }
+    found = {"case": name, "rounds": options.rounds, "contestants": contestants}
+    found |= {"ratios": ratios, "calls": calls, "failed": failed}
     return found | fastest_peer(found)
+
+
+def run_decided(
+    name: str,
+    entries: Sequence[timing.Contestant],
+    options: argparse.Namespace,
+    exact: Sequence[np.ndarray] | None = None,
+) -> dict[str, Any]:
+    """Like `run`; if that does not decide who is faster, once more with AGAIN times the rounds,
+    whose results alone are returned."""
+    found = run(name, entries, options, exact)
+    if not is_decided(found):
+        longer = argparse.Namespace(**{**vars(options), "rounds": AGAIN * options.rounds})
+        found = run(name, entries, longer, exact)
+    return found
+
+
+def is_decided(case: Mapping[str, Any]) -> bool:
+    """Whether the quartiles of the fastest peer's time over that of each of ours that is compiled
+    and called as users do lie on one side of 1."""
+    ratios = [
+        ratios[case["fastest"]]
+        for name, ratios in case["ratios"].items()
+        if case.get("fastest") in ratios and is_called(name) and name != EAGER
+    ]
+    return not any(ratio["lower"] < 1 < ratio["upper"] for ratio in ratios)
+
+
+def code_of(name: str) -> str:
+    """The name of the code that a contestant calls."""
+    return name.removesuffix(RUNTIME).removesuffix(ARRAYS) + CODE
+
+
+def is_called(name: str) -> bool:
+    """Whether a contestant is called as users do, and in the first of several ways."""
+    return not name.endswith((CODE, RUNTIME, ARRAYS))
 
 
 def is_ours(name: str) -> bool:
@@ -141,18 +200,23 @@ def is_ours(name: str) -> bool:
 
 
 def base(case: Mapping[str, Any]) -> str | None:
-    """The last of ours in a case, which peers are compared with; None without one of ours."""
-    return next(reversed(case["ratios"]), None)
+    """The last of ours in a case that is called as users do, which peers are compared with; None
+    without one."""
+    return next((name for name in reversed(case["ratios"]) if is_called(name)), None)
 
 
 def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
-    """`fastest`: the peer with the lowest ratio to the last of ours; empty without a peer.
+    """`fastest`: the peer, called as users do, with the lowest ratio to `base`; empty without a
+    peer."""
+    name = fastest(case["ratios"].get(base(case), {}), code=False)
+    return {"fastest": name} if name else {}
 
-    A busy machine changes ratios less than times.
-    """
-    ratios = case["ratios"].get(base(case), {})
-    peers = [name for name in ratios if not is_ours(name)]
-    return {"fastest": min(peers, key=lambda name: ratios[name]["median"])} if peers else {}
+
+def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
+    """The peer with the lowest ratio, among those called as users do or among `code`; None without
+    one. A busy machine changes ratios less than times."""
+    peers = [name for name in ratios if not is_ours(name) and name.endswith(CODE) == code]
+    return min(peers, key=lambda name: ratios[name]["median"], default=None)
 
 
 def worst_error(exact: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float | None:

@@ -15,6 +15,7 @@ import numpy as np
 import apps.peers
 import apps.report
 import needle_tvm
+from apps.contestants import CODE
 from bench import contests, tables
 from needle_tvm.errors import InstallError, UsageError
 from needle_tvm.process import command_line as cli
@@ -60,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     target = options.out / "layers.json"
     cli.check_writable(target)
     report = contests.new_report(options, "mlp", options.peers)
+    report["notes"] = [f"{OURS} is needle_tvm.runtime's call with NumPy arrays", contests.NOTES[0]]
     for name in chosen:
         with scratch_folder("needle-layers-") as folder:
             entries, exact = entries_of(name, options, folder)
@@ -74,7 +76,10 @@ def run(options: argparse.Namespace) -> int:
 def entries_of(
     name: str, options: argparse.Namespace, folder: Path
 ) -> tuple[list[Contestant], list[np.ndarray]]:
-    """The contestants, whose files are in the folder, and PyTorch's result in float64."""
+    """The contestants, whose files are in the folder, and PyTorch's results in float64.
+
+    The compiled layer and the peers come as they are called and, where they can, as code.
+    """
     import torch
 
     from bench.torch_layers import LAYERS
@@ -86,23 +91,29 @@ def entries_of(
     arrays = {f"x{i}": tensor.numpy() for i, tensor in enumerate(tensors)}
     save_arrays(read["inputs"], arrays)
     executable = needle_tvm.compile_torch(module, *tensors, threads=threads)
-    path = str(executable.export(folder / "artifact"))
-    factory = "apps.contestants:artifact"
-    entries = [Contestant(OURS, factory, {"path": path, **read}, threads=threads)]
+    artifact = {"path": str(executable.export(folder / "artifact")), **read}
+    entries = [
+        Contestant(name, f"apps.contestants:{way}", artifact, threads=threads)
+        for name, way in ((OURS, "program"), (OURS + CODE, "artifact"))
+    ]
     onnx = str(folder / "model.onnx")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # about shapes that it takes for constants, which they are
         torch.onnx.export(module, tensors, onnx, dynamo=False, opset_version=17)
-        exact = module.double()(*(tensor.double() for tensor in tensors)).numpy()
-    for key in options.peers:
-        peer = apps.peers.PEERS[key]
-        if not peer.missing:
-            kwargs = {**peer.options, **read, "onnx": onnx, "threads": threads}
-            environment = peer.environment(threads)
-            entries.append(
-                Contestant(peer.name, peer.factory, kwargs, env=environment, threads=threads)
-            )
-    return entries, [exact]
+        wide = module.double()
+        exact = [
+            wide(*(torch.from_numpy(array).double() for array in given)).numpy()
+            for given in apps.contestants.fresh(list(arrays.values()))
+        ]
+    given = {**read, "onnx": onnx, "threads": threads}
+    peers = [apps.peers.PEERS[key] for key in options.peers]
+    for bound in (False, True):
+        entries += [
+            apps.peers.contestant(peer, given, threads, bound)
+            for peer in peers
+            if not peer.missing and (peer.binds or not bound)
+        ]
+    return entries, exact
 
 
 if __name__ == "__main__":

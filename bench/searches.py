@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import apps.contestants
 from needle_tvm.process.timing import Calls, load_arrays, save_arrays
 
@@ -129,18 +127,20 @@ def stock_library(folder: str, inputs: str) -> Calls:
 
     device = tvm.cpu()
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(Path(folder) / LIBRARY)), device)
-    given, params = (
-        [tvm.runtime.tensor(array, device) for array in load_arrays(path)]
-        for path in (inputs, str(Path(folder) / PARAMS))
+    *sets, params = (
+        [tvm.runtime.tensor(array, device) for array in arrays]
+        for arrays in (
+            *apps.contestants.fresh(load_arrays(inputs)),
+            load_arrays(Path(folder) / PARAMS),
+        )
     )
-    arguments = [*given, *machine["main_transform_params"](params)]
+    packed = machine["main_transform_params"](params)
     main = machine["main"]
-
-    def outputs() -> list[np.ndarray]:
-        found = main(*arguments)
-        return [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)]
-
-    return lambda: main(*arguments), outputs
+    return apps.contestants.calls(
+        lambda tensors: main(*tensors, *packed),
+        sets,
+        lambda found: [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)],
+    )
 
 
 def _model(setup: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:

@@ -10,17 +10,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from apps import report
+from apps.contestants import CODE
+from bench.contests import EAGER, fastest, is_called
 from needle_tvm.process.command_line import console
-from needle_tvm.words import counted, duration, interval
-
-EAGER = "needle eager"
+from needle_tvm.words import counted, digits, duration, interval
 
 Rows = Sequence[Sequence[str]]  # the headings, then the rows
 
 
 def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each contestant of each case: its times, and those over the times of ours."""
-    ours = list(dict.fromkeys(name for case in cases for name in case["ratios"]))
+    """A row for each contestant of each case: its times, and those over the times of ours, as
+    called and as code."""
+    names = dict.fromkeys(name for case in cases for name in case["ratios"])
+    ours = [name for name in names if is_called(name) or name.endswith(CODE)]
     with_errors = any("error" in entry for case in cases for entry in case["contestants"])
     rows = [["case", "contestant", "median", "quartiles", *(f"its time / {n}" for n in ours)]]
     rows[0] += ["error"] * with_errors
@@ -41,16 +43,43 @@ def _error(entry: Mapping[str, Any]) -> str:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each case: the fastest peer, and its time over those of ours that are compiled."""
+    """A row for each case: its rounds, the fastest peer, and its time over those of ours that are
+    compiled; then the same for code, where both sides have it."""
     ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
-    rows = [["case", "fastest peer", "its time", *(f"its time / {name}" for name in ours)]]
+    called = [name for name in ours if not name.endswith(CODE)]
+    codes = [name for name in ours if name.endswith(CODE)]
+    with_rounds = any("rounds" in case for case in cases)
+    rows = [["case", *["rounds"] * with_rounds, "fastest peer", "its time"]]
+    rows[0] += [f"its time / {name}" for name in called]
+    rows[0] += [f"fastest code / {name}" for name in codes]
     for case in cases:
         name = case.get("fastest")
         medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
-        ratios = [case["ratios"].get(mine, {}).get(name) for mine in ours]
-        cells = [case["case"], name or "none", duration(medians[name]) if name else ""]
-        rows.append([*cells, *(report.ratio(ratio) if ratio else "" for ratio in ratios)])
+        cells = [case["case"], *[str(case.get("rounds", ""))] * with_rounds]
+        cells += [name or "none", duration(medians[name]) if name else ""]
+        for mine in (*called, *codes):
+            ratios = case["ratios"].get(mine, {})
+            ratio = ratios.get(fastest(ratios, code=True) if mine in codes else name)
+            cells.append(report.ratio(ratio) if ratio else "")
+        rows.append(cells)
     return rows
+
+
+def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the microseconds by which each call takes longer than its code."""
+    names = list(dict.fromkeys(name for case in cases for name in case["calls"]))
+    rows = [["case", *names]]
+    for case in cases:
+        calls = [case["calls"].get(name) for name in names]
+        rows.append([case["case"], *(microseconds(call) if call else "" for call in calls)])
+    return rows
+
+
+def microseconds(spread: Mapping[str, float]) -> str:
+    """The median and quartiles of a time or a difference of times in seconds, as microseconds."""
+    values = [1e6 * spread[key] for key in ("median", "lower", "upper")]
+    median, lower, upper = (f"{'-' * (x < 0)}{digits(abs(x))}" for x in values)
+    return f"{median} ({lower} to {upper})"
 
 
 def print_case(case: Mapping[str, Any]) -> None:
@@ -84,13 +113,15 @@ def markdown_rows(rows: Rows) -> str:
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """Where and how the times of a report were taken, in one sentence."""
+    """Where and how the times of a report were taken, in one sentence; its `how` has other words
+    than those for contests."""
     machine = result["machine"]
-    return (
-        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}; "
+    where = f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}"
+    how = (
         f"{result['rounds']} alternating blocks of {result['block_seconds']:g} s each, "
         "one process per contestant; ratios above 1: ours is faster (median, quartiles)"
     )
+    return f"{where}; {result.get('how', how)}"
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:

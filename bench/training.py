@@ -19,7 +19,7 @@ from needle_tvm.process import timing
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
 
-OURS = cases.EAGER
+OURS = contests.EAGER
 CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"
 TORCH = ("torch",)
 MODELS = ("mlp", "conv", "transformer", "lstm-128", "lstm-256")
@@ -32,7 +32,7 @@ def contestants(
 ) -> list[Contestant]:
     """needle and PyTorch in `mode`, "forward" or "step", on the same weights, inputs and labels (a
     class for each row of scores)."""
-    threads, device, peer = options.threads, options.device, cases.MODELS[subject.case.model].peer
+    threads, device, peer = options.threads, options.device, subject.case.kind.peer
     common = {**subject.recipe, "device": device}
     if mode == "step":
         labels = str(subject.folder / "labels.npz")

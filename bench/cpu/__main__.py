@@ -1,42 +1,124 @@
-"""Inference on the CPU: needle eager and compiled beside other frameworks, model by model.
+"""Inference on the CPU: needle eager and compiled beside other frameworks, model by model, each
+called as its users call it.
 
 Besides times it measures each model's kernels against what this machine can do, and what compiling,
 a first result and memory cost; with --ablation, what each pass and schedule rule is worth; with
---scaling, speed over batch and threads.
+--scaling, speed over batch and threads; with --calls, what a call adds to its code; with --tails,
+the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import apps.peers
 import apps.report
 from bench import cases, charts, contests, tables
-from bench.cpu import ablation, costs, kernels, scaling
+from bench.contests import RUNTIME
+from bench.cpu import ablation, beside, calls, costs, kernels, scaling, tails
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 
 COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
+DRAWN = 20  # models of drawn shapes in a run that names no models
+
+
+@dataclass(frozen=True)
+class Section:
+    """What an option of this name measures instead of the contests of models. What `run` gives for
+    each of `cases` goes into the report's list `key`, which the table and the picture show. `how`
+    says how it is measured if not in a contest."""
+
+    name: str
+    help: str
+    title: str
+    cases: Callable[[argparse.Namespace], Iterable[Any]]
+    run: Callable[[Any, argparse.Namespace], dict[str, Any]]
+    table: Callable[[Any], list[list[str]]]
+    key: str = "section"
+    how: Callable[[argparse.Namespace], str] | None = None
+    draw: Callable[[Any, Path], None] | None = None
+
+
+def _models(options: argparse.Namespace) -> list[cases.Case]:
+    return cases.chosen(options.models or cases.EVALUATED, options.batches, options.all)
+
+
+def _names(options: argparse.Namespace) -> Iterable[str]:
+    return cases.MODELS if options.all else options.models or cases.EVALUATED
+
+
+def _of_tails(options: argparse.Namespace) -> Iterable[cases.Case]:
+    named = options.models or options.batches or options.all
+    return _models(options) if named else tails.CASES
+
+
+SECTIONS = (
+    Section(
+        "ablation",
+        "each pass and rule left out in turn",
+        "time of the code without / with everything on; = compiles to the same",
+        *(_models, ablation.run_case, ablation.table),
+        key="cases",
+    ),
+    Section(
+        "scaling",
+        "batches 1 to 256, threads 1 and 2",
+        "seconds of a call",
+        *(_names, scaling.run_model, scaling.table),
+        key="models",
+        draw=charts.draw_scaling,
+    ),
+    Section(
+        "calls",
+        "what a call adds to its code",
+        "what a call adds to its code: a Linear(4, 4) with ReLU for each input",
+        *(lambda options: calls.COUNTS, calls.run_case, calls.table),
+        key="cases",
+    ),
+    Section(
+        "tails",
+        "the slowest of many calls beside busy neighbours",
+        "the slowest of many calls beside busy neighbours",
+        *(_of_tails, tails.run_case, tails.table),
+        how=tails.how,
+    ),
+    Section(
+        "beside",
+        "eager and compiled in one process",
+        "eager and compiled in one process, over the time of each alone",
+        *(_models, beside.run_case, beside.table),
+        how=beside.how,
+    ),
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = contests.make_parser("bench.cpu", __doc__)
     add, positive = parser.add_argument, cli.positive
     models, peers = ", ".join(cases.MODELS), apps.peers
-    default, quick = ", ".join(cases.DEFAULT), ", ".join(peers.QUICK)
+    default, quick = "; ".join(case.name for case in cases.DEFAULT), ", ".join(peers.QUICK)
     add(
         "--models",
         nargs="+",
         choices=tuple(cases.MODELS),
-        default=cases.DEFAULT,
         metavar="NAME",
         help=f"of {models} ({default})",
     )
     add("--batches", nargs="+", type=positive, metavar="N", help="(each model's own)")
     add("--all", action="store_true", help="all models, at all of their batches")
+    add(
+        "--drawn",
+        type=cli.natural,
+        metavar="N",
+        help=f"models of drawn shapes ({DRAWN}; none beside --models, --batches, --all)",
+    )
+    add("--seed", type=cli.natural, default=0, metavar="N", help="that draws them (%(default)s)")
     add("--trials", type=cli.natural, default=0, metavar="N", help="also one tuned so long")
     add("--minutes", type=cli.minutes, metavar="M", help="also one tuned so long")
     add(
@@ -49,8 +131,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--times", action="store_true", help="no kernels, no costs")
-    only.add_argument("--ablation", action="store_true", help="each pass and rule left out in turn")
-    only.add_argument("--scaling", action="store_true", help="batches 1 to 256, threads 1 and 2")
+    for section in SECTIONS:
+        only.add_argument(f"--{section.name}", action="store_true", help=section.help)
+    add(
+        "--count",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="calls of --tails (%(default)s)",
+    )
     return parser
 
 
@@ -58,27 +147,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if "all" in options.peers:
         options.peers = tuple(apps.peers.PEERS)
-    kind = run_ablation if options.ablation else run_scaling if options.scaling else run
-    return cli.guarded("bench.cpu", lambda: kind(options))
+    section = next((each for each in SECTIONS if getattr(options, each.name)), None)
+    return cli.guarded(
+        "bench.cpu", lambda: run_section(section, options) if section else run(options)
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the contests one after the other, print each as it ends, write all of them."""
     report = _new_report(options, "cpu")
     limits = None if options.times else kernels.measure_limits(options.threads)
-    for case in cases.chosen(options.models, options.batches, options.all):
-        found = run_case(case, options, limits)
+    named = cases.chosen(options.models, options.batches, options.all)
+    count = options.drawn
+    if count is None:
+        count = 0 if options.models or options.batches or options.all else DRAWN
+    report |= {"notes": list(contests.NOTES), "seed": options.seed}
+    for number, case in enumerate([*named, *cases.drawn(options.seed, count)]):
+        found = run_case(case, options, limits if number < len(named) else None)
         report["cases"].append(found)
         tables.print_case(found)
         apps.report.write_json(report, options.out / "cpu.json")  # kept if a later one fails
-    found = report["cases"]
-    parts = [("beside the fastest peer of each case", tables.summary(found))]
+    known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
+    parts = [("beside the fastest peer of each case", tables.summary(known))] if known else []
+    if unseen:
+        parts += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
+    parts += [("what calls add to their code, µs", tables.added(report["cases"]))]
     if limits is not None:
         report["limits"] = limits.to_json()
         line = kernels.limits_line(report["limits"])
         fresh = "in a fresh process: compile without a search, first result, memory at its most"
-        parts += [(f"the slowest kernels; {line}", kernels.table(found))]
-        parts += [(fresh, costs.table(found))]
+        parts += [(f"the slowest kernels; {line}", kernels.table(known))]
+        parts += [(fresh, costs.table(known))]
     tables.publish(report, options.out, "cpu", parts, charts.draw_ratios)
     return cli.OK
 
@@ -90,37 +189,26 @@ def run_case(
     with scratch_folder("needle-bench-") as folder:
         subject = cases.Subject.of(case, folder)
         entries = subject.contestants(options)
-        found = contests.run(case.name, entries, options, exact=subject.exact())
+        found = contests.run_decided(case.name, entries, options, exact=subject.exact())
         found |= {"model": case.model, "batch": case.batch}
         if limits is not None:
             executable = subject.compile(options.threads)
             found["profile"] = kernels.measure(subject, executable, options.threads, limits)
-            beside = {apps.peers.PEERS[key].name for key in COSTS} | {cases.TUNED}
-            few = [entry for entry in entries if entry.name in beside]
+            names = {apps.peers.PEERS[key].name for key in COSTS} | {cases.TUNED + RUNTIME}
+            few = [entry for entry in entries if entry.name in names]
             found["costs"] = costs.measure(subject, few, options.threads)
     return found
 
 
-def run_ablation(options: argparse.Namespace) -> int:
-    """Time each model without each pass and rule, over the time with all of them."""
-    report = _new_report(options, "ablation")
-    for case in cases.chosen(options.models, options.batches, options.all):
-        report["cases"].append(ablation.run_case(case, options))
-        apps.report.write_json(report, options.out / "ablation.json")  # kept if a later one fails
-    title = "time without / time with everything on; = compiles to the same"
-    tables.publish(report, options.out, "ablation", [(title, ablation.table(report["cases"]))])
-    return cli.OK
-
-
-def run_scaling(options: argparse.Namespace) -> int:
-    """Time each model over the batch and the number of threads."""
-    report = _new_report(options, "scaling")
-    report["models"] = []
-    for name in cases.MODELS if options.all else options.models:
-        report["models"].append(scaling.run_model(name, options))
-        apps.report.write_json(report, options.out / "scaling.json")  # kept if a later one fails
-    parts = [("seconds of a call", scaling.table(report["models"]))]
-    tables.publish(report, options.out, "scaling", parts, charts.draw_scaling)
+def run_section(section: Section, options: argparse.Namespace) -> int:
+    """Run the cases of a section one after the other; print and write its table."""
+    report = _new_report(options, section.name)
+    report |= {section.key: []} | ({"how": section.how(options)} if section.how else {})
+    for case in section.cases(options):
+        report[section.key].append(section.run(case, options))
+        apps.report.write_json(report, options.out / f"{section.name}.json")
+    parts = [(section.title, section.table(report[section.key]))]
+    tables.publish(report, options.out, section.name, parts, section.draw)
     return cli.OK
 
 

@@ -23,7 +23,7 @@ def run_model(model: str, options: argparse.Namespace) -> dict[str, Any]:
             options = argparse.Namespace(**{**vars(options), "threads": threads})
             with scratch_folder("needle-scaling-") as folder:
                 subject = cases.Subject.of(case, folder)
-                ours = subject.compiled(cases.TUNED, subject.compile(threads), threads)
+                ours = subject.called(cases.TUNED, threads)
                 entries = [ours, *subject.peers(options.peers, threads)]
                 title = f"{case.name}, threads {threads}"
                 found = contests.run(title, entries, options)

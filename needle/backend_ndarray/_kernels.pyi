@@ -43,6 +43,9 @@ def blas() -> str:
 def writes() -> int:
     """The number of writes in place so far, to any memory."""
 
+def mark_written(view: View, /) -> None:
+    """Count a write in place that other code made."""
+
 def as_strided(view: View, shape: _Shape, strides: _Shape, offset: int, /) -> View: ...
 def to_numpy(view: View, /) -> np.ndarray[Any, Any]: ...
 def from_dlpack(capsule: Any, /) -> View: ...

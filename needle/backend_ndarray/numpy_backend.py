@@ -397,6 +397,11 @@ def from_dlpack(capsule: Any) -> View:
     return View(Buffer(x.reshape(-1), foreign=True), x.shape, compact_strides(x.shape), 0)
 
 
+def mark_written(view: View) -> None:
+    """Count a write in place that other code made."""
+    view.buffer.mark_written()
+
+
 def writes() -> int:
     """The number of writes in place so far, to any memory."""
     return Counters.writes

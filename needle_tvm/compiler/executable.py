@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import needle
+from needle.backend_ndarray import NDArray
 from needle.backend_ndarray.dtypes import DTYPES
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
@@ -106,6 +107,10 @@ class Executable:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; Tensors in the structure the model returns.
 
+        With `out=`, arrays in that structure (Tensors, NDArrays, NumPy or DLPack arrays), the
+        results are written to them and `out` is returned, unless the model has an argument of that
+        name. An array that does not fit, is read-only, or overlaps an input is an InputError.
+
         Raises InputError if an argument's structure, shape or dtype is not the compiled one's,
         ParameterError if a weight of the model has another shape or dtype by now, ChangedError if
         a weight is gone or a tensor that was a constant has been written to, TargetError if this
@@ -116,7 +121,10 @@ class Executable:
             raise TargetError(self.artifact.obstacle)
         if self._weights is not None:
             self._weights.follow(program.set_params)
-        return calls(args, kwargs)
+        results = calls(args, kwargs)
+        if kwargs and results is kwargs.get("out"):
+            _note_written(results)
+        return results
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
@@ -167,8 +175,20 @@ class Executable:
 def _result(executor: Executor) -> type | None:
     """The class of results; None if needle stores one of their dtypes, as an int8 of PyTorch's, in
     another one."""
-    stored = all(str(dtype) in DTYPES for dtype in executor.result_dtypes)
+    stored = all(str(spec.dtype) in DTYPES for spec in executor.results)
     return needle.Tensor if stored else None
+
+
+def _note_written(out: Any) -> None:
+    """Count writes to the memory of needle's own arrays in a structure."""
+    if isinstance(out, Mapping):
+        out = tuple(out.values())
+    for each in out if isinstance(out, (tuple, list)) else (out,):
+        if isinstance(each, (tuple, list, Mapping)):
+            _note_written(each)
+        elif isinstance(each, (needle.Tensor, NDArray)):
+            array = each.realize_cached_data() if isinstance(each, needle.Tensor) else each
+            array.device.kernels.mark_written(array.view)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> needle.Tensor:

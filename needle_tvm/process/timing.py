@@ -121,13 +121,26 @@ def ratio(ours: Result, peer: Result) -> Spread:
 
     Raises ValueError if the two were not timed over the same rounds.
     """
-    if len(ours.seconds) != len(peer.seconds):
-        raise ValueError(
-            f"ratio of {ours.name} ({len(ours.seconds)} rounds) and {peer.name} "
-            f"({len(peer.seconds)} rounds): they must come from one contest"
-        )
+    _check_rounds("ratio", ours, peer)
     pairs = zip(ours.seconds, peer.seconds, strict=True)
     return Spread.of([theirs / mine for mine, theirs in pairs])
+
+
+def difference(one: Result, other: Result) -> Spread:
+    """Return the spread of the per-round difference of one's seconds per call and the other's.
+
+    Raises ValueError if the two were not timed over the same rounds.
+    """
+    _check_rounds("difference", one, other)
+    return Spread.of([a - b for a, b in zip(one.seconds, other.seconds, strict=True)])
+
+
+def _check_rounds(what: str, one: Result, other: Result) -> None:
+    if len(one.seconds) != len(other.seconds):
+        raise ValueError(
+            f"{what} of {one.name} ({len(one.seconds)} rounds) and {other.name} "
+            f"({len(other.seconds)} rounds): they must come from one contest"
+        )
 
 
 def contest(

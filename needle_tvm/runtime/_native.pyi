@@ -19,7 +19,8 @@ class Caller:
     Returns the results, or NotImplemented if `weights` is None or an array is not one that the code
     can take as it is. `function` is the entry of a virtual machine of its own, as one thread may
     use it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index, alignment in bytes)
-    for each; `raise_error` is called with kind and message of an error of the code.
+    for each; `raise_error` is called with kind and message of an error of the code. The last
+    `written` inputs are memory for results; if there are any, a call returns None.
     """
 
     def __new__(
@@ -32,5 +33,6 @@ class Caller:
         bare: bool,
         tuple: bool,
         threads: int,
+        written: int = 0,
     ) -> Caller: ...
     def __call__(self, weights: Any, /, *arrays: Any) -> Any: ...

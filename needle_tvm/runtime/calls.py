@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from needle_tvm._tvm.ffi import load_ffi, native
-from needle_tvm.artifact.trees import LEAF
+from needle_tvm.artifact.trees import LEAF, flatten
 from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.inputs import destinations
 from needle_tvm.runtime.memory import HostMemory
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -18,8 +19,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 class Calls:
     """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
-    offers DLPack's C exchange table; `wrap` makes one of a NumPy array. `wrap` without `result`
-    makes all of them, of what Python's way returns.
+    offers DLPack's C exchange table; `wrap` makes one of a NumPy array, and alone makes them all.
 
     The native module serves arrays that fit, without a copy unless they are not aligned. All else,
     and everything where it is not built, takes the way through `Executor.run`, which does the same
@@ -39,12 +39,17 @@ class Calls:
         self._single = tree == LEAF
         self._whole = self._single or tree == {"tuple": [LEAF] * len(main.outputs)}
         self._local = threading.local()
+        self._takes_out = any(argument["name"] == "out" for argument in main.arguments)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the code on a call's arguments; results in the structure that the model returns.
+        """Run the code on a call's arguments; results in the structure that the model returns. The
+        keyword `out`, unless the model has an argument of that name, is `into`'s.
 
         Raises InputError for arguments that do not fit, ParameterError without weights.
         """
+        if kwargs and "out" in kwargs and not self._takes_out:
+            others = dict(kwargs)
+            return self.into(others.pop("out"), args, others)
         flat = self._flat and not kwargs
         values = args if flat else self._main.flatten(args, kwargs)
         results = self._caller(self._executor.bound, *values)
@@ -53,6 +58,25 @@ class Calls:
         if results is NotImplemented:
             results = self._run(self._main.flatten(args, kwargs) if flat else values)
         return self._main.unflatten(results)
+
+    def into(self, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The same with the results in the arrays of `out`, in the structure that the model
+        returns; returns `out`.
+
+        Raises InputError as well for an array that does not fit or cannot be written to, and for
+        one that overlaps an input or another one; nothing is written then.
+        """
+        values = self._main.flatten(args, kwargs)
+        outputs = list(flatten(self._main.output_tree, out, "out"))
+        caller = getattr(self._local, "into", None)
+        if caller is None:
+            caller = self._local.into = self._new_caller(into=True)
+        if caller(self._executor.bound, *values, *outputs) is NotImplemented:
+            found = destinations(outputs, self._main.outputs, values)
+            results = self._executor.run(values)
+            for array, result in zip(found, results, strict=True):
+                array[...] = result
+        return out
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The same on a flat list of arrays, one per input; a flat list of results."""
@@ -75,28 +99,33 @@ class Calls:
             caller = self._local.caller = self._new_caller()
         return caller
 
-    def _new_caller(self) -> Any:
+    def _new_caller(self, into: bool = False) -> Any:
         executor = self._executor
-        wrapped = self._wrap is not None and self._result is None
+        wrapped = self._wrap is not None and self._result is None and not into
         if wrapped or not isinstance(executor.memory, HostMemory):
             return _no_caller
         module = native()
         if module is None:
             return _no_caller
+        function = executor.into() if into else executor.entry()
+        if function is None:
+            return _no_caller
         ffi = load_ffi()
-        dtypes = [ffi.dtype(str(spec.dtype)) for spec in executor.inputs]
+        specs = [*executor.inputs, *(executor.results if into else ())]
+        dtypes = [ffi.dtype(str(spec.dtype)) for spec in specs]
         return module.Caller(
-            executor.entry(),
+            function,
             tuple(
                 (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
-                for spec, dtype in zip(executor.inputs, dtypes, strict=True)
+                for spec, dtype in zip(specs, dtypes, strict=True)
             ),
-            tuple(executor.result_dtypes),
+            tuple(spec.dtype for spec in executor.results),
             _raise,
             self._result,
             self._main.bare_output,
             not self._single,
             executor.threads,
+            len(executor.results) if into else 0,
         )
 
 

@@ -38,19 +38,20 @@ class Executor:
         self.device = device
         self.main = artifact.main
         self._path = artifact.path
-        specs = [
-            Input(spec.name, spec.shape, dtype, spec.range, self._alignment(dtype))
-            for spec in self.main.inputs
-            for dtype in [self._dtype(spec.dtype)]
-        ]
+        self.inputs, self.results = (
+            [
+                Input(spec.name, spec.shape, dtype, spec.range, self._alignment(dtype))
+                for spec in specs
+                for dtype in [self._dtype(spec.dtype)]
+            ]
+            for specs in (self.main.inputs, self.main.outputs)
+        )
         cores = available_cores()
         # A kernel may run on fewer threads than it was scheduled for.
         self.threads = min(artifact.target.get("num-cores", cores), cores)
         configure_tvm_threads(self.threads)  # for code that does not use needle's threads
-        self.inputs = specs
-        self.result_dtypes = [self._dtype(spec.dtype) for spec in self.main.outputs]
-        self.memory = memory.of(artifact.target, set(self.result_dtypes), device)
-        self._inputs = Inputs(specs, self.memory)
+        self.memory = memory.of(artifact.target, {spec.dtype for spec in self.results}, device)
+        self._inputs = Inputs(self.inputs, self.memory)
         # A GPU may still run kernels of calls that have returned when the code is dropped.
         library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
@@ -147,6 +148,14 @@ class Executor:
         if main is None:  # looking it up takes a microsecond
             main = self._local.main = self._machine()["main"]
         return main
+
+    def into(self) -> Any:
+        """`main` of this thread's virtual machine with memory for the results among the arguments,
+        after the inputs; None if the code has no such function."""
+        try:
+            return self._machine()["main_into"]
+        except AttributeError:
+            return None
 
     def _call(self, tensors: Sequence[Any]) -> list[Any]:
         module = native()

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
+from needle_tvm.artifact.bfloat16 import dtype_named
+from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.errors import InputError
 from needle_tvm.runtime.memory import CudaMemory, Memory
 
@@ -67,6 +69,39 @@ class Inputs:
         if spec.range is not None and array.size:
             _check_range(array, spec.name, *spec.range)
         return array
+
+
+def destinations(
+    outputs: Sequence[Any], specs: Sequence[ArraySpec], inputs: Sequence[Any]
+) -> list[np.ndarray[Any, Any]]:
+    """NumPy arrays over the memory of arrays that results are to be written to.
+
+    Raises InputError for one that does not fit or cannot be written to, and for one that overlaps
+    an input or another output.
+    """
+    taken = [
+        (f"input {number}", as_numpy(value, f"input {number}"))
+        for number, value in enumerate(inputs)
+    ]
+    found = []
+    for number, (value, spec) in enumerate(zip(outputs, specs, strict=True)):
+        what = "out" if len(outputs) == 1 else f"array {number} of out"
+        if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+            raise InputError(f"{what} is a {type(value).__name__}, not an array to write to")
+        array = as_numpy(value, what)
+        if array.shape != spec.shape or array.dtype != dtype_named(spec.dtype):
+            raise InputError(
+                f"{what} is {describe(array.shape, str(array.dtype))}, "
+                f"the result is {describe(spec.shape, spec.dtype)}"
+            )
+        if not array.flags.writeable:
+            raise InputError(f"{what} is read-only")
+        for name, other in taken:
+            if np.may_share_memory(array, other):
+                raise InputError(f"{what} overlaps {name}")
+        taken.append((what, array))
+        found.append(array)
+    return found
 
 
 def _check_range(array: np.ndarray[Any, Any], name: str, lowest: int, highest: int) -> None:

@@ -72,9 +72,11 @@ class Program:
         """Run `main` on arrays in the structure the model was traced with.
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
-        aligned is copied. Returns NumPy arrays in the structure the model returns. Raises
-        InputError when an argument's structure, shape or dtype is not the compiled one's, and for
-        indices out of range (those in a GPU's memory are not looked at).
+        aligned is copied. Returns NumPy arrays in the structure the model returns. With `out=`,
+        arrays in that structure, the results are written to them and `out` is returned, unless the
+        model has an argument of that name. Raises InputError when an argument's structure, shape or
+        dtype is not the compiled one's, for indices out of range (those in a GPU's memory are not
+        looked at), and for an `out` that does not fit, is read-only, or overlaps an input.
         """
         return self._calls(args, kwargs)
 

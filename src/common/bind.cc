@@ -357,6 +357,7 @@ void bind(py::module_& m) {
     for (const View* written : {&param, &m1, &m2}) written->buffer()->mark_written();
   });
   m.def("writes", &writes);
+  m.def("mark_written", [](const View& v) { v.buffer()->mark_written(); });
   const auto device = py::arg("device") = 0;
   m.def("memory_allocated", [](int on) { return memory_allocated(checked_device(on)); }, device);
   m.def(

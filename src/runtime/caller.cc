@@ -106,6 +106,7 @@ struct Input {
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
   uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
+  bool written = false;  // memory for a result
   bool indexed = false;  // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
@@ -157,7 +158,7 @@ struct Caller {
   void* handle;
   const DLPackExchangeAPI* result_api;
   int threads;
-  bool bare, tuple, running;
+  bool bare, tuple, into, running;
   std::vector<Input>* inputs;
   std::vector<PyObject*>* outputs;  // NumPy's dtypes
   std::vector<TVMFFIAny>* arguments;
@@ -256,6 +257,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
     const auto* array = py::detail::array_proxy(argument);
     if (array->descr != input.descriptor || array->nd != window.ndim ||
         (array->flags & py::array::c_style) == 0 ||
+        (input.written && (array->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_) == 0) ||
         std::memcmp(array->dimensions, window.shape, extents) != 0)
       return false;
     data = array->data;
@@ -268,6 +270,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
       return false;
     }
     const DLTensor& tensor = held->managed->dl_tensor;
+    if (input.written && (held->managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) return false;
     if (tensor.device.device_type != kDLCPU || tensor.ndim != window.ndim ||
         std::memcmp(&tensor.dtype, &window.dtype, sizeof tensor.dtype) != 0 ||
         std::memcmp(tensor.shape, window.shape, extents) != 0 ||
@@ -278,6 +281,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
   if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
   if (input.indexed && !in_range(input, data)) return false;
   if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
+    if (input.written && input.bytes > 0) return false;
     void*& copy = input.bytes <= kKept ? input.kept : held->copy;
     if (copy == nullptr) {
       const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
@@ -405,12 +409,26 @@ PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
   return tuple;
 }
 
+// Whether memory for a result is part of another result's or of an input's.
+bool overlapping(const Caller* self) {
+  const std::vector<Input>& all = *self->inputs;
+  for (size_t i = 0; i < all.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const auto* a = static_cast<const char*>(all[i].window->tensor.data);
+      const auto* b = static_cast<const char*>(all[j].window->tensor.data);
+      if ((all[i].written || all[j].written) && a < b + all[j].bytes && b < a + all[i].bytes)
+        return true;
+    }
+  return false;
+}
+
 PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   for (size_t i = 0; i < self->inputs->size(); ++i)
     if (!place((*self->inputs)[i], arrays[i], &held[i])) {
       if (PyErr_Occurred()) return nullptr;
       Py_RETURN_NOTIMPLEMENTED;
     }
+  if (self->into && overlapping(self)) Py_RETURN_NOTIMPLEMENTED;
   TVMFFIAny returned{};
   int code;
   t_threads = self->threads;
@@ -424,6 +442,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
     return nullptr;
   }
   std::vector<Handle> results = results_of(self, returned);
+  if (self->into) Py_RETURN_NONE;
   if (!own_memory(self, results)) Py_RETURN_NOTIMPLEMENTED;
   return arrays_of(self, std::move(results));
 }
@@ -454,12 +473,12 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
   static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
-                                       "bare",     "tuple",  "threads", nullptr};
+                                       "bare",     "tuple",  "threads", "written", nullptr};
   PyObject *function, *inputs, *outputs, *raise, *result;
-  int bare, tuple, threads;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi", const_cast<char**>(kNames), &function,
+  int bare, tuple, threads, written = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|i", const_cast<char**>(kNames), &function,
                                    &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &raise, &result,
-                                   &bare, &tuple, &threads))
+                                   &bare, &tuple, &threads, &written))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -469,6 +488,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     self->bare = bare != 0;
     self->tuple = tuple != 0;
     self->threads = threads;
+    self->into = written > 0;
     self->inputs = new std::vector<Input>;
     self->outputs = new std::vector<PyObject*>;
     self->arguments = new std::vector<TVMFFIAny>;
@@ -497,6 +517,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
       if (alignment == 0 || kAlignment % alignment != 0)
         throw py::value_error("inputs: an alignment that does not divide 64");
       input.alignment = alignment;
+      input.written = self->inputs->size() + written >= static_cast<size_t>(PyTuple_GET_SIZE(inputs));
       if (range) {
         input.indexed = input.bytes > 0;
         std::tie(input.low, input.high) = *range;

@@ -40,8 +40,10 @@ def test_a_short_run(cache_dir, tmp_path):
     assert all(entry["error"] < 1e-5 for entry in case["contestants"])
     assert case.get("fastest") in (*names[2:], None)
     assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "cpu.md").read_text()
     for name in names:
-        assert name in done.stdout
+        assert f"| {name} |" in page
+    assert case["case"] in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ def test_models_at_their_batches_or_those_asked_for():
         ("bert", 1),
     ]
     assert [c.batch for c in cases.chosen(["bert"], [2, 3], False)] == [2, 3]
+    assert cases.chosen(None, None, False) == list(cases.DEFAULT)
     whole = cases.chosen(["mlp"], None, True)
     assert {c.model for c in whole} == set(cases.MODELS)
     assert len({c.name for c in whole}) == len(whole)

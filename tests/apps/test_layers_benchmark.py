@@ -20,7 +20,11 @@ def test_a_layer_beside_its_peers(tmp_path, capsys):
     assert layers.main(["average pool", *options]) == 0
     report = json.loads((tmp_path / "layers.json").read_text())
     (case,) = report["cases"]
-    assert [entry["name"] for entry in case["contestants"]] == ["needle tuned", "ONNX Runtime"]
+    assert [entry["name"] for entry in case["contestants"]] == [
+        *("needle tuned", "needle tuned, code"),
+        *("ONNX Runtime", "ONNX Runtime, code"),
+    ]
+    assert list(case["calls"]) == ["needle tuned", "ONNX Runtime"]
     # A sum of four numbers and a division by four.
     assert all(entry["error"] < 1e-6 for entry in case["contestants"])
     assert case["fastest"] == "ONNX Runtime"

@@ -7,6 +7,7 @@ import pytest
 
 import apps.contestants
 import apps.peers
+from apps.contestants import CODE
 from bench import cases, contests
 from needle_tvm.process import timing
 
@@ -26,6 +27,8 @@ SMALL = {
     ),
     "resnet18": ("resnet18:build", {"image": 32, "width": 8, "classes": 10}),
     "mobilenet": ("mobilenet:build", {"image": 14, "width": 8, "classes": 7}),
+    "convnet": ("convnet:build", {"channels": [3, 8, 5], "image": 9, "strides": [2, 1]}),
+    "tiny": ("tiny:build", {"count": 2}),
 }
 
 
@@ -42,7 +45,8 @@ def test_every_model_of_the_benchmark_has_a_twin():
 
 
 def check(subject, keys):
-    """Compare the peers' outputs with the eager model's and with those in float64."""
+    """Compare the peers' outputs, as called and as code, with the eager model's and with those in
+    float64, for every set of inputs."""
     peers = [apps.peers.PEERS[key] for key in keys]
     expected = [
         peer.name
@@ -51,7 +55,8 @@ def check(subject, keys):
         and subject.case.model not in peer.without
         and (subject.inputs[0].ndim == 4 or not peer.images)
     ]
-    entries = subject.peers(keys, threads=2)
+    entries = subject.peers(keys, threads=2, code=True)
+    expected += [peer.name + CODE for peer in peers if peer.binds and peer.name in expected]
     assert [entry.name for entry in entries] == expected
     if not entries:
         pytest.skip("no peer is installed")

@@ -250,6 +250,17 @@ def test_ratio_pairs_the_rounds():
         ratio(ours, Result("short", [], [1.0]))
 
 
+def test_difference_pairs_the_rounds():
+    rng = np.random.default_rng(0)
+    one, other = (Result(name, [], rng.random(9).tolist()) for name in ("one", "other"))
+    found = timing.difference(one, other)
+    pairs = np.array(one.seconds) - np.array(other.seconds)
+    expected = np.percentile(pairs, [25, 50, 75])
+    np.testing.assert_allclose([found.lower, found.median, found.upper], expected)
+    with pytest.raises(ValueError, match="one contest"):
+        timing.difference(one, Result("short", [], [1.0]))
+
+
 def test_spread_agrees_with_numpy():
     values = np.random.default_rng(0).random(17).tolist()
     spread = Spread.of(values)

@@ -195,7 +195,7 @@ def test_it_refuses_what_it_cannot_use(changes):
 
 def test_it_refuses_other_calls():
     usual = arguments(load_ffi().convert(lambda x: x))
-    for wrong in ([], list(usual.values())[:-1], [*usual.values(), 1]):
+    for wrong in ([], list(usual.values())[:-1], [*usual.values(), 0, 1]):
         with pytest.raises(TypeError):
             native().Caller(*wrong)
     with pytest.raises(TypeError):

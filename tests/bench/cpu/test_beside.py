@@ -1,0 +1,44 @@
+"""The section of eager and compiled code in one process; the figures are not checked."""
+
+import argparse
+
+import numpy as np
+import pytest
+
+from bench import cases
+from bench.cpu import beside
+
+
+def counting(seen, name):
+    """A call that records its name."""
+    return (lambda: seen.append(name)), None
+
+
+def test_a_block_calls_its_kinds_in_turn(monkeypatch):
+    seen = []
+    monkeypatch.setattr(beside, "load_function", lambda name: lambda **_: counting(seen, name))
+    setup = {kind: {"factory": kind, "kwargs": {}} for kind in beside.KINDS}
+    answers = beside.serve(setup, iter([{"kinds": list(beside.KINDS), "seconds": 1e-5}]))
+    assert next(answers) == {}
+    assert seen == list(beside.KINDS)  # once each before anything is timed
+    seen.clear()
+    times = next(answers)["seconds"]
+    assert list(times) == list(beside.KINDS) and all(each > 0 for each in times.values())
+    assert seen == list(beside.KINDS) * (len(seen) // 2)
+
+
+@pytest.mark.slow
+def test_each_kind_is_compared_with_itself_alone(tmp_path, monkeypatch):
+    pytest.importorskip("tvm", reason="needs the [tvm] extra")
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(cases.MODELS, "small", cases.mlp(20, 30, 10, batches=(3,)))
+    options = argparse.Namespace(rounds=2, block_seconds=0.01, threads=1)
+    found = beside.run_case(cases.Case("small", 3), options)
+    keys = {(each["kind"], each["setting"]): each for each in found["kinds"]}
+    assert len(keys) == len(found["kinds"]) == 6
+    for (kind, setting), each in keys.items():
+        alone = keys[kind, beside.ALONE]["seconds"]
+        expected = np.median(np.array(each["seconds"]) / np.array(alone))
+        np.testing.assert_allclose(each["ratio"]["median"], expected)
+        assert len(each["seconds"]) == options.rounds, setting
+    assert len(beside.table([found])) == 7
