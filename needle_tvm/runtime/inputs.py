@@ -76,8 +76,8 @@ def destinations(
 ) -> list[np.ndarray[Any, Any]]:
     """NumPy arrays over the memory of arrays that results are to be written to.
 
-    Raises InputError for one that does not fit or cannot be written to, and for one that overlaps
-    an input or another output.
+    Raises InputError for one that does not fit or cannot be written to, for one whose elements
+    share memory, and for one that overlaps an input or another output.
     """
     taken = [
         (f"input {number}", as_numpy(value, f"input {number}"))
@@ -96,12 +96,25 @@ def destinations(
             )
         if not array.flags.writeable:
             raise InputError(f"{what} is read-only")
+        if _may_overlap_itself(array):
+            raise InputError(f"{what} has elements that share memory")
         for name, other in taken:
             if np.may_share_memory(array, other):
                 raise InputError(f"{what} overlaps {name}")
         taken.append((what, array))
         found.append(array)
     return found
+
+
+def _may_overlap_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Whether two elements may share memory: the strides do not nest."""
+    reach = array.itemsize
+    pairs = zip(array.strides, array.shape, strict=True)
+    for stride, extent in sorted((abs(stride), extent) for stride, extent in pairs if extent > 1):
+        if stride < reach:
+            return array.size > 0
+        reach += stride * (extent - 1)
+    return False
 
 
 def _check_range(array: np.ndarray[Any, Any], name: str, lowest: int, highest: int) -> None:

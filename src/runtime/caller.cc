@@ -114,6 +114,7 @@ struct Input {
 // What one argument of a call holds until the call ends.
 struct Held {
   DLManagedTensorVersioned* managed = nullptr;
+  const char* given = nullptr;  // the argument's memory
   void* copy = nullptr;
 
   Held() = default;
@@ -280,6 +281,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
   }
   if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
   if (input.indexed && !in_range(input, data)) return false;
+  held->given = static_cast<const char*>(data);
   if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
     if (input.written && input.bytes > 0) return false;
     void*& copy = input.bytes <= kKept ? input.kept : held->copy;
@@ -409,13 +411,12 @@ PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
   return tuple;
 }
 
-// Whether memory for a result is part of another result's or of an input's.
-bool overlapping(const Caller* self) {
+// Whether memory for a result is part of another result's or of an input's, copied or not.
+bool overlapping(const Caller* self, const Held* held) {
   const std::vector<Input>& all = *self->inputs;
   for (size_t i = 0; i < all.size(); ++i)
     for (size_t j = 0; j < i; ++j) {
-      const auto* a = static_cast<const char*>(all[i].window->tensor.data);
-      const auto* b = static_cast<const char*>(all[j].window->tensor.data);
+      const char *a = held[i].given, *b = held[j].given;
       if ((all[i].written || all[j].written) && a < b + all[j].bytes && b < a + all[i].bytes)
         return true;
     }
@@ -428,7 +429,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
       if (PyErr_Occurred()) return nullptr;
       Py_RETURN_NOTIMPLEMENTED;
     }
-  if (self->into && overlapping(self)) Py_RETURN_NOTIMPLEMENTED;
+  if (self->into && overlapping(self, held)) Py_RETURN_NOTIMPLEMENTED;
   TVMFFIAny returned{};
   int code;
   t_threads = self->threads;

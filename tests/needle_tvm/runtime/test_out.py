@@ -7,6 +7,7 @@ import pytest
 import needle as ndl
 import needle.nn as nn
 import needle_tvm
+from needle import backend_ndarray as nd
 from needle import ops
 from needle_tvm.errors import InputError
 from needle_tvm.runtime.calls import Calls
@@ -95,6 +96,9 @@ def test_what_does_not_fit_is_refused_and_nothing_written(way):
     frozen.flags.writeable = False
     memory = np.zeros(100, "float32")
     part, other = memory[:60].reshape(5, 12), memory[30:90].reshape(5, 12)
+    shared = np.lib.stride_tricks.as_strided(np.zeros(20, "float32"), (5, 12), (4, 4))
+    bytes_ = np.zeros(400, np.uint8)
+    odd, over = (np.ndarray((5, 12), "float32", bytes_, k - bytes_.ctypes.data % 4) for k in (5, 8))
     part[...] = X
     before = memory.copy()
     for callee, args, out, message in [
@@ -105,6 +109,9 @@ def test_what_does_not_fit_is_refused_and_nothing_written(way):
         (exe, (X,), None, "out is a NoneType"),
         (exe, (part,), part, "out overlaps input 0"),
         (exe, (part,), other, "out overlaps input 0"),
+        (exe, (odd,), over, "out overlaps input 0"),  # although it is copied
+        (exe, (X,), shared, "out has elements that share memory"),
+        (exe, (X,), nd.zeros((1, 1)).broadcast_to((5, 12)), "out has elements that share memory"),
         (two, (X,), (np.zeros_like(X),), "out must be a tuple of 2"),
         (two, (X,), (part, other), "array 1 of out overlaps array 0 of out"),
         (exe, (X[:2],), np.zeros_like(X), "compiled for"),
