@@ -106,8 +106,8 @@ struct Input {
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
   uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
-  bool written = false;  // memory for a result
-  bool indexed = false;  // its elements must lie in [low, high]
+  bool written = false;              // memory for a result
+  bool indexed = false;              // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
 
@@ -474,12 +474,12 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
   static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
-                                       "bare",     "tuple",  "threads", "written", nullptr};
+                                       "bare",     "tuple",  "threads", "written",     nullptr};
   PyObject *function, *inputs, *outputs, *raise, *result;
   int bare, tuple, threads, written = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|i", const_cast<char**>(kNames), &function,
-                                   &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &raise, &result,
-                                   &bare, &tuple, &threads, &written))
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|i", const_cast<char**>(kNames),
+                                   &function, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs,
+                                   &raise, &result, &bare, &tuple, &threads, &written))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -518,7 +518,8 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
       if (alignment == 0 || kAlignment % alignment != 0)
         throw py::value_error("inputs: an alignment that does not divide 64");
       input.alignment = alignment;
-      input.written = self->inputs->size() + written >= static_cast<size_t>(PyTuple_GET_SIZE(inputs));
+      input.written =
+          self->inputs->size() + written >= static_cast<size_t>(PyTuple_GET_SIZE(inputs));
       if (range) {
         input.indexed = input.bytes > 0;
         std::tie(input.low, input.high) = *range;
