@@ -73,7 +73,7 @@ def _fresh(library: Path) -> Path:
 
 
 def _package(name: str) -> Path:
-    """Where a package is installed, which in a copy's own environment (tests/power) is elsewhere."""
+    """Where a package is installed, which tests/power has outside of the environment it runs in."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
