@@ -1,5 +1,6 @@
 """Tracing: the parts of a graph, and errors."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -64,6 +65,23 @@ def test_nodes_stand_after_their_inputs():
         assert all(id(source) in seen for source in node.input_nodes)
         assert [t.node for t in handle(node, None).inputs] == list(node.input_nodes)
         seen.add(id(node))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_results_require_gradients_as_outside_of_a_trace(recorded):
+    """A function may ask for it."""
+    found = []
+
+    def fn(x, weight):
+        results = x + x, x * weight, ops.argmax(weight)
+        found.append([result.requires_grad for result in results])
+        return results
+
+    x, weight = (ndl.Tensor(np.ones(3, "f"), requires_grad=grad) for grad in (False, True))
+    with contextlib.nullcontext() if recorded else ndl.no_grad():
+        fn(x, weight)
+        trace(fn, x, weight)
+    assert found == [[False, recorded, False]] * 2
 
 
 def test_nested_arguments_and_outputs():

@@ -55,9 +55,6 @@ class _View(Protocol):
     def again(self, view: Any, x: Any) -> Any:
         """The view `view` of another tensor `x` of its source's shape."""
 
-    def merged(self, outer: Any, inner: Any) -> Any:
-        """One expression for `outer`, a view of the view `inner`."""
-
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         """The operand for `view`'s source in place of `other` (bound to `value`), or None."""
 
@@ -78,17 +75,6 @@ class _Permutation:
 
     def again(self, view: Any, x: Any) -> Any:
         return relax.op.permute_dims(x, order_of(view))
-
-    def merged(self, outer: Any, inner: Any) -> Any:
-        first = order_of(inner)
-        order = [first[axis] for axis in order_of(outer)]
-        source = inner.args[0]
-        if order == sorted(order):
-            return source
-        if _moves_units_alone(source, order):
-            shape = static_shape(source) or ()
-            return relax.op.reshape(source, [shape[axis] for axis in order])
-        return relax.op.permute_dims(source, order)
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         order, shape = order_of(view), static_shape(other)
@@ -120,9 +106,6 @@ class _Rows:
     def again(self, view: Any, x: Any) -> Any:
         return relax.op.reshape(x, static_shape(view))
 
-    def merged(self, outer: Any, inner: Any) -> Any:
-        return _reshaped(inner.args[0], static_shape(outer))
-
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         rows, viewed, shape = map(static_shape, (view.args[0], view, other))
         if shape is None or rows is None or viewed is None:
@@ -152,6 +135,19 @@ def _moves_units_alone(source: Any, order: list[int]) -> bool:
     shape = static_shape(source)
     moved = [] if shape is None else [axis for axis in order if shape[axis] != 1]
     return shape is not None and moved == sorted(moved)
+
+
+def _permuted_once(outer: Any, inner: Any) -> Any:
+    """One expression for `outer`, a permutation of the permutation `inner`."""
+    first = order_of(inner)
+    order = [first[axis] for axis in order_of(outer)]
+    source = inner.args[0]
+    if order == sorted(order):
+        return source
+    if _moves_units_alone(source, order):
+        shape = static_shape(source) or ()
+        return relax.op.reshape(source, [shape[axis] for axis in order])
+    return relax.op.permute_dims(source, order)
 
 
 def _reshaped(x: Any, shape: Any) -> Any:
@@ -228,10 +224,9 @@ class _Sinker(expr_functor.PyExprMutator):
         if call.op == _PERMUTE and static_shape(call) is not None:
             if order_of(call) == sorted(order_of(call)):
                 return call.args[0]
-        if call.op in (_PERMUTE, _RESHAPE):
             inner = self._viewed(call.args[0])
-            merges = inner is not None and call.op == inner.op and static_shape(call) is not None
-            return self._view.merged(call, inner) if merges else call
+            twice = inner is not None and inner.op == _PERMUTE
+            return _permuted_once(call, inner) if twice else call
         if call.op in _UNARY:
             view = self._viewed(call.args[0])
             operands = [] if view is None else [view.args[0], *call.args[1:]]

@@ -128,6 +128,17 @@ def test_scalar(pair, scalar, name, left):
     check(name, *((scalar, pair[1]) if left else (pair[1], scalar)))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("step", [1, 2])
+def test_square_roots_as_powers_are_those_of_pow(dtype, step):
+    """Which differ from sqrt's at -inf and -0: C's pow gives inf and +0."""
+    x = np.repeat(np.float32([-np.inf, -0.0, 0.0, 4.0, np.inf, -1.0, np.nan]), 5 * step)
+    roots = (nd.array(x, dtype=dtype, device=NATIVE)[::step] ** 0.5).astype("float64").numpy()
+    expected = np.repeat([np.inf, 0.0, 0.0, 2.0, np.inf, np.nan, np.nan], 5)
+    np.testing.assert_array_equal(roots, expected)
+    assert not np.signbit(roots[~np.isnan(roots)]).any()
+
+
 @given(st.data())
 def test_where(data):
     a, b = data.draw(broadcastable())

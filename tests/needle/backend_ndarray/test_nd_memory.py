@@ -77,6 +77,24 @@ def test_numpy_round_trip(pair):
     same(copy.deepcopy(a), x)
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        *((value, "float32") for value in (1.5, [1.5], [1, 1.5], [])),
+        *((value, "int64") for value in (1, [1, 2], [[True, 2]])),
+        *((value, "bool") for value in (True, [True, False])),
+        *((np.ones(2, dtype), dtype) for dtype in NUMPY_DTYPES),
+        *((np.dtype(dtype).type(1), dtype) for dtype in NUMPY_DTYPES),
+    ],
+    ids=repr,
+)
+def test_dtypes_of_what_has_none_of_needles(device, values, dtype):
+    """Python floats become float32; Python integers, and what NumPy made, keep NumPy's dtype."""
+    a = nd.array(values, device=device)
+    assert a.dtype == dtype
+    np.testing.assert_array_equal(a.numpy(), np.asarray(values))
+
+
 @pytest.mark.skipif(NATIVE.name == "cuda", reason="NumPy reads no memory of GPUs")
 @given(arrays(dtypes=NUMPY_DTYPES))
 def test_dlpack_with_numpy(pair):

@@ -108,6 +108,22 @@ def test_workers_change_nothing(shuffle, seed):
     assert (again == results[0]) == (seed is not None)
 
 
+@pytest.mark.parametrize("seed", [None, 0, 5, 2**40])
+def test_the_order_and_what_is_drawn_within_batches_are_independent(seed):
+    """A permutation that a batch draws is not the pass's order, nor another batch's."""
+
+    class Shuffled(NDArrayDataset):
+        def batch(self, chosen):
+            drawn.append(rng.permutation(20).tolist())
+            return super().batch(chosen)
+
+    drawn = []
+    loader = DataLoader(Shuffled(np.arange(20)), 5, shuffle=True, seed=seed)
+    for _ in range(3):
+        drawn.append([n for (x,) in loader for n in x.numpy().tolist()])
+    assert len(drawn) == len(set(map(tuple, drawn))) == 3 * (4 + 1)
+
+
 def test_workers_report_errors_in_their_place_and_end():
     class Broken(Pictures):
         def __getitem__(self, i):

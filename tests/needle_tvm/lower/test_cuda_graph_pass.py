@@ -107,17 +107,20 @@ def test_shapes_that_are_not_static():
     n = tirx.Var("n", "int64")
     stays(lambda x: chain(x, 9), Spec(n, 8))
     stays(lambda x: chain(x, 9), Spec(n, 8), graph_pass=of_any_worth)
+    for graph_pass in (cuda_graph, of_any_worth):  # of an argument that no kernel reads
+        stays(lambda x, y: chain(x, 9), SMALL, Spec(n, 8), graph_pass=graph_pass)
+
+
+def in_two_steps(x):
+    inner = te.compute(x.shape, lambda *i: x(*i) + x(*i), "inner")
+    return te.compute(x.shape, lambda *i: inner(*i) * inner(*i), "outer")
 
 
 @pytest.mark.parametrize(("between", "captured"), [("global", False), ("shared", True)])
 def test_memory_that_a_kernel_takes_for_itself(between, captured):
     """Of a buffer in between that is global: one in shared memory is a block's own."""
 
-    def step(x):
-        inner = te.compute(x.shape, lambda *i: x(*i) + x(*i), "inner")
-        return te.compute(x.shape, lambda *i: inner(*i) * inner(*i), "outer")
-
-    before = relax_module(lambda x: chain(x, step=step), SMALL)
+    before = relax_module(lambda x: chain(x, step=in_two_steps), SMALL)
     if between == "shared":
         for variable, function in list(before.functions_items()):
             if not isinstance(function, relax.Function):
@@ -127,6 +130,16 @@ def test_memory_that_a_kernel_takes_for_itself(between, captured):
     for graph_pass in (cuda_graph, of_any_worth):
         expected = marked(before) if captured else before
         check_becomes(graph_pass, before, expected, SM_90)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_one_of_several_kernels_takes_memory_for_itself(place):
+    def function(x):
+        x = kernel(in_two_steps, chain(x, place), name="taking")
+        return chain(x, 4 - place)
+
+    for graph_pass in (cuda_graph, of_any_worth):
+        stays(function, SMALL, graph_pass=graph_pass)
 
 
 def test_what_is_not_marked_has_no_functions_for_a_graph():

@@ -294,6 +294,38 @@ def test_two_reshapes_are_one_or_none():
         )
 
 
+@pytest.mark.parametrize("graph_pass", [sink_permutes, sink_reshapes, sink_units])
+def test_a_view_of_anything_but_a_view_like_it_stays(graph_pass):
+    """Of a function's result, or of the other kind of view."""
+    stays(graph_pass, lambda x: op.reshape(op.exp(x), (2, 3, 4)), ROWS)
+    stays(graph_pass, lambda x: op.permute_dims(op.exp(x)), ROWS)
+    stays(graph_pass, lambda x: op.permute_dims(split(x)), ROWS)
+    stays(graph_pass, lambda x: op.reshape(planes(x), (2, 120)), NHWC)
+    stays(graph_pass, lambda x: op.permute_dims(op.reshape(x, (2, 6, 4))), Spec(2, 1, 6, 4))
+
+
+def test_constants_of_several_elements_are_operands_like_others():
+    def filled(*shape):
+        return relax.const(np.ones(shape, np.float32))
+
+    becomes(
+        sink_permutes,
+        lambda x: op.add(planes(x), filled(1, 4, 1, 1)),
+        lambda x: planes(op.add(x, op.reshape(filled(1, 4, 1, 1), (1, 1, 1, 4)))),
+        NHWC,
+    )
+    becomes(
+        sink_reshapes,
+        lambda x: op.subtract(filled(2, 3, 4), split(x)),
+        lambda x: split(op.subtract(op.reshape(filled(2, 3, 4), (6, 4)), x)),
+        ROWS,
+    )
+    for shape in ((2, 4, 5, 6), (5, 6), (6,)):
+        stays(sink_permutes, lambda x, shape=shape: op.add(planes(x), filled(*shape)), NHWC)
+    for shape in ((3, 1), (3, 4)):
+        stays(sink_reshapes, lambda x, shape=shape: op.add(split(x), filled(*shape)), ROWS)
+
+
 def test_rows_that_are_split_and_merged_again():
     becomes(
         sink_reshapes,

@@ -10,11 +10,20 @@ from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc, te, tirx, topi, tvm
 from needle_tvm.frontend import lowering
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.dense.gpu_mma import Registers
-from needle_tvm.kernels.dense.gpu_tensor_core import TF32, tensor_core
+from needle_tvm.kernels.dense.gpu_tensor_core import (
+    TF32,
+    _shared_bytes,
+    _taken,
+    tensor_core,
+    warp_tiles,
+)
 from needle_tvm.lower import build, pipeline
 from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import nodes_in
+from needle_tvm.tir.regions import lowered_statements, size_of
 from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
@@ -179,6 +188,20 @@ def test_attention_is_one_kernel_in_every_precision(dtype):
     assert (40, 40) in shapes and not scores, "the mask alone"
     assert any("attention" in name.name_hint for name in module.get_global_vars())
     assert any(tensor_core(function, target) is not None for function in functions)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tile_takes_the_shared_memory_that_is_counted(dtype, turned):
+    """That is strips, sums, and what keeps the rows of each in different banks."""
+    target, function = resolve("cuda:sm_90").to_tvm(), dense(40, 300, 300, dtype, turned)
+    found, instructions = _taken(function, target)
+    for tile in warp_tiles(function, target)[::5]:
+        lowered, _ = lowered_statements(tensor_core(function, target, tile).mod["main"], target)
+        buffers = [each.buffer for each in nodes_in(lowered.body, tirx.AllocBuffer)]
+        sizes = [size_of(buffer) for buffer in buffers if buffer.scope() == "shared"]
+        taken = sum(count * item_bytes(kept) for count, kept in sizes)
+        assert taken == _shared_bytes(found, instructions, tile) <= 48 << 10
 
 
 @needs_nvcc

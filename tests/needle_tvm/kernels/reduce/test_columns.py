@@ -66,6 +66,19 @@ def test_results_are_kept_in_whole_vectors(op, target):
     tvm.compile(module_of(fn), target=resolve(target, 2).to_tvm())
 
 
+@pytest.mark.parametrize(
+    ("terms", "parts"), [(64, 8), (32, 8), (24, 6), (28, 7), (8, 2), (7, 1), (37, 1)]
+)
+@pytest.mark.parametrize("op", OPS[:2], ids=lambda op: op.name)
+def test_a_single_vector_has_several_sums_of_four_terms_or_more(op, terms, parts):
+    """At most as many as an addition takes cycles, and each of as many terms as the others."""
+    fn = scheduled(op, (64, terms, 16), {"kind": "llvm", "mcpu": "skylake-avx512"})
+    (kept,) = (
+        buffer for block in nodes_in(fn.body, NODES.sblock) for buffer in block.alloc_buffers
+    )
+    assert [int(extent) for extent in kept.shape] == [parts, 1, 16]
+
+
 def test_what_has_functions_in_it_is_left_alone():
     """Code for many exponentials at a time would be long and slow to compile."""
     x = te.placeholder((8, 30, 49), "float32", name="x")
