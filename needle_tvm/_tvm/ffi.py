@@ -30,6 +30,8 @@ def load_ffi() -> Any:
         with torch_left_out():
             try:
                 import tvm_ffi
+
+                register_interrupts(tvm_ffi)
             except ImportError as error:
                 raise InstallError(
                     f"tvm_ffi cannot be imported ({error}): {versions.INSTALL_HINT}"
@@ -40,6 +42,15 @@ def load_ffi() -> Any:
                 raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
             ctypes.CDLL(str(folder / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
         return tvm_ffi
+
+
+def register_interrupts(tvm_ffi: Any) -> None:
+    """Let an interrupt in Python code that TVM calls end TVM's call as itself.
+
+    tvm_ffi raises a RuntimeError for every kind of error that it does not know.
+    """
+    for kind in (KeyboardInterrupt, SystemExit):
+        tvm_ffi.error.register_error(kind.__name__, kind)
 
 
 def load_library(code: bytes, *, stays: bool = False) -> Any:

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm import versions
-from needle_tvm._tvm.ffi import torch_left_out
+from needle_tvm._tvm.ffi import register_interrupts, torch_left_out
 from needle_tvm.errors import InstallError
 from needle_tvm.process.threads import configure_tvm_threads
 
@@ -36,6 +36,8 @@ try:
         from tvm.target import Target
         from tvm.target import codegen as _codegen
         from tvm.tirx import PrimFunc as PrimFunc
+
+    register_interrupts(tvm_ffi)
 except ImportError as error:
     raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
 

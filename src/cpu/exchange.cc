@@ -165,7 +165,10 @@ const dlpack::ExchangeTable kTable = {{1, 3},
 }  // namespace
 
 py::capsule array_exchange(py::type cls, py::object device) {
-  if (g_names == nullptr) g_names = new Names;
+  auto* own = reinterpret_cast<PyTypeObject*>(cls.ptr());
+  if (g_array_class == own) return py::capsule(&kTable<false>, dlpack::kExchange);
+  if (g_array_class != nullptr) throw std::invalid_argument("array_exchange has another class");
+  g_names = new Names;
   g_array_class = reinterpret_cast<PyTypeObject*>(cls.release().ptr());
   g_device = device.release().ptr();
   return py::capsule(&kTable<false>, dlpack::kExchange);
@@ -173,6 +176,9 @@ py::capsule array_exchange(py::type cls, py::object device) {
 
 py::capsule tensor_exchange(py::type cls, py::object state) {
   if (g_array_class == nullptr) throw std::invalid_argument("array_exchange comes first");
+  auto* own = reinterpret_cast<PyTypeObject*>(cls.ptr());
+  if (g_tensor_class == own) return py::capsule(&kTable<true>, dlpack::kExchange);
+  if (g_tensor_class != nullptr) throw std::invalid_argument("tensor_exchange has another class");
   g_tensor_class = reinterpret_cast<PyTypeObject*>(cls.release().ptr());
   g_state = state.release().ptr();
   return py::capsule(&kTable<true>, dlpack::kExchange);

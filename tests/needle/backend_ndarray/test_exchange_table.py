@@ -214,6 +214,7 @@ def test_allocation(kind):
         code = t.allocate(ctypes.byref(like), ctypes.byref(out), 42, fail)
         return code, out
 
+    gc.collect()
     before = nd.cpu().memory_allocated()
     codes = {"float32": (2, 32), "float64": (2, 64), "int32": (0, 32), "int64": (0, 64),
              "bool": (6, 8), "float16": (2, 16), "bfloat16": (4, 16)}  # fmt: skip
