@@ -63,8 +63,8 @@ def compile(
       whichever is faster on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
       only where that is installed.
     - `progress` True shows a search on stderr: a bar and a table on a terminal, lines elsewhere.
-      False shows nothing. A function is called with lines of text and, while searching, with
-      `needle_tvm.tune.status.Status`; `str()` of each is one line.
+      False or None shows nothing. A function is called with lines of text and, while searching,
+      with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder

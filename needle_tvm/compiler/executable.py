@@ -12,7 +12,7 @@ import needle
 from needle.backend_ndarray import NDArray
 from needle.backend_ndarray.dtypes import DTYPES
 from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
+from needle_tvm.artifact import Artifact, trees
 from needle_tvm.artifact.golden import Golden
 from needle_tvm.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
 from needle_tvm.artifact.manifest import write_manifest
@@ -123,7 +123,10 @@ class Executable:
             self._weights.follow(program.set_params)
         results = calls(args, kwargs)
         if kwargs and results is kwargs.get("out"):
-            _note_written(results)
+            for each in trees.flatten(self.artifact.main.output_tree, results, "out"):
+                array = each.realize_cached_data() if isinstance(each, needle.Tensor) else each
+                if isinstance(array, NDArray):
+                    array.device.kernels.mark_written(array.view)
         return results
 
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
@@ -177,18 +180,6 @@ def _result(executor: Executor) -> type | None:
     another one."""
     stored = all(str(spec.dtype) in DTYPES for spec in executor.results)
     return needle.Tensor if stored else None
-
-
-def _note_written(out: Any) -> None:
-    """Count writes to the memory of needle's own arrays in a structure."""
-    if isinstance(out, Mapping):
-        out = tuple(out.values())
-    for each in out if isinstance(out, (tuple, list)) else (out,):
-        if isinstance(each, (tuple, list, Mapping)):
-            _note_written(each)
-        elif isinstance(each, (needle.Tensor, NDArray)):
-            array = each.realize_cached_data() if isinstance(each, needle.Tensor) else each
-            array.device.kernels.mark_written(array.view)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> needle.Tensor:

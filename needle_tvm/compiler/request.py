@@ -37,7 +37,7 @@ class Choices(TypedDict, total=False):
     disable: Collection[str]
     products: str
     check: bool
-    progress: Progress | bool
+    progress: Progress | bool | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def request(
     disable: Collection[str] = (),
     products: str = OWN,
     check: bool = True,
-    progress: Progress | bool = True,
+    progress: Progress | bool | None = True,
 ) -> Request:
     """The request that these keywords of `compile` make.
 
@@ -93,7 +93,7 @@ def request(
         isinstance(name, str) for name in disable
     ):  # a str would be taken as its letters
         raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
-    if not isinstance(progress, bool) and not callable(progress):
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress={progress!r}: must be a function, True or False")
     if disable and search.searches:
         raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
@@ -103,5 +103,6 @@ def request(
         raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
     libraries.check(products, spec, stage, search)
     variant = Variant(stage, rounded, disable, libraries.choice(products, spec))
-    report, shows = (None, progress) if isinstance(progress, bool) else (progress, False)
-    return Request(spec, variant, search, recompile, check, report, shows and search.searches)
+    report = None if isinstance(progress, bool) else progress
+    shown = progress is True and search.searches
+    return Request(spec, variant, search, recompile, check, report, shown)

@@ -6,7 +6,9 @@ that cross cache lines.
 
 Before: the buffers that are a function's parameters are aligned to 64 bytes.
 
-After: they are aligned to their elements. Buffers that the function allocates stay as they are.
+After: they are aligned to their elements, and so are the buffers by which tensor intrinsics name
+parts of them, which may not be better aligned. Buffers that the function allocates stay as they
+are.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, PrimFunc, tirx
 from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.tir import nests
+from needle_tvm.tir.functions import NODES, nodes_in
 
 
 def any_address(module: IRModule) -> IRModule:
@@ -28,7 +31,13 @@ def any_address(module: IRModule) -> IRModule:
 
 
 def _relaxed(function: PrimFunc) -> PrimFunc:
-    found = {each: _at_elements(each) for each in function.params if tirx.is_buffer_var(each)}
+    matched = [
+        match.buffer
+        for block in nodes_in(function.body, NODES.sblock)
+        for match in block.match_buffers
+    ]
+    buffers = [*filter(tirx.is_buffer_var, function.params), *matched]
+    found = {each: _at_elements(each) for each in buffers}
     parameters = [found.get(each, each) for each in function.params]
     body = nests.substitute(function.body, found)
     return PrimFunc(parameters, body, function.ret_type, function.attrs)

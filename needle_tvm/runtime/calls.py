@@ -72,7 +72,7 @@ class Calls:
         if caller is None:
             caller = self._local.into = self._new_caller(into=True)
         if caller(self._executor.bound, *values, *outputs) is NotImplemented:
-            found = destinations(outputs, self._main.outputs, values)
+            found = destinations(outputs, self._executor.results, values)
             results = self._executor.run(values)
             for array, result in zip(found, results, strict=True):
                 array[...] = result

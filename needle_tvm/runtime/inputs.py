@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
-from needle_tvm.artifact.bfloat16 import dtype_named
-from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.errors import InputError
 from needle_tvm.runtime.memory import CudaMemory, Memory
 
 
 class Input(NamedTuple):
-    """An input as the code takes it: `range` is that of an index, `alignment` is in bytes."""
+    """An input as the code takes it, or a result: `range` is an index's, `alignment` in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,7 +70,7 @@ class Inputs:
 
 
 def destinations(
-    outputs: Sequence[Any], specs: Sequence[ArraySpec], inputs: Sequence[Any]
+    outputs: Sequence[Any], specs: Sequence[Input], inputs: Sequence[Any]
 ) -> list[np.ndarray[Any, Any]]:
     """NumPy arrays over the memory of arrays that results are to be written to.
 
@@ -89,10 +87,10 @@ def destinations(
         if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
             raise InputError(f"{what} is a {type(value).__name__}, not an array to write to")
         array = as_numpy(value, what)
-        if array.shape != spec.shape or array.dtype != dtype_named(spec.dtype):
+        if array.shape != spec.shape or array.dtype != spec.dtype:
             raise InputError(
                 f"{what} is {describe(array.shape, str(array.dtype))}, "
-                f"the result is {describe(spec.shape, spec.dtype)}"
+                f"the result is {describe(spec.shape, str(spec.dtype))}"
             )
         if not array.flags.writeable:
             raise InputError(f"{what} is read-only")

@@ -33,8 +33,8 @@ def multiply_add() -> str:
 
     @T.prim_func(s_tir=True)
     def described(x: T.handle, w: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(x, (2,), "bfloat16", align=2, offset_factor=1)
-        B = T.match_buffer(w, (16, 2), "bfloat16", align=2, offset_factor=1)
+        A = T.match_buffer(x, (2,), "bfloat16", offset_factor=1)
+        B = T.match_buffer(w, (16, 2), "bfloat16", offset_factor=1)
         C = T.match_buffer(sums, (16,), "float32", offset_factor=1, scope="local")
         with T.sblock("root"):
             T.reads(C[0:16], A[0:2], B[0:16, 0:2])
@@ -46,8 +46,8 @@ def multiply_add() -> str:
 
     @T.prim_func(s_tir=True)
     def done(x: T.handle, w: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(x, (2,), "bfloat16", align=2, offset_factor=1)
-        B = T.match_buffer(w, (16, 2), "bfloat16", align=2, offset_factor=1)
+        A = T.match_buffer(x, (2,), "bfloat16", offset_factor=1)
+        B = T.match_buffer(w, (16, 2), "bfloat16", offset_factor=1)
         C = T.match_buffer(sums, (16,), "float32", offset_factor=1, scope="local")
         with T.sblock("root"):
             T.reads(C[0:16], A[0:2], B[0:16, 0:2])

@@ -148,7 +148,7 @@ class Pool {
     std::atomic<int64_t>& known = durations_[slot_of(fn)];
     const int64_t alone = known.load(std::memory_order_relaxed);
     const bool asleep = sleeping_.load(std::memory_order_seq_cst) > 0;
-    const bool worth = alone == 0 || alone / 2 > kWaking.count();
+    const bool worth = alone == 0 || alone - alone / (offers + 1) > kWaking.count();
     post(call, worth || began - ended_ < kSpin);
     const auto until = began + (asleep && worth ? kWaking : kJoin);
     for (int spins = 1, joined = 0; joined < offers; ++spins) {

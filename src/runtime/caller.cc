@@ -2,103 +2,35 @@
 // the caller's arrays and the code. It serves the plain case, arrays that fit, and leaves all else
 // to needle_tvm/runtime, which does the same in Python and says what is wrong.
 #include <Python.h>
-#include <dlfcn.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <structmember.h>
 #include <tvm/ffi/c_api.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
-#include <stdexcept>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/gil.h"
 #include "cpu/thread_pool.h"
+#include "runtime/objects.h"
+#include "runtime/threads.h"
 
 namespace py = pybind11;
+
+namespace needle {
 
 namespace {
 
 constexpr uintptr_t kAlignment = 64;  // bytes; of copies
 // Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
 constexpr int64_t kKept = 1 << 22;
-
-// Compiled code divides its work among needle's threads. The library asks for them by two pointers,
-// which TVM's loader has set to its own functions; tasks and teams look the same to both.
-thread_local int t_threads = 1;  // for this thread's calls
-
-int launch(needle::TaskFn fn, void* context, int tasks) {
-  return needle::run_team(tasks > 0 ? std::min(tasks, t_threads) : t_threads, fn, context);
-}
-
-int wait_for_team(int, needle::Team* team) {
-  needle::barrier(team);
-  return 0;
-}
-
-void use_threads(int count) { t_threads = count; }
-
-// Lets the library loaded from `path` use needle's threads.
-void adopt(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) throw std::runtime_error(std::string(path) + " is not loaded");
-  // The library has the symbols that it uses.
-  if (void* slot = dlsym(library, "__TVMBackendParallelLaunch"))
-    *static_cast<decltype(&launch)*>(slot) = launch;
-  if (void* slot = dlsym(library, "__TVMBackendParallelBarrier"))
-    *static_cast<decltype(&wait_for_team)*>(slot) = wait_for_team;
-  dlclose(library);
-}
-
-// A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
-// TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
-struct Window {
-  TVMFFIObject header;
-  DLTensor tensor;
-  int64_t extents[1];  // the shape, then the strides
-};
-
-void free_window(void* self, int flags) {
-  if (flags & kTVMFFIObjectDeleterFlagBitMaskWeak) std::free(self);
-}
-
-Window* new_window(const std::vector<int64_t>& shape, DLDataType dtype) {
-  const size_t n = shape.size();
-  void* memory = std::calloc(1, sizeof(Window) + 2 * n * sizeof(int64_t));
-  if (memory == nullptr) throw std::bad_alloc();
-  auto* window = static_cast<Window*>(memory);
-  // One strong reference, ours, and one weak one for all strong ones.
-  window->header.combined_ref_count = (uint64_t{1} << 32) | 1;
-  window->header.type_index = kTVMFFITensor;
-  window->header.deleter = free_window;
-  window->tensor.device = {kDLCPU, 0};
-  window->tensor.ndim = static_cast<int32_t>(n);
-  window->tensor.dtype = dtype;
-  window->tensor.shape = window->extents;
-  window->tensor.strides = window->extents + n;
-  int64_t step = 1;
-  for (size_t i = n; i-- > 0;) {
-    window->extents[i] = shape[i];
-    window->extents[n + i] = step;
-    step *= shape[i];
-  }
-  return window;
-}
-
-// Whether only the caller's own reference to a window is left.
-bool unshared(const Window* window) {
-  const uint64_t count = __atomic_load_n(&window->header.combined_ref_count, __ATOMIC_ACQUIRE);
-  return (count & 0xffffffff) == 1;
-}
 
 struct Input {
   Window* window = nullptr;
@@ -127,27 +59,6 @@ struct Held {
     }
     std::free(copy);
   }
-};
-
-// A reference to an object of tvm_ffi.
-class Handle {
- public:
-  explicit Handle(TVMFFIObjectHandle handle) : handle_(handle) {}
-  Handle(Handle&& other) noexcept : handle_(other.release()) {}
-  Handle& operator=(Handle&&) = delete;
-  ~Handle() {
-    if (handle_ != nullptr) TVMFFIObjectDecRef(handle_);
-  }
-  const DLTensor* tensor() const { return TVMFFITensorGetDLTensorPtr(handle_); }
-  TVMFFIObjectHandle get() const { return handle_; }
-  TVMFFIObjectHandle release() {
-    TVMFFIObjectHandle handle = handle_;
-    handle_ = nullptr;
-    return handle;
-  }
-
- private:
-  TVMFFIObjectHandle handle_;
 };
 
 struct Caller {
@@ -204,23 +115,6 @@ const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
     return api;
   }
   return api_of(type);
-}
-
-TVMFFIAny tensor_argument(void* tensor) {
-  TVMFFIAny argument{};
-  argument.type_index = kTVMFFITensor;
-  argument.v_obj = static_cast<TVMFFIObject*>(tensor);
-  return argument;
-}
-
-// The C handle of an object of tvm_ffi's Python package; null with an exception set.
-void* handle_of(PyObject* object) {
-  PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
-  if (number == nullptr) return nullptr;
-  void* handle = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  if (handle == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a null handle");
-  return handle;
 }
 
 template <class T>
@@ -432,9 +326,9 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   if (self->into && overlapping(self, held)) Py_RETURN_NOTIMPLEMENTED;
   TVMFFIAny returned{};
   int code;
-  t_threads = self->threads;
+  use_threads(self->threads);
   {
-    needle::MaybeReleaseGil released(true);
+    MaybeReleaseGil released(true);
     code = TVMFFIFunctionCall(self->handle, self->arguments->data(),
                               static_cast<int32_t>(self->arguments->size()), &returned);
   }
@@ -455,17 +349,22 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
   const size_t count = PyVectorcall_NARGS(flagged), inputs = self->inputs->size();
   if (count != inputs + 1 || names != nullptr || self->running || args[0] == Py_None)
     Py_RETURN_NOTIMPLEMENTED;
-  if (args[0] != self->weights && !bind_weights(self, args[0])) return nullptr;
   constexpr size_t kFew = 8;  // without an allocation
   Py_INCREF(object);          // other threads may let go of it meanwhile
   self->running = true;       // an argument's Python code may call again, and windows are in use
-  PyObject* result;
-  if (inputs <= kFew) {
-    Held held[kFew];
-    result = run(self, args + 1, held);
-  } else {
-    std::vector<Held> held(inputs);
-    result = run(self, args + 1, held.data());
+  PyObject* result = nullptr;
+  try {
+    if (args[0] != self->weights && !bind_weights(self, args[0])) {
+      // Its error is set.
+    } else if (inputs <= kFew) {
+      Held held[kFew];
+      result = run(self, args + 1, held);
+    } else {
+      std::vector<Held> held(inputs);
+      result = run(self, args + 1, held.data());
+    }
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   }
   self->running = false;
   Py_DECREF(object);
@@ -598,8 +497,11 @@ PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
 
 }  // namespace
 
+}  // namespace needle
+
 PYBIND11_MODULE(_native, m) {
-  needle::init_threads();
+  using namespace needle;
+  init_threads();
   m.def("adopt", &adopt);
   m.def("use_threads", &use_threads);
   m.attr("Caller") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));

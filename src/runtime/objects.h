@@ -1,0 +1,93 @@
+// tvm_ffi's objects by its C interface: references, arguments, and tensors over others' memory.
+#pragma once
+
+#include <Python.h>
+#include <tvm/ffi/c_api.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+namespace needle {
+
+// A reference to an object of tvm_ffi.
+class Handle {
+ public:
+  explicit Handle(TVMFFIObjectHandle handle) : handle_(handle) {}
+  Handle(Handle&& other) noexcept : handle_(other.release()) {}
+  Handle& operator=(Handle&&) = delete;
+  ~Handle() {
+    if (handle_ != nullptr) TVMFFIObjectDecRef(handle_);
+  }
+  const DLTensor* tensor() const { return TVMFFITensorGetDLTensorPtr(handle_); }
+  TVMFFIObjectHandle get() const { return handle_; }
+  TVMFFIObjectHandle release() {
+    TVMFFIObjectHandle handle = handle_;
+    handle_ = nullptr;
+    return handle;
+  }
+
+ private:
+  TVMFFIObjectHandle handle_;
+};
+
+inline TVMFFIAny tensor_argument(void* tensor) {
+  TVMFFIAny argument{};
+  argument.type_index = kTVMFFITensor;
+  argument.v_obj = static_cast<TVMFFIObject*>(tensor);
+  return argument;
+}
+
+// The C handle of an object of tvm_ffi's Python package; null with an exception set.
+inline void* handle_of(PyObject* object) {
+  PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
+  if (number == nullptr) return nullptr;
+  void* handle = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  if (handle == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a null handle");
+  return handle;
+}
+
+// A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
+// TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
+struct Window {
+  TVMFFIObject header;
+  DLTensor tensor;
+  int64_t extents[1];  // the shape, then the strides
+};
+
+inline void free_window(void* self, int flags) {
+  if (flags & kTVMFFIObjectDeleterFlagBitMaskWeak) std::free(self);
+}
+
+inline Window* new_window(const std::vector<int64_t>& shape, DLDataType dtype) {
+  const size_t n = shape.size();
+  void* memory = std::calloc(1, sizeof(Window) + 2 * n * sizeof(int64_t));
+  if (memory == nullptr) throw std::bad_alloc();
+  auto* window = static_cast<Window*>(memory);
+  // One strong reference, ours, and one weak one for all strong ones.
+  window->header.combined_ref_count = (uint64_t{1} << 32) | 1;
+  window->header.type_index = kTVMFFITensor;
+  window->header.deleter = free_window;
+  window->tensor.device = {kDLCPU, 0};
+  window->tensor.ndim = static_cast<int32_t>(n);
+  window->tensor.dtype = dtype;
+  window->tensor.shape = window->extents;
+  window->tensor.strides = window->extents + n;
+  int64_t step = 1;
+  for (size_t i = n; i-- > 0;) {
+    window->extents[i] = shape[i];
+    window->extents[n + i] = step;
+    step *= shape[i];
+  }
+  return window;
+}
+
+// Whether only the caller's own reference to a window is left.
+inline bool unshared(const Window* window) {
+  const uint64_t count = __atomic_load_n(&window->header.combined_ref_count, __ATOMIC_ACQUIRE);
+  return (count & 0xffffffff) == 1;
+}
+
+}  // namespace needle
