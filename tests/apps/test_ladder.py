@@ -111,6 +111,7 @@ def test_every_rung_computes_what_the_model_does(model, tmp_path, cache_dir, mon
     assert len(set(scripts[:-1])) == len(scripts) - 1  # merged: only where there is what to merge
 
 
+@pytest.mark.slow
 def test_the_ladder_as_a_command(run_app, tmp_path):
     done = run_app(
         *("tvm_eval.py", "-m", "mlp", "--ladder", "--batch", "2", "--rounds", "1"),

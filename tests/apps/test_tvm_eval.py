@@ -60,6 +60,7 @@ def test_the_second_run_compiles_nothing(run_app, tmp_path):
     assert not any(stage["from_cache"] for stage in again.values())
 
 
+@pytest.mark.slow
 def test_stages_and_ir(run_app, tmp_path):
     done = run_app(
         *("tvm_eval.py", *QUICK, "--stages", "tuned,noopt", "--out", tmp_path / "out"),

@@ -80,6 +80,7 @@ def constant():
     return lambda: None, lambda: [np.ones(4, np.float32)]
 
 
+@pytest.mark.slow
 def test_a_call_is_compared_with_its_code_round_by_round():
     names = [OURS, OURS + contests.RUNTIME, OURS + contests.CODE, "A", "A, code", "B"]
     entries = [timing.Contestant(name, f"{__file__}:constant") for name in names]

@@ -21,6 +21,7 @@ def counting(path):
     return call, lambda: [np.zeros(1)]
 
 
+@pytest.mark.slow
 def test_all_calls_are_timed_in_alternating_blocks(tmp_path):
     paths = [tmp_path / name for name in "ab"]
     entries = [Contestant(path.name, f"{__file__}:counting", {"path": str(path)}) for path in paths]
