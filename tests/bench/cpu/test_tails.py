@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bench.cpu import tails
 from needle_tvm.process.child import Child
