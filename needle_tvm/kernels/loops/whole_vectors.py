@@ -18,6 +18,9 @@ for two buffers that the function allocates if each element is read at the posit
 written; and a buffer that a loop around computes part by part has no element before its part. So
 elements are computed twice only if all operands read along the vector are parameters.
 
+A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles that has annotation
+`ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
+
 No schedule primitive does this, so it is applied to functions after they are scheduled.
 """
 
@@ -31,6 +34,11 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, loads_in, variables_of
 
 
+# Annotation of a loop over tiles along an axis of so many elements, at least one tile of them, which
+# may be computed twice: the last tile ends where the axis does.
+ENDS_AT = "needle.ends_at"
+
+
 def whole_vectors(function: PrimFunc) -> PrimFunc:
     """Rewrite every vectorised loop around one elementwise block whose only condition that differs
     between lanes is that a position `number * width + lane` lies before a constant."""
@@ -39,7 +47,8 @@ def whole_vectors(function: PrimFunc) -> PrimFunc:
     def changed(loop: Any) -> Any:
         return _changed(loop, parameters)
 
-    return function.with_body(nests.map_nodes(function.body, NODES.loop, changed))
+    body = nests.map_nodes(function.body, NODES.loop, _moved_back)
+    return function.with_body(nests.map_nodes(body, NODES.loop, changed))
 
 
 def _changed(loop: Any, parameters: Collection[Any]) -> Any:
@@ -76,6 +85,36 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
     if end < width:
         return last
     return tirx.IfThenElse(start <= end - width, _lanes(loop, width, others), last)
+
+
+def _moved_back(loop: Any) -> Any:
+    """A loop over tiles with `ENDS_AT`, such that the last one ends there; any other loop as it
+    is."""
+    if ENDS_AT not in loop.annotations:
+        return loop
+    tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])
+
+    def start(product: Any) -> Any:
+        if not product.a.same_as(tile):
+            return product
+        return tirx.min(product, tirx.const(end - int(product.b), str(product.ty)))
+
+    def unconditional(realize: Any) -> Any:
+        within, others = _conditions(realize.predicate, tile)
+        if not all(_ends_at(each, end) for each in within):
+            return realize
+        return nests.realize(realize.iter_values, realize.block, others)
+
+    body = nests.map_nodes(loop.body, NODES.realize, unconditional)
+    body = nests.map_nodes(body, tirx.Mul, start)
+    others = {key: value for key, value in loop.annotations.items() if key != ENDS_AT}
+    return tirx.For(tile, loop.min, loop.extent, loop.kind, body, annotations=others)
+
+
+def _ends_at(condition: Any, end: int) -> bool:
+    """Whether a condition is `position < end`."""
+    bounded = isinstance(condition, tirx.LT) and isinstance(condition.b, tirx.IntImm)
+    return bounded and int(condition.b) == end
 
 
 def _conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
