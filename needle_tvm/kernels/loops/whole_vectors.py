@@ -18,7 +18,7 @@ for two buffers that the function allocates if each element is read at the posit
 written; and a buffer that a loop around computes part by part has no element before its part. So
 elements are computed twice only if all operands read along the vector are parameters.
 
-A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles that has annotation
+A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles with annotation
 `ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
 
 No schedule primitive does this, so it is applied to functions after they are scheduled.
@@ -33,8 +33,7 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, loads_in, variables_of
 
-
-# Annotation of a loop over tiles along an axis of so many elements, at least one tile of them, which
+# Annotation of a loop over tiles along an axis of so many elements, at least a tile of them. They
 # may be computed twice: the last tile ends where the axis does.
 ENDS_AT = "needle.ends_at"
 
