@@ -76,9 +76,7 @@ def grad(
     return [found[each.node] for each in inputs]
 
 
-def _accumulate(
-    root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool
-) -> None:
+def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
     """Add the gradients behind `root` to those of the leaves."""
     found = _found(root, out_grad, create_graph, retain)
     with _accumulating:

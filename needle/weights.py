@@ -86,7 +86,7 @@ class Weights:
             found, self._bonds = self._bake(self._find())
             changes = differences(found, self.baked)
             if changes:
-                raise ChangedError(f"since the function was traced, there is a change: {changes[0]}")
+                raise ChangedError(f"the function was traced with another value: {changes[0]}")
 
     def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the

@@ -25,7 +25,15 @@ _HOMES = {
     "load": "needle_tvm.compiler.compiler",
 }
 
-__all__ = ["Executable", "MismatchError", "NeedleTVMError", "compile", "compile_torch", "jit", "load"]
+__all__ = [
+    "Executable",
+    "MismatchError",
+    "NeedleTVMError",
+    "compile",
+    "compile_torch",
+    "jit",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

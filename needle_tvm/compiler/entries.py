@@ -41,7 +41,7 @@ class Entry:
         """Whether what it fixes has not changed. Takes the current weights."""
         raise NotImplementedError
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any]) -> Any:
         """The function's result for these inputs."""
         raise NotImplementedError
 
@@ -79,10 +79,10 @@ class Compiled(Entry):
             return False
         return True
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any]) -> Any:
         """See Entry."""
-        self.used = next(_ticks)
-        results = self._calls(leaves, {})
+        self.use()
+        results = self._calls(tuple(leaves), {})
         for number, op in self._nodes:
             result = results if self._single else results[number]
             result._node = node = Node(result.spec, True)
@@ -123,7 +123,7 @@ class Eager(Entry):
         self.outdated = "; ".join(changes)
         return not changes
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any]) -> Any:
         """See Entry."""
         self.use()
         return self._call([as_tensor(each) for each in leaves])

@@ -18,7 +18,6 @@ from needle._state import state
 from needle.autograd import Value
 from needle.errors import TraceError
 from needle.graph import Graph, is_tensor
-from needle.nn import Module
 from needle.trace import trace_flat
 from needle.weights import Surroundings, differences, found_in
 from needle_tvm.compiler.compiler import compile_source
@@ -61,10 +60,11 @@ def jit(
     - what the function reads around it: the values of variables, of attributes of Modules (train or
       eval mode) and of the object that a method is called on.
 
-    Tensors around the function (a closure's, a Module's, those of the method's object) are followed:
-    a call uses their current values. The function's Python code runs only while it is traced; what
-    else it does, such as printing, happens then alone. Reading values (`numpy()`, `float()`, `if`),
-    drawing random numbers and writing to tensors are a TraceError that names the line.
+    Tensors around the function (a closure's, a Module's, those of the method's object) are
+    followed: a call uses their current values. The function's Python code runs only while it is
+    traced; what else it does, such as printing, happens then alone. Reading values (`numpy()`,
+    `float()`, `if`), drawing random numbers and writing to tensors are a TraceError that names the
+    line.
 
     Gradients may be taken inside: `loss.backward()`, if the gradients it leaves in Parameters are
     returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes
@@ -176,14 +176,12 @@ class Jit:
         function, signature = self.__wrapped__, self._signature
         facts = {"recording of gradients": state.grad, **signature.facts(args, kwargs)}
         trees, names = signature.trees(args, kwargs)
-        modules = {n: v for n, v in signature.named(args, kwargs) if isinstance(v, Module)}
-        around = function
-        if signature.owner:
-            modules.pop("self", None)
-            around = types.MethodType(function, args[0])
+        count, keywords = len(args), list(kwargs)  # the arguments themselves must not be kept
+        modules = signature.modules(args, kwargs)
+        around = types.MethodType(function, args[0]) if signature.owner else function
 
         def call(tensors: Sequence[Tensor]) -> Any:
-            call_args, call_kwargs = rebuilt(trees, iter(tensors), args, kwargs)
+            call_args, call_kwargs = rebuilt(trees, iter(tensors), count, keywords)
             return function(*call_args, **call_kwargs)
 
         def checked(tensors: Sequence[Tensor]) -> Any:

@@ -39,9 +39,10 @@ class Signature:
         except (TypeError, ValueError) as error:
             raise UsageError(f"jit: {self.name}: its parameters are not known ({error})") from None
         parameters = self._signature.parameters
-        unknown = [name for name in static if name not in parameters]
-        if unknown:
-            raise UsageError(f"jit: {self.name} has no argument {unknown[0]!r}, named as static")
+        various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        for name in static:
+            if name not in parameters or parameters[name].kind in various:
+                raise UsageError(f"jit: static={name!r}: {self.name} has no such argument")
         self._static = frozenset(static)
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = [each for each in parameters.values() if each.kind in kinds]
@@ -120,6 +121,12 @@ class Signature:
                 names += [each for each, _ in inputs]
         return trees, names
 
+    def modules(self, args: Args, kwargs: Kwargs) -> dict[str, Module]:
+        """The Modules among the arguments by name, without the object of a method."""
+        named = self.named(args, kwargs)[int(self.owner) :]
+        inside = [tree.flatten(value, name, _is_module)[1] for name, value in named]
+        return {name: module for found in inside for name, module in found}
+
     def facts(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """The parts of a key by name, to say in which two signatures differ."""
         found: dict[str, Any] = {}
@@ -131,11 +138,13 @@ class Signature:
         return found
 
 
-def rebuilt(trees: Sequence[Any], tensors: Iterator[Any], args: Args, kwargs: Kwargs) -> Any:
-    """Arguments of these structures with `tensors` as their inputs."""
+def rebuilt(
+    trees: Sequence[Any], tensors: Iterator[Any], count: int, keywords: Sequence[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """`count` arguments by position and others by keyword, of these structures, with `tensors` as
+    their inputs."""
     values = [tree.unflatten(each, tensors) for each in trees]
-    count = len(args)
-    return values[:count], dict(zip(kwargs, values[count:], strict=True))
+    return values[:count], dict(zip(keywords, values[count:], strict=True))
 
 
 class _Unfit(Exception):
@@ -190,7 +199,9 @@ def _static(value: Any) -> Any:
     if isinstance(value, Module):
         return id(value)
     if is_tensor(value):
-        raise _Unfit(f"is a {kind.__name__} and named as static: it is an input, leave it out there")
+        raise _Unfit(
+            f"is a {kind.__name__} and named as static: it is an input, leave it out there"
+        )
     try:
         hash(value)
     except TypeError:
@@ -199,6 +210,10 @@ def _static(value: Any) -> Any:
             "frozen dataclass or another value that never changes"
         ) from None
     return kind, value
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, Module)
 
 
 def _facts(where: str, value: Any) -> dict[str, Any]:
@@ -221,4 +236,6 @@ def _facts(where: str, value: Any) -> dict[str, Any]:
 
 
 def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__)).replace("<locals>.", "")
+    return str(getattr(function, "__qualname__", type(function).__qualname__)).replace(
+        "<locals>.", ""
+    )
