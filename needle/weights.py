@@ -12,10 +12,10 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-from . import outside
+from . import bytecode, outside
 from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
@@ -287,13 +287,22 @@ def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
         except ValueError:  # an unbound variable
             continue
         yield name, value, Link(_Cell(cell), name, value, None)
-    pending, names = [fn.__code__], fn.__globals__
-    while pending:
-        code = pending.pop()
-        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        for name in code.co_names:
-            if name in names:
-                yield name, names[name], Link(names, name, names[name], None)
+    names = fn.__globals__
+    for name in _globals_of(fn.__code__):
+        if name in names:
+            yield name, names[name], Link(names, name, names[name], None)
+
+
+@lru_cache(maxsize=1024)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the global variables that a function reads."""
+    found = [
+        name
+        for each in bytecode.codes(code)
+        for step, name in bytecode.steps(each)
+        if step in ("global", "name")
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 _MOST_DEEP = 4  # lists in dicts in objects ...

@@ -145,6 +145,9 @@ class Jit:
     def __reduce__(self) -> str:  # copied and pickled as functions are
         return self.__qualname__
 
+    def __repr__(self) -> str:
+        return f"<needle_tvm.jit of {self._signature.name}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, compiled for these arguments; see `jit`."""
         if state.trace is not None:

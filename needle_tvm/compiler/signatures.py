@@ -199,9 +199,7 @@ def _static(value: Any) -> Any:
     if isinstance(value, Module):
         return id(value)
     if is_tensor(value):
-        raise _Unfit(
-            f"is a {kind.__name__} and named as static: it is an input, leave it out there"
-        )
+        raise _Unfit(f"is a {kind.__name__}, which is an input, and named as static")
     try:
         hash(value)
     except TypeError:
@@ -236,6 +234,5 @@ def _facts(where: str, value: Any) -> dict[str, Any]:
 
 
 def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__)).replace(
-        "<locals>.", ""
-    )
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return str(name).rpartition("<locals>.")[2]

@@ -123,7 +123,6 @@ def test_contrastive_loss_of_a_batch_in_a_dict(rng):
         )
         return {"loss": (rows + columns) / 2, "logits": [logits]}
 
-    temperature = np.array(0.07, "float32")
     for value in (0.07, 0.5):  # an array is an input: nothing is compiled for its value
         temperature = np.array(value, "float32")
         image, text = floats(rng, 6, 16), floats(rng, 6, 16)
