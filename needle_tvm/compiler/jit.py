@@ -70,6 +70,7 @@ def jit(
     returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes
     through a call from outside: `backward` on its result is an error.
 
+    - `dims`, as for `compile`, leaves sizes to the call: they are no part of the signature.
     - `maxsize` compiled signatures are kept; the one not used for longest is unloaded. They keep
       the objects and Modules they were called with alive.
     - `fallback="eager"` runs what cannot be traced eagerly, and warns once for each function.
@@ -124,7 +125,9 @@ class Jit:
         if not (log is None or isinstance(log, bool) or callable(log)):
             raise UsageError(f"jit: log={log!r}: must be a function, True or False")
         request(**choices)
-        self._signature = Signature(function, static)
+        if dims:
+            raise UsageError("jit: dims= is not there yet")
+        self._signature = Signature(function, static, dims or {})
         # A Module's attributes must not become ours.
         self._binds = isinstance(function, types.FunctionType)
         functools.update_wrapper(self, function, updated=("__dict__",) if self._binds else ())
@@ -245,11 +248,11 @@ class Jit:
         return [entry for entries in self._entries.copy().values() for entry in entries]
 
     def _reason(self, facts: Mapping[str, Any], but: Entry | None = None) -> str:
-        """Why a signature is compiled: its differences from the nearest known one."""
+        """Why a signature is compiled: its differences from the nearest, last used known one."""
         others = [(differences(facts, each.facts), each) for each in self._all() if each is not but]
         if not others:
             return "this is its first call"
-        changes, nearest = min(others, key=lambda pair: len(pair[0]))
+        changes, nearest = min(others, key=lambda pair: (len(pair[0]), -pair[1].used))
         return "; ".join(changes[:_MOST_CHANGES]) or nearest.outdated
 
     def _warn(self, kind: type[Warning], text: str) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from needle import Tensor, default_device, tree
+from needle.backend_ndarray import Device
 from needle.backend_ndarray.dtypes import DTYPES
 from needle.graph import is_tensor
 from needle.nn import Module
@@ -28,10 +29,14 @@ class Signature:
     """The parameters of a function: how its calls are spelled, and which arguments are static.
 
     `owner` says that the first argument, `self`, is the object that a method is called on: it is
-    fixed, by its identity. Raises UsageError for static names that are no parameters.
+    fixed, by its identity. `dims` names axes of inputs whose extents are not part of a signature:
+    {input: {axis: dim}}, by name or by position (without `self`). Raises UsageError for static
+    names that are no parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], static: Collection[str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], static: Collection[str], dims: Mapping[Any, Any]
+    ) -> None:
         self.name = _name(function)
         called = function.forward if isinstance(function, Module) else function
         try:
@@ -54,6 +59,12 @@ class Signature:
         )
         self._rest = next((e.name for e in parameters.values() if e.kind is e.VAR_POSITIONAL), "")
         self.owner = self._positional[:1] == ["self"]
+        self.positions = self._positional[int(self.owner) :]
+        # By input; `dims` itself is checked when a call is traced.
+        self._open = {
+            self.positions[key] if type(key) is int and key < len(self.positions) else key: axes
+            for key, axes in dims.items()
+        }
 
     def spelled(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """The same call in one form: arguments by position where they can be, defaults filled in.
@@ -78,30 +89,40 @@ class Signature:
         the inputs to `leaves`. Raises InputError for an argument that is neither traced nor fixed.
         """
         parts: list[Any] = []
-        static = self._static_at
+        names, static = self._positional, self._static_at
         for number, value in enumerate(args):
-            try:
-                if number == 0 and self.owner:
-                    parts.append(id(value))
-                elif number in static:
-                    parts.append(_static(value))
-                else:
-                    _take(value, parts, leaves)
-            except _Unfit as error:
-                raise self._unfit(self.named(args, {})[number][0], error) from None
+            if number == 0 and self.owner:
+                parts.append(id(value))
+            else:
+                name = names[number] if number < len(names) else self._rest
+                self._take(name, value, number in static, parts, leaves)
         for name, value in kwargs.items():
             parts.append(name)
-            try:
-                if name in self._static:
-                    parts.append(_static(value))
-                else:
-                    _take(value, parts, leaves)
-            except _Unfit as error:
-                raise self._unfit(name, error) from None
-        return tuple(parts)
+            self._take(name, value, name in self._static, parts, leaves)
+        return self._opened(args, kwargs, parts) if self._open else tuple(parts)
 
-    def _unfit(self, name: str, error: _Unfit) -> InputError:
-        return InputError(f"{self.name}: argument {name!r} {error}")
+    def _take(
+        self, name: str, value: Any, is_static: bool, parts: list[Any], leaves: list[Any]
+    ) -> None:
+        try:
+            if is_static:
+                parts.append(_static(value))
+            else:
+                _take(value, parts, leaves)
+        except _Unfit as error:
+            raise InputError(f"{self.name}: argument {name!r} {error}") from None
+
+    def _opened(self, args: Args, kwargs: Kwargs, parts: list[Any]) -> Key:
+        """The key with None for the extents that `dims` leaves to the call."""
+        names = iter(self.trees(args, kwargs)[1])
+        for number, part in enumerate(parts):
+            if type(part) is _Input:
+                shape = list(part.shape)
+                for axis in self._open.get(next(names), ()):
+                    if type(axis) is int and -len(shape) <= axis < len(shape):
+                        shape[axis] = None
+                parts[number] = part._replace(shape=tuple(shape))
+        return tuple(parts)
 
     def named(self, args: Args, kwargs: Kwargs) -> list[tuple[str, Any]]:
         """The arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
@@ -147,6 +168,15 @@ def rebuilt(
     return values[:count], dict(zip(keywords, values[count:], strict=True))
 
 
+class _Input(NamedTuple):
+    """An input in a key."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+    device: Device
+    requires_grad: bool
+
+
 class _Unfit(Exception):
     """An argument that is neither traced nor fixed; the text goes on from its name."""
 
@@ -156,10 +186,10 @@ def _take(value: Any, parts: list[Any], leaves: list[Any]) -> None:
     kind = type(value)
     if isinstance(value, Tensor):
         data = value.realize_cached_data()
-        parts.append((data.shape, data.dtype, data.device, value.requires_grad))
+        parts.append(_Input(data.shape, data.dtype, data.device, value.requires_grad))
         leaves.append(value)
     elif kind is np.ndarray and value.dtype in _STORED:
-        parts.append((value.shape, _STORED[value.dtype], default_device(), False))
+        parts.append(_Input(value.shape, _STORED[value.dtype], default_device(), False))
         leaves.append(value)
     elif kind is list or kind is tuple:
         parts.append((kind, len(value)))

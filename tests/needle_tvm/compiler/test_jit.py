@@ -241,6 +241,18 @@ def test_values_of_variables_are_part_of_the_signature():
     check(3)
 
 
+def test_a_variable_with_the_name_of_an_attribute_is_no_surrounding():
+    names = {"plain": plain, "__name__": "a_script", "data": 0}
+    exec("f = plain(lambda x: x.data * factor)\nfactor = 2.0", names)
+    for turn in range(2):
+        names["data"] = turn
+        assert names["f"](ones(2)).numpy().tolist() == [2, 2]
+    assert compilations(names["f"]) == 1
+    names["factor"] = 3.0
+    assert names["f"](ones(2)).numpy().tolist() == [3, 3]
+    assert compilations(names["f"]) == 2
+
+
 def test_another_layer_in_a_list_is_seen():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     layers = [*model.modules]
@@ -578,7 +590,7 @@ def test_the_least_recently_used_is_unloaded():
         "<lambda>: compilation 1: this is its first call",
         "<lambda>: compilation 2: argument x: shape is (2,) instead of (1,)",
         "<lambda>: compilation 3: argument x: shape is (3,) instead of (1,)",
-        "<lambda>: compilation 4: argument x: shape is (2,) instead of (3,)",
+        "<lambda>: compilation 4: argument x: shape is (2,) instead of (1,)",
     ]
 
 
