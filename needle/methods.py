@@ -17,7 +17,7 @@ import numpy as np
 
 from . import backend_ndarray as nd
 from . import engine, ops
-from ._state import state
+from ._state import call_recording, state
 from .apply import apply
 from .backend_ndarray import Device, NDArray
 from .dtypes import scalar_dtype
@@ -150,7 +150,7 @@ class TensorMethods:
     def detach(self: Tensor) -> Tensor:
         """The same value without its history; it shares memory."""
         if state.trace is not None:
-            return ops.detach(self)
+            return call_recording(False, ops.detach, self)
         if self._data is None:
             raise no_value(self)
         return handle(None, self._data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import tree
@@ -21,10 +21,11 @@ from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .nn.module import Module, Parameter
 from .node import Node
 from .op import Op
+from .place import place
 from .tensor import Tensor, Value, handle
-from .weights import Found, Weights, found_in, tensors_of
+from .weights import Surroundings, Weights, baked_in, found_in, tensors_of
 
-__all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
+__all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 
 
 class Trace:
@@ -51,10 +52,10 @@ class Trace:
                 self._others.setdefault(id(tensor), []).append(prefix + name)
         self._held.append(model)
 
-    def adopt_parameter(self, parameter: Parameter, name: str) -> None:
-        """Make a parameter from the traced function's surroundings a leaf of that name."""
-        self._names.setdefault(id(parameter), name)
-        self._held.append(parameter)
+    def adopt_tensor(self, tensor: Tensor, name: str) -> None:
+        """Make a tensor from the traced function's surroundings a leaf of that name."""
+        self._names.setdefault(id(tensor), name)
+        self._held.append(tensor)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -110,7 +111,7 @@ class Trace:
             return
         raise TraceError(
             f"tracing: {self._here()} reads the value of the {what}; values are not known while "
-            "tracing, so nothing may depend on them"
+            f"tracing, so nothing may depend on them{place()}"
         )
 
     def refuse_write(self, tensor: Value) -> None:
@@ -124,7 +125,9 @@ class Trace:
             what = "a constant that is in use"
         else:
             return
-        raise TraceError(f"tracing: {self._here()} writes to {what}; a trace changes nothing")
+        raise TraceError(
+            f"tracing: {self._here()} writes to {what}; a trace changes nothing{place()}"
+        )
 
     def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
         """TraceError if a tensor is assigned to an attribute of a traced module."""
@@ -132,15 +135,20 @@ class Trace:
             path = self._paths[id(module)]
             raise TraceError(
                 f"tracing: {self._here()} assigns to {f'{path}.{name}' if path else name!r} "
-                f"(of {type(module).__name__}); a trace changes nothing"
+                f"(of {type(module).__name__}); a trace changes nothing{place()}"
             )
 
     def refuse_random(self, what: str) -> None:
         """TraceError: random numbers would be baked in."""
         raise TraceError(
             f"tracing: {self._here()} draws random numbers ({what}); they would become constants. "
-            "Pass them in as an input"
+            f"Pass them in as an input{place()}"
         )
+
+    def gradients(self) -> list[tuple[str, Node]]:
+        """The gradients that parameters and buffers have, each with its tensor's name."""
+        leaves = [leaf for key, leaf in self._leaves.items() if key in self._names]
+        return [(each.name, each.node.grad.node) for each in leaves if each.node.grad is not None]
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
@@ -187,13 +195,14 @@ class Trace:
             found.sort(key=lambda item: order[item[0]])
         return [leaf for _, leaf in found]
 
-    def weights(self, graph: Graph, find: Callable[[], Iterable[Found]]) -> Weights:
+    def weights(self, graph: Graph, find: Callable[[], Surroundings], bakes: bool) -> Weights:
         """The weights of the traced graph; `find` returns what the function can reach."""
         tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
-        known = {name for name, _, _ in find()}
+        known = {name for name, _, _ in tensors_of(find())}
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
         constants = [tensor[id(leaf)] for leaf in graph.constants]
-        return Weights(find, [leaf.name for leaf in graph.params], unfound, constants)
+        names = [leaf.name for leaf in graph.params]
+        return Weights(find, names, unfound, constants, baked_in if bakes else None)
 
 
 def trace(
@@ -208,9 +217,6 @@ def trace(
     Raises ValueError for a module in train mode, unless `training`; TraceError if the model reads a
     value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
     """
-    if state.trace is not None:
-        raise TraceError("trace: already tracing on this thread")
-    run = Trace()
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn.forward if isinstance(fn, Module) else fn)
     try:
@@ -221,29 +227,58 @@ def trace(
     modules = dict(_modules(signature, args, kwargs))
     for module in ([owner] if isinstance(owner, Module) else []) + list(modules.values()):
         _check_mode(module, training)
-    for name, (item, _) in found_in(fn, modules).items():
+    input_tree, inputs = flatten_call(signature, args, kwargs)
+
+    def call(tensors: Sequence[Tensor]) -> Any:
+        abstract = iter(tensors)
+        call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]
+        call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
+        return fn(*call_args, **call_kwargs)
+
+    graph = trace_flat(call, inputs, lambda: found_in(fn, modules))
+    graph.input_tree, graph.signature = input_tree, signature
+    return graph
+
+
+def trace_flat(
+    call: Callable[[Sequence[Tensor]], Any],
+    inputs: Sequence[tuple[str, Any]],
+    find: Callable[[], Surroundings],
+    follow_all: bool = False,
+) -> Graph:
+    """The graph of `call`, which takes a list of tensors, on these named examples.
+
+    `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
+    are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
+    refuses a change of the Python values that the trace has read there.
+    """
+    if state.trace is not None:
+        raise TraceError("trace: already tracing on this thread")
+    run = Trace()
+    surroundings = find()
+    for name, (item, _) in surroundings.items():
         if isinstance(item, Module):
             run.adopt(item, f"{name}." if name else "")
         elif isinstance(item, Parameter):
-            run.adopt_parameter(item, name)
-    input_tree, found = flatten_call(signature, args, kwargs)
+            run.adopt_tensor(item, name)
+    if follow_all:
+        for name, tensor, _ in tensors_of(surroundings):
+            run.adopt_tensor(tensor, name)
 
-    inputs = []
-    for name, example in found:
+    leaves = []
+    for name, example in inputs:
         tensor = as_tensor(example)
         node = Node(tensor.spec, tensor.requires_grad, "")
-        inputs.append(Leaf(name, node, tensor.realize_cached_data()))
-    abstract = iter([handle(leaf.node, None) for leaf in inputs])
-    call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]
-    call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
+        leaves.append(Leaf(name, node, tensor.realize_cached_data()))
     with run.running():
-        output_tree, outputs = flatten_outputs(fn(*call_args, **call_kwargs))
+        output_tree, outputs = flatten_outputs(call([handle(leaf.node, None) for leaf in leaves]))
         _check_outputs(output_tree)
         nodes = [as_tensor(value).node for _, value in outputs]
-    graph = Graph(
-        inputs, run.leaves(True), run.leaves(False), nodes, input_tree, output_tree, signature
-    )
-    graph.weights = run.weights(graph, lambda: tensors_of(found_in(fn, modules)))
+        gradients = run.gradients()
+    flat = {"args": [tree.LEAF] * len(leaves), "kwargs": {}}
+    graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
+    _check_gradients(gradients, graph)
+    graph.weights = run.weights(graph, find, follow_all)
     return graph
 
 
@@ -292,3 +327,15 @@ def _check_outputs(output_tree: Any) -> None:
         return
     for item in inside.values() if kind == "dict" else inside:
         _check_outputs(item)
+
+
+def _check_gradients(gradients: Sequence[tuple[str, Node]], graph: Graph) -> None:
+    """TraceError for a gradient that no output depends on: nothing would ever see it."""
+    used = {id(node) for node in graph.nodes}
+    for name, node in gradients:
+        if id(node) not in used:
+            raise TraceError(
+                f"tracing: the gradient in {name}.grad would be lost, because compiled code "
+                "returns gradients and sets none: return it (as in `return loss, [p.grad for p in "
+                "model.parameters()]`), or compute only what you return (needle.autograd.grad)"
+            )

@@ -53,7 +53,7 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
-        self._calls = program and Calls(program.executor, _result(program.executor), _tensor)
+        self._calls = program and calls_of(program)
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
@@ -173,6 +173,11 @@ class Executable:
         outputs = program.run(inputs)
         tolerances = estimated_tolerances(program.outputs, program.params, self.artifact.precision)
         return Golden(inputs, outputs, reference.COMPILED, tolerances)
+
+
+def calls_of(program: runtime.Program) -> Calls:
+    """Calls of a program that return Tensors."""
+    return Calls(program.executor, _result(program.executor), _tensor)
 
 
 def _result(executor: Executor) -> type | None:

@@ -28,7 +28,11 @@ def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) 
     Raises needle's TraceError, UsageError for tensors too large for any memory, ValueError for a
     model in train mode unless `training`, and whatever the model itself raises.
     """
-    graph = trace(model, *inputs, training=training)
+    return source_of(trace(model, *inputs, training=training), variant)
+
+
+def source_of(graph: Graph, variant: Variant) -> Source:
+    """The `Source` of a traced graph; UsageError for tensors too large for any memory."""
     _check_extents(graph)
     example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     precision = variant.precision
