@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import tree
 from ._state import state
 from .apply import explain
 from .backend_ndarray.dtypes import is_floating
+from .dims import bounds_of, dims_of, is_symbolic
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
+from .inputs import symbolic_specs
 from .nn.module import Module, Parameter
 from .node import Node
 from .op import Op
+from .spec import Spec
 from .tensor import Tensor, Value, handle
 from .weights import Found, Weights, found_in, tensors_of
 
@@ -73,11 +76,18 @@ class Trace:
     # Called by ops, tensors and modules
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
-        """Record `op`. Raises the errors of `infer`."""
+        """Record `op`. Raises the errors of `infer`, and TraceError for a result that may have an
+        extent of 0 for some size of a dim."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
-        node = Node(op.infer(*[n.spec for n in nodes]), False, self.where)
+        try:
+            spec = op.infer(*[n.spec for n in nodes])
+        except TraceError as error:  # it needs the number of a size
+            raise TraceError(f"{op.name}: {error}") from None
+        node = Node(spec, False, self.where)
+        for each in node.specs:
+            self._check_extents(op, each)
         node.op = op
         node.input_nodes = nodes
         node.requires_grad = (
@@ -86,6 +96,18 @@ class Trace:
             and any(is_floating(s.dtype) for s in node.specs)
         )
         return handle(node, None)
+
+    def _check_extents(self, op: Op, spec: Spec) -> None:
+        """TraceError if an extent may be 0 or less: code for no elements is other code."""
+        for n in spec.shape if is_symbolic(spec.shape) else ():
+            low, _ = bounds_of(n)
+            if low < 1:
+                dims = ", ".join(sorted(dim.described() for dim in dims_of([n])))
+                raise TraceError(
+                    f"{op.name}: tracing: {self.here} makes a {spec} whose extent {n} can be "
+                    f"{low}, with {dims}; an extent must be 1 or more at every size, so give the "
+                    "Dim a larger min"
+                )
 
     def leaf(self, tensor: Value) -> Node:
         """The node that stands for a tensor with a value."""
@@ -109,7 +131,7 @@ class Trace:
         else:
             return
         raise TraceError(
-            f"tracing: {self._here()} reads the value of the {what}; values are not known while "
+            f"tracing: {self.here} reads the value of the {what}; values are not known while "
             "tracing, so nothing may depend on them"
         )
 
@@ -124,21 +146,21 @@ class Trace:
             what = "a constant that is in use"
         else:
             return
-        raise TraceError(f"tracing: {self._here()} writes to {what}; a trace changes nothing")
+        raise TraceError(f"tracing: {self.here} writes to {what}; a trace changes nothing")
 
     def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
         """TraceError if a tensor is assigned to an attribute of a traced module."""
         if id(module) in self._paths and isinstance(value, Value):
             path = self._paths[id(module)]
             raise TraceError(
-                f"tracing: {self._here()} assigns to {f'{path}.{name}' if path else name!r} "
+                f"tracing: {self.here} assigns to {f'{path}.{name}' if path else name!r} "
                 f"(of {type(module).__name__}); a trace changes nothing"
             )
 
     def refuse_random(self, what: str) -> None:
         """TraceError: random numbers would be baked in."""
         raise TraceError(
-            f"tracing: {self._here()} draws random numbers ({what}); they would become constants. "
+            f"tracing: {self.here} draws random numbers ({what}); they would become constants. "
             "Pass them in as an input"
         )
 
@@ -176,7 +198,8 @@ class Trace:
         scope = f" in module {node.scope!r}" if node.scope else ""
         return f"{tensor.spec} tensor made by op {node.op.name!r}{scope}"
 
-    def _here(self) -> str:
+    @property
+    def here(self) -> str:
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
@@ -197,7 +220,12 @@ class Trace:
 
 
 def trace(
-    fn: Module | Callable[..., Any], /, *args: Any, training: bool = False, **kwargs: Any
+    fn: Module | Callable[..., Any],
+    /,
+    *args: Any,
+    training: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    **kwargs: Any,
 ) -> Graph:
     """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
 
@@ -205,7 +233,12 @@ def trace(
     lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
     If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict.
 
-    Raises ValueError for a module in train mode, unless `training`; TraceError if the model reads a
+    `dims` gives axes of inputs a size that is not known: {"x": {0: Dim("n", max=64)}}, by the name
+    of an argument or its position, and a tensor in a list, tuple or dict by the name that
+    `Graph.inputs` has for it ("xs_0", "batch_image"). In the place of a Dim, an expression of dims
+    may stand. Extents that depend on dims are expressions of them (`needle.dims`).
+
+    Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode, unless `training`; TraceError if the model reads a
     value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
     """
     if state.trace is not None:
@@ -227,11 +260,16 @@ def trace(
         elif isinstance(item, Parameter):
             run.adopt_parameter(item, name)
     input_tree, found = flatten_call(signature, args, kwargs)
+    tensors = [(name, as_tensor(example)) for name, example in found]
+    specs = symbolic_specs(
+        [(name, tensor.spec) for name, tensor in tensors],
+        positional_names(signature, len(args)),
+        dims or {},
+    )
 
     inputs = []
-    for name, example in found:
-        tensor = as_tensor(example)
-        node = Node(tensor.spec, tensor.requires_grad, "")
+    for (name, tensor), spec in zip(tensors, specs, strict=True):
+        node = Node(spec, tensor.requires_grad, "")
         inputs.append(Leaf(name, node, tensor.realize_cached_data()))
     abstract = iter([handle(leaf.node, None) for leaf in inputs])
     call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]

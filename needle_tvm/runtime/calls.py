@@ -72,7 +72,7 @@ class Calls:
         if caller is None:
             caller = self._local.into = self._new_caller(into=True)
         if caller(self._executor.bound, *values, *outputs) is NotImplemented:
-            found = destinations(outputs, self._executor.results, values)
+            found = destinations(outputs, self._executor.results_for(values), values)
             results = self._executor.run(values)
             for array, result in zip(found, results, strict=True):
                 array[...] = result
@@ -102,7 +102,7 @@ class Calls:
     def _new_caller(self, into: bool = False) -> Any:
         executor = self._executor
         wrapped = self._wrap is not None and self._result is None and not into
-        if wrapped or not isinstance(executor.memory, HostMemory):
+        if wrapped or not isinstance(executor.memory, HostMemory) or self._main.dims:
             return _no_caller
         module = native()
         if module is None:
