@@ -16,7 +16,7 @@ from . import tree
 from ._state import state
 from .apply import explain
 from .backend_ndarray.dtypes import is_floating
-from .dims import bounds_of, dims_of, is_symbolic
+from .dims import Expression
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .inputs import symbolic_specs
@@ -99,14 +99,13 @@ class Trace:
 
     def _check_extents(self, op: Op, spec: Spec) -> None:
         """TraceError if an extent may be 0 or less: code for no elements is other code."""
-        for n in spec.shape if is_symbolic(spec.shape) else ():
-            low, _ = bounds_of(n)
-            if low < 1:
-                dims = ", ".join(sorted(dim.described() for dim in dims_of([n])))
+        for n in spec.shape:
+            if isinstance(n, Expression) and n.bounds[0] < 1:
+                dims = ", ".join(sorted(dim.described() for dim in n.dims))
                 raise TraceError(
                     f"{op.name}: tracing: {self.here} makes a {spec} whose extent {n} can be "
-                    f"{low}, with {dims}; an extent must be 1 or more at every size, so give the "
-                    "Dim a larger min"
+                    f"{n.bounds[0]}, with {dims}; an extent must be 1 or more at every size, so "
+                    "give the Dim a larger min"
                 )
 
     def leaf(self, tensor: Value) -> Node:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..dims import Expression, as_extent, is_symbolic
 from ..errors import ShapeError
 
 
@@ -19,9 +20,19 @@ class Range(NamedTuple):
     step: int | None = None
 
 
-Entry = int | Range | None
+
+class Span(NamedTuple):
+    """`count` positions along an axis, from `start` on in steps of `step`: a slice of a size that is
+    not a number, or with ends that are none. All may be expressions of dims but the step."""
+
+    start: int
+    step: int
+    count: int
+
+
+Entry = int | Range | Span | None
 Key = tuple[Entry | EllipsisType, ...]  # at most one Ellipsis
-BasicEntry = int | slice | Range | EllipsisType | None  # what stands in brackets
+BasicEntry = int | slice | Range | Span | EllipsisType | None  # what stands in brackets
 BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
@@ -31,13 +42,13 @@ def as_key(key: BasicKey) -> Key:
     Raises TypeError for anything else; arrays and masks are not basic indices.
     """
     entries: list[Entry | EllipsisType] = []
-    for item in key if isinstance(key, tuple) and not isinstance(key, Range) else (key,):
+    for item in key if isinstance(key, tuple) and not isinstance(key, (Range, Span)) else (key,):
         if item is None or item is Ellipsis:
             entries.append(item)
         elif isinstance(item, slice):
             ends = (item.start, item.stop, item.step)
-            entries.append(Range(*[None if e is None else as_int(e) for e in ends]))
-        elif isinstance(item, Range):
+            entries.append(Range(*[None if e is None else as_extent(e) for e in ends]))
+        elif isinstance(item, (Range, Span, Expression)):
             entries.append(item)
         elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
             entries.append(int(item))
@@ -66,6 +77,59 @@ def steps(name: str, entry: Range, n: int) -> range:
     return range(*slice(*entry).indices(n))
 
 
+def span(name: str, entry: Range | Span, n: int) -> Span:
+    """The positions that `entry` selects along an axis of extent `n`, all of which may be
+    expressions. TraceError if that is another number of positions for some sizes."""
+    if isinstance(entry, Span):
+        return entry
+    if not is_symbolic((*entry, n)):
+        taken = steps(name, entry, n)
+        return Span(taken.start, taken.step, len(taken))
+    step = 1 if entry.step is None else as_int(entry.step)
+    if step == 0:
+        raise ShapeError(f"{name}: a slice's step must not be 0")
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+    start, stop = (low, high) if step > 0 else (high, low)
+    if entry.start is not None:
+        start = _within(entry.start, n, low, high)
+    if entry.stop is not None:
+        stop = _within(entry.stop, n, low, high)
+    distance = stop - start if step > 0 else start - stop
+    return Span(start, step, -(-distance // abs(step)) if distance >= 0 else 0)
+
+
+def _within(place: int, n: int, low: int, high: int) -> int:
+    """An end of a slice along an axis of extent `n`, counted from the front and cut off."""
+    if place < 0:
+        place = place + n
+    return low if place < low else high if place > high else place
+
+
+def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
+    """The same key for an axis of any size: entries that depend on one that is not a number count
+    from the front. Raises what `sliced_shape` raises."""
+    out: list[Entry] = []
+    axis = 0
+    for entry in expand(name, key, len(shape)):
+        if entry is None:
+            out.append(None)
+            continue
+        n = shape[axis]
+        if isinstance(entry, (Range, Span)):
+            whole = entry == Range() or not is_symbolic((*entry, n))
+            out.append(entry if whole else span(name, entry, n))
+        else:
+            _check_index(name, entry, axis, n)
+            out.append(entry + n if entry < 0 else entry)
+        axis += 1
+    return tuple(out)
+
+
+def _check_index(name: str, index: int, axis: int, n: int) -> None:
+    if not -n <= index < n:
+        raise IndexError(f"{name}: index {index} is out of range for axis {axis} of extent {n}")
+
+
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of x[key]. IndexError for an int out of range."""
     out, axis = [], 0
@@ -74,14 +138,27 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
             out.append(1)
             continue
         n = shape[axis]
-        if isinstance(entry, Range):
-            out.append(len(steps(name, entry, n)))
-        elif not -n <= entry < n:
-            raise IndexError(f"{name}: index {entry} is out of range for axis {axis} of extent {n}")
+        if isinstance(entry, Span):
+            out.append(entry.count)
+        elif isinstance(entry, Range):
+            # Not by `span`, which takes longer.
+            symbolic = is_symbolic((*entry, n))
+            out.append(span(name, entry, n).count if symbolic else len(steps(name, entry, n)))
+        else:
+            _check_index(name, entry, axis, n)
         axis += 1
     return tuple(out)
 
 
 def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
     """The key in the form that NumPy and NDArray take."""
-    return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)
+    return tuple(_native(entry) for entry in key)
+
+
+def _native(entry: Entry | EllipsisType) -> int | slice | EllipsisType | None:
+    if isinstance(entry, Range):
+        return slice(*entry)
+    if isinstance(entry, Span):
+        end = entry.start + entry.step * entry.count
+        return slice(entry.start, None if end < 0 else end, entry.step)
+    return entry

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._state import state
 from ..apply import apply
 from ..backend_ndarray import NDArray, zeros
+from ..dims import has_expressions
 from ..errors import ShapeError
 from ..op import Movement, Op, register
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
@@ -13,7 +15,7 @@ from ..samples import error, sample
 from ..spec import Shape, Spec, as_shape
 from ..tensor import Tensor
 from . import _te
-from ._keys import BasicKey, Key, Range, as_key, expand, native, sliced_shape, steps
+from ._keys import BasicKey, Key, Range, Span, as_key, expand, native, resolved, sliced_shape, span
 
 _CASES: tuple[tuple[Shape, BasicKey], ...] = (
     ((5,), 2),
@@ -71,12 +73,13 @@ class Slice(Movement):
             if entry == Range():
                 makers.append((len(shape), 0, 1))
                 shape.append(n)
-            elif isinstance(entry, Range):
-                taken = steps(self.name, entry, int(n))
-                makers.append((len(shape), taken.start, taken.step))
-                shape.append(len(taken))
+            elif isinstance(entry, (Range, Span)):
+                start, step, count = span(self.name, entry, n if isinstance(entry, Span) else int(n))
+                makers.append((len(shape), start, step))
+                shape.append(count)
             else:
-                makers.append((None, entry if entry >= 0 else n + entry, 0))
+                back = isinstance(entry, int) and entry < 0
+                makers.append((None, n + entry if back else entry, 0))
 
         def body(*out: Expr) -> Expr:
             return x(*(start if o is None else start + out[o] * step for o, start, step in makers))
@@ -132,18 +135,19 @@ class Unslice(Op):
                     continue
                 n, at = self.shape[axis], i[axis]
                 axis += 1
-                if not isinstance(entry, Range):
-                    hits.append(at == entry % n)
+                if not isinstance(entry, (Range, Span)):
+                    back = isinstance(entry, int) and entry < 0
+                    hits.append(at == (n + entry if back else entry))
                     continue
-                taken = steps(self.name, entry, n)
-                if taken == range(n):
+                taken = span(self.name, entry, n) if entry != Range() else None
+                if taken is None or (type(n) is type(taken.count) is int and taken == (0, 1, n)):
                     source.append(at)
                     continue
                 # The distance from the start in the direction of the step.
                 ahead = at - taken.start if taken.step > 0 else taken.start - at
                 step = abs(taken.step)
                 place = k.tirx.floordiv(ahead, step)
-                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < len(taken)]
+                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.count]
                 source.append(place)
             zero = _te.full_like(k, x, 0)
             if not hits:
@@ -161,4 +165,7 @@ def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
 def slice(a: Tensor, key: BasicKey) -> Tensor:
     """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
     TypeError for arrays."""
-    return apply(Slice(as_key(key)), (a,))
+    found = as_key(key)
+    if state.trace is not None and isinstance(a, Tensor) and has_expressions((found, a.shape)):
+        found = resolved("slice", found, a.shape)
+    return apply(Slice(found), (a,))

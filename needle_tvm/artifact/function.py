@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm.artifact import trees
-from needle_tvm.artifact.sizes import Dim, Shape, Sizes, parse_dims, parse_shape
+from needle_tvm.artifact.sizes import Dim, Shape, Sizes, parse_dims, parse_extents, parse_shape
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ArraySpec:
     name: str
     shape: Shape  # of ints, and of extents that depend on the dims
     dtype: str  # not NumPy's: bfloat16 would take a package that only running it takes
-    range: tuple[int, int] | None = None
+    range: Shape | None = None  # of two
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[Ar
         name = f"output.{number}" if kind == "outputs" else spec["name"]
         shape, dtype = parse_shape(spec["shape"], dims), spec["dtype"]
         expect(isinstance(dtype, str) and isinstance(name, str), kind)
-        low, high = spec.get("range", (0, 0))
-        expect(isinstance(low, int) and isinstance(high, int), "range")
-        found.append(ArraySpec(name, shape, dtype, (low, high) if "range" in spec else None))
+        valid = parse_extents(spec["range"], dims) if "range" in spec else None
+        expect(valid is None or len(valid) == 2, "range")
+        found.append(ArraySpec(name, shape, dtype, valid))
     return tuple(found)
 
 

@@ -55,10 +55,29 @@ class Extent:
         if len(text) > _LONGEST:
             raise ValueError(f"extent {text[:40]!r}...")
         self._value = _function(tree, dims)
+        nodes = list(ast.walk(tree))
+        self.names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+        self._divides = any(isinstance(node, ast.FloorDiv) for node in nodes)
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """The number, for a size of each dim."""
         return self._value(sizes)
+
+    def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
+        """(i, factor, added) with a factor above 0 if the extent is factor * size of dims[i] +
+        added at every size; None if it is not."""
+        used = [i for i, dim in enumerate(dims) if dim.name in self.names]
+        if self._divides or len(used) != 1:
+            return None
+        (i,) = used
+        # A polynomial of one variable that has the values of a line at as many places as it has
+        # factors, and more, is that line.
+        places = range(2 + self.text.count(dims[i].name))
+        values = [self._value({dims[i].name: place}) for place in places]
+        factor, added = values[1] - values[0], values[0]
+        if factor < 1 or any(v != factor * x + added for x, v in zip(places, values, strict=True)):
+            return None
+        return i, factor, added
 
     def __str__(self) -> str:
         return self.text
@@ -145,7 +164,7 @@ class Sizes:
         by = ", ".join(
             f"{dim.name} = {sizes[dim.name]} by input {at.name!r}, axis {at.axis}"
             for dim, at in self._first
-            if dim.name in each.extent.text
+            if dim.name in each.extent.names
         )
         is_dim = each.extent.text in sizes
         what = each.extent.text if is_dim else f"{each.extent.text} = {wanted}"
@@ -172,13 +191,18 @@ def parse_dims(entries: Any) -> tuple[Dim, ...]:
 
 def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
     """The shape that an entry of a manifest is; ValueError if it is none."""
+    shape = parse_extents(entry, dims)
+    if any(isinstance(extent, int) and extent < 0 for extent in shape):
+        raise ValueError("shape")
+    return shape
+
+
+def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
+    """The ints, which may be negative, and extents that an entry of a manifest lists."""
     names = [dim.name for dim in dims]
-    shape: list[int | Extent] = []
-    for extent in entry:
-        if isinstance(extent, str) and dims:
-            shape.append(Extent(extent, names))
-        elif type(extent) is int and extent >= 0:
-            shape.append(extent)
-        else:
-            raise ValueError("shape")
-    return tuple(shape)
+    found: list[int | Extent] = []
+    for each in entry:
+        if type(each) is not int and not isinstance(each, str):
+            raise ValueError("extent")
+        found.append(each if isinstance(each, int) else Extent(each, names))
+    return tuple(found)

@@ -53,7 +53,7 @@ def signature(graph: Graph) -> dict[str, Any]:
 
 
 def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:
-    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": list(valid)}
+    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": described_shape(valid)}
 
 
 def _leaf(leaf: Leaf) -> dict[str, Any]:

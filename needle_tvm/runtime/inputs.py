@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
-from needle_tvm.artifact.sizes import Shape, Sizes, may_be
+from needle_tvm.artifact.sizes import Shape, Sizes, may_be, shape_at
 from needle_tvm.errors import InputError
 from needle_tvm.runtime.memory import CudaMemory, Memory
 
@@ -19,7 +19,7 @@ class Input(NamedTuple):
     name: str
     shape: Shape
     dtype: np.dtype[Any]
-    range: tuple[int, int] | None
+    range: Shape | None  # of two
     alignment: int
 
 
@@ -51,8 +51,10 @@ class Inputs:
         if len(values) != len(self.specs):
             raise InputError(f"takes {len(self.specs)} arrays, was given {len(values)}")
         found = [self._check(value, spec) for value, spec in zip(values, self.specs, strict=True)]
-        if self._sizes.dims:
-            self._sizes.of([each.shape for each in found])
+        sizes = self._sizes.of([each.shape for each in found]) if self._sizes.dims else {}
+        for array, spec in zip(found, self.specs, strict=True):
+            if spec.range is not None and isinstance(array, np.ndarray) and array.size:
+                _check_range(array, spec.name, *shape_at(spec.range, sizes))
         return found
 
     def _check(self, value: Any, spec: Input) -> Any:
@@ -69,8 +71,6 @@ class Inputs:
         array = as_numpy(value, f"input {spec.name!r}")
         if not may_be(array.shape, spec.shape) or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
-        if spec.range is not None and array.size:
-            _check_range(array, spec.name, *spec.range)
         return array
 
 
