@@ -369,11 +369,6 @@ def as_extent(value: Any) -> Any:
     return value if isinstance(value, Expression) else as_int(value)
 
 
-def has_expressions(value: Any) -> bool:
-    """Whether `replaced` would find an expression in `value`."""
-    return replaced(value, lambda each: None) is not value
-
-
 def replaced(value: Any, change: Callable[[Expression], Any]) -> Any:
     """`value` with `change(e)` in place of each expression in it: in tuples, also named ones, and
     in the fields of a frozen dataclass such as an op. The same object if there is none."""

@@ -212,7 +212,7 @@ def _binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
         elif isinstance(other, (np.ndarray, NDArray)):
             other = make_const(other, x.device)
         elif isinstance(other, Expression):
-            other = ops.size_like(x, other)
+            other = ops.arange(1, other, scalar_dtype(x.dtype, 1), x.device).reshape(())
         else:
             return NotImplemented
     return apply(op, (other, x) if swap else (x, other))

@@ -33,7 +33,7 @@ __all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
 class Trace:
     """The state of one trace. Ops, tensors and modules find it as `state.trace`."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_dims: bool = False) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
@@ -43,6 +43,7 @@ class Trace:
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
+        self._has_dims = has_dims
 
     def adopt(self, model: Module, prefix: str) -> None:
         """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
@@ -81,13 +82,17 @@ class Trace:
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
+        specs = [n.spec for n in nodes]
         try:
-            spec = op.infer(*[n.spec for n in nodes])
+            if self._has_dims:
+                op = op.decided(*specs)
+            spec = op.infer(*specs)
         except TraceError as error:  # it needs the number of a size
             raise TraceError(f"{op.name}: {error}") from None
         node = Node(spec, False, self.where)
-        for each in node.specs:
-            self._check_extents(op, each)
+        if self._has_dims:
+            for each in node.specs:
+                self._check_extents(op, each)
         node.op = op
         node.input_nodes = nodes
         node.requires_grad = (
@@ -242,7 +247,7 @@ def trace(
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
-    run = Trace()
+    run = Trace(bool(dims))
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn.forward if isinstance(fn, Module) else fn)
     try:

@@ -55,7 +55,6 @@ from .conv import conv_input as conv_input
 from .conv import conv_weight as conv_weight
 from .counting import Arange as Arange
 from .counting import arange as arange
-from .counting import size_like as size_like
 from .elementwise import Cast as Cast
 from .elementwise import DETACH as DETACH
 from .elementwise import Detach as Detach

@@ -1,4 +1,4 @@
-"""Numbers that count: positions along an axis, and the sizes of axes as tensors."""
+"""Numbers that count. While tracing, they may be sizes that are not known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ..apply import apply
 from ..backend_ndarray import NDArray, array, full
 from ..backend_ndarray.dtypes import INTEGER, is_floating
 from ..dims import as_extent
-from ..dtypes import scalar_dtype
 from ..errors import ShapeError
 from ..op import Op, register
 from ..op_types import Expr, TeNamespace, TeTensor
@@ -16,12 +15,12 @@ from ..samples import Arg, error, sample
 from ..spec import Spec
 from ..tensor import Tensor, make_const
 from . import _te
-from .shape import reshape
+from .reduce import summation
 
 
 @register
 class Arange(Op):
-    """y = x + first, x + first + 1, ... (`count` numbers) for a 0-d x. No gradient flows back."""
+    """y = x + first, x + first + 1, ... (`count` numbers) for a 0-d x."""
 
     count: int
     first: int = 0
@@ -30,7 +29,7 @@ class Arange(Op):
     samples = (
         sample(Arg((), -3, 3, dtype="int64", special=False), count=5),
         sample(Arg((), -3, 3, dtype="int32", special=False), count=1, first=7),
-        sample(Arg((), 0, 1, dtype="float32", special=False), count=3, first=-2),
+        sample(Arg((), 0, 1, special=False), count=3, first=-2),
     )
     error_samples = (
         error(ShapeError, r"shape \(2,\)", (2,), count=3),
@@ -54,8 +53,8 @@ class Arange(Op):
         numbers = np.arange(self.first, self.first + self.count)
         return x + array(numbers, dtype=x.dtype, device=x.device)
 
-    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
-        return None
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
+        return summation(out_grad)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         dtype, first = _te.dtype_of(x), _te.number(k, self.first)
@@ -67,11 +66,7 @@ class Arange(Op):
 
 
 def arange(count: int, first: int = 0, dtype: str = "int64", device: object = None) -> Tensor:
-    """`count` numbers from `first` on, which may be sizes of axes while tracing: shape (count,)."""
+    """`count` numbers from `first` on: shape (count,). Both are ints; ValueError for a negative
+    count."""
     zero = make_const(full((), 0, dtype, device))
     return apply(Arange(as_extent(count), as_extent(first)), (zero,))
-
-
-def size_like(a: Tensor, size: int) -> Tensor:
-    """A size as a 0-d Tensor in the dtype that `a` has together with an int."""
-    return reshape(arange(1, size, scalar_dtype(a.dtype, 1), a.device), ())

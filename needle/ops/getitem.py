@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
 from ..dims import Expression, is_symbolic
 from ..errors import TraceError
+from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
 from .index import RavelIndex, gather
 from .shape import permute, reshape
@@ -30,7 +32,7 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     if not isinstance(a, Tensor) or indexing.is_basic(key) or _has_sizes_alone(key):
         return get_slice(a, key)
     entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
-    plan = indexing.arrange(entries, a.shape)
+    plan = indexing.arrange(entries, a.shape, functools.partial(broadcast_shapes, "index"))
     if any(entry != slice(None) for entry in plan.kept):
         a = get_slice(a, plan.kept)
     if plan.order != tuple(range(a.ndim)):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
 from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..dims import Expression, same
@@ -17,7 +16,7 @@ from ..errors import ShapeError, TraceError
 from ..op import Movement, register, unbroadcast
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample
-from ..spec import as_axes, as_shape, is_one, normalize_axes
+from ..spec import Spec, as_axes, as_shape, is_one, normalize_axes
 from ..tensor import Tensor
 
 
@@ -159,6 +158,9 @@ class Reshape(Movement):
             )
         return new
 
+    def decided(self, x: Spec) -> Reshape:
+        return Reshape(self.shape_of(x.shape))
+
     def reference(self, x: np.ndarray) -> np.ndarray:
         return np.reshape(x, self.shape)
 
@@ -244,8 +246,6 @@ def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
     new = as_shape("reshape", shape, open_extent=True)
-    if state.trace is not None and -1 in new and isinstance(a, Tensor):
-        new = Reshape(new).shape_of(a.shape)  # which `emit_te` cannot solve for every size
     return apply(Reshape(new), (a,))
 
 

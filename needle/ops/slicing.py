@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._state import state
 from ..apply import apply
 from ..backend_ndarray import NDArray, zeros
-from ..dims import has_expressions
 from ..errors import ShapeError
 from ..op import Movement, Op, register
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
@@ -49,6 +47,9 @@ class Slice(Movement):
 
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return sliced_shape(self.name, self.key, shape)
+
+    def decided(self, x: Spec) -> Slice:
+        return Slice(resolved(self.name, self.key, x.shape))
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         return x[native(self.key)]
@@ -111,6 +112,9 @@ class Unslice(Op):
             raise ShapeError(f"{self.name}: shape {x.shape} does not fill a slice of shape {taken}")
         return Spec(self.shape, x.dtype, x.device)
 
+    def decided(self, x: Spec) -> Unslice:
+        return Unslice(resolved(self.name, self.key, self.shape), self.shape)
+
     def reference(self, x: np.ndarray) -> np.ndarray:
         out = np.zeros(self.shape, x.dtype)
         out[native(self.key)] = x
@@ -165,7 +169,4 @@ def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
 def slice(a: Tensor, key: BasicKey) -> Tensor:
     """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
     TypeError for arrays."""
-    found = as_key(key)
-    if state.trace is not None and isinstance(a, Tensor) and has_expressions((found, a.shape)):
-        found = resolved("slice", found, a.shape)
-    return apply(Slice(found), (a,))
+    return apply(Slice(as_key(key)), (a,))

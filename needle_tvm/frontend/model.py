@@ -54,9 +54,7 @@ def source(
         reference=lambda inputs, params: reference.eager_outputs(sized.of(inputs), inputs, params),
         tolerances=lambda inputs: reference.tolerances(sized.of(inputs), precision),
         explain=lambda inputs, found: _explained(sized.of(inputs), inputs, found, precision),
-        diverges=lambda inputs, program, stage: _divergence(
-            graph, sized.of(inputs), inputs, program, stage
-        ),
+        diverges=lambda inputs, program, stage: _divergence(graph, inputs, program, stage),
         unfollowed=graph.unfollowed(),
     )
 
@@ -82,14 +80,9 @@ def _explained(graph: Graph, inputs: list[Any], found: list[Any], precision: str
 
 
 def _divergence(
-    graph: Graph, sized: Graph, inputs: list[Any], program: runtime.Program, stage: str
+    graph: Graph, inputs: list[Any], program: runtime.Program, stage: str
 ) -> str | None:
     from needle_tvm.frontend import divergence
 
-    values = divergence.evaluate(sized, inputs)
-    expected = {
-        node: values[each]
-        for node, each in zip(graph.nodes, sized.nodes, strict=True)
-        if each in values
-    }
+    expected = divergence.evaluate(graph, inputs)
     return divergence.first_divergence(graph, inputs, expected, stage, program)

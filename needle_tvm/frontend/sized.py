@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from needle.autograd import Node
 from needle.dims import Dim, size_of
 from needle.trace import Graph
 from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
 from needle_tvm.errors import InputError, UsageError
+from needle_tvm.frontend.indices import index_ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +53,7 @@ class Sized:
         names = [leaf.name for leaf in graph.inputs]
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
         self._at = functools.lru_cache(maxsize=4)(self._made)
+        self._ranges = index_ranges(graph)
 
     def _made(self, sizes: tuple[int, ...]) -> Graph:
         return self._graph.at(dict(zip(self._graph.dims, sizes, strict=True)))
@@ -61,6 +64,10 @@ class Sized:
             if not may_be(array.shape, shape):
                 raise InputError(f"input {leaf.name!r} is of shape {array.shape}, not {shape}")
         return self._sizes.of([array.shape for array in inputs])
+
+    def by_node(self, inputs: Sequence[Array]) -> dict[Node, Node]:
+        """For each node of the graph, the one that stands for it at the sizes of these inputs."""
+        return dict(zip(self._graph.nodes, self.of(inputs).nodes, strict=True))
 
     def of(self, inputs: Sequence[Array]) -> Graph:
         """The graph at the sizes of these inputs."""
@@ -96,6 +103,9 @@ class Sized:
                 array = array.take(rng.integers(0, array.shape[axis], size), axis)
             if array is not example[len(found)] and array.dtype.kind == "f":
                 array = (array * rng.uniform(0.5, 1.5, array.shape)).astype(array.dtype)
+            if leaf.node in self._ranges:
+                low, high = (size_of(end, number) for end in self._ranges[leaf.node])
+                array = array.clip(low, high).astype(array.dtype)
             found.append(np.ascontiguousarray(array))
         return found
 

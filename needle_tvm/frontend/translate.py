@@ -93,7 +93,7 @@ def _emit(
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
-            return _nothing(builder, node)
+            return _nothing(builder, node, extents)
         # Like the eager kernels, widen halves, compute in float32, and round once.
         widen = _has_half(node) and not op.moves
         if prefer_emit and op.emit is not None and not _has_empty(node):
@@ -159,10 +159,15 @@ def _check(
             raise _refused(node, f"{rule} gives {dtype}[{extents}]{which}, infer says {spec}")
 
 
-def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
+def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
     """The results of a node whose results all have no elements."""
     parts = tuple(
-        builder.emit_te(nothing, spec.shape, spec.dtype, primfunc_name_hint="nothing")
+        builder.emit_te(
+            nothing,
+            list(extents.expressed(spec.shape)),
+            spec.dtype,
+            primfunc_name_hint="nothing",
+        )
         for spec in node.specs
     )
     return parts if type(node.spec) is tuple else parts[0]
