@@ -210,8 +210,10 @@ class Expression:
             parts = [str(number)] * (number != 1 or not factors) + [*map(repr, factors)]
             term = " * ".join(parts)
             if coefficient.denominator != 1:
-                term = f"({term} // {coefficient.denominator})" if len(parts) == 1 else (
-                    f"({term}) // {coefficient.denominator}"
+                term = (
+                    f"({term} // {coefficient.denominator})"
+                    if len(parts) == 1
+                    else (f"({term}) // {coefficient.denominator}")
                 )
             sign = "-" if coefficient < 0 else "+"
             text += f" {sign} {term}" if text else f"-{term}" if sign == "-" else term

@@ -200,9 +200,7 @@ def _add(a: Any, b: Any) -> Any:
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
     """The gradient of a tuple-valued node with zeros in place of None."""
     return tuple(
-        _filled(spec.shape, 0, spec)
-        if part is None
-        else part
+        _filled(spec.shape, 0, spec) if part is None else part
         for part, spec in zip(grad, node.specs, strict=True)
     )
 

@@ -120,9 +120,9 @@ class Op:
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def decided(self, *specs: Any) -> Op:
-        """The same op for inputs whose extents depend on dims, with attributes that leave nothing to
-        decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice that is cut
-        off. Raises what `infer` raises."""
+        """The same op for inputs whose extents depend on dims, with attributes that leave nothing
+        to decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice that is
+        cut off. Raises what `infer` raises."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:

@@ -242,8 +242,9 @@ def trace(
     `Graph.inputs` has for it ("xs_0", "batch_image"). In the place of a Dim, an expression of dims
     may stand. Extents that depend on dims are expressions of them (`needle.dims`).
 
-    Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode, unless `training`; TraceError if the model reads a
-    value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
+    Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
+    unless `training`; TraceError if the model reads a value, draws random numbers, writes to
+    itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")

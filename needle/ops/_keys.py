@@ -20,10 +20,9 @@ class Range(NamedTuple):
     step: int | None = None
 
 
-
 class Span(NamedTuple):
-    """`count` positions along an axis, from `start` on in steps of `step`: a slice of a size that is
-    not a number, or with ends that are none. All may be expressions of dims but the step."""
+    """`count` positions along an axis, from `start` on in steps of `step`: a slice of an axis whose
+    extent depends on dims, or with such ends. Both but the step may be expressions."""
 
     start: int
     step: int

@@ -171,8 +171,10 @@ class Var(_Reduce):
         wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to half precision would show
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
-        grad = out_grad * 2 / count if isinstance(count, Expression) else (
-            out_grad * (2 / count if count else inf)
+        grad = (
+            out_grad * 2 / count
+            if isinstance(count, Expression)
+            else (out_grad * (2 / count if count else inf))
         )
         grad = self.expand(grad, x) * centred
         return cast(grad, x.dtype)

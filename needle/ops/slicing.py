@@ -75,7 +75,9 @@ class Slice(Movement):
                 makers.append((len(shape), 0, 1))
                 shape.append(n)
             elif isinstance(entry, (Range, Span)):
-                start, step, count = span(self.name, entry, n if isinstance(entry, Span) else int(n))
+                start, step, count = span(
+                    self.name, entry, n if isinstance(entry, Span) else int(n)
+                )
                 makers.append((len(shape), start, step))
                 shape.append(count)
             else:

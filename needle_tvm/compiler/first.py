@@ -1,5 +1,5 @@
-"""The check at a model's first compile: compare its code with the model on the example inputs, and at
-other sizes if the call decides them."""
+"""The check at a model's first compile: compare its code with the model on the example inputs, and
+at other sizes if the call decides them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,6 @@ def _leaf(leaf: Leaf) -> dict[str, Any]:
     return {"name": leaf.name, "shape": described_shape(spec.shape), "dtype": str(spec.dtype)}
 
 
-
 def _arguments(graph: Graph) -> list[dict[str, Any]]:
     """The traced call's arguments in the form that `trees.flatten_arguments` reads."""
     args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]

@@ -120,9 +120,7 @@ def _refused(node: Node, reason: str) -> TranslationError:
     return TranslationError(f"{named(node)} on {shapes}: {reason}")
 
 
-def _is_spelt(
-    node: Node, found: Sequence[tuple[tuple[Any, ...], str]], extents: Extents
-) -> bool:
+def _is_spelt(node: Node, found: Sequence[tuple[tuple[Any, ...], str]], extents: Extents) -> bool:
     """Whether symbolic extents have the very form that other nodes have them in.
 
     TVM's passes do not see that other forms are equal: that n // 8 * 8 is n, for multiples of 8.

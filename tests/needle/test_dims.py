@@ -123,7 +123,7 @@ def test_one_form(found, wanted):
 def test_a_dim_stays_itself():
     assert (N + 1) - 1 is N and copy.copy(N) is N and pickle.loads(pickle.dumps(N)) == N
     assert N == Dim("n", min=1, max=256) and N != 257
-    with pytest.raises(AttributeError, match="n.*cannot be changed"):
+    with pytest.raises(AttributeError, match="'n' cannot be changed"):
         N.max = 3
 
 
