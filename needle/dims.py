@@ -490,7 +490,7 @@ def _divided(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
     """Whole-valued `quotient` and `rest` with terms = quotient * divisor + rest, by long division
     of polynomials."""
     leading = min(divisor, key=_order)
-    left, quotient, rest = dict(terms), {}, {}
+    left, quotient, rest = dict(terms), Terms(), Terms()
     while left:
         first = min(left, key=_order)
         factors = _without(first, leading)

@@ -269,9 +269,8 @@ def _class_digest(cls: Any) -> tuple[str, list[str]]:
 
     For needle's own ops it is that of their name: needle's sources are keyed as a whole.
     """
-    rules = [
-        getattr(cls, name) for name in ("infer", "decided", "emit_te", "emit", "reduction_length")
-    ]
+    names = ("infer", "decided", "emit_te", "emit", "reduction_length")
+    rules = [getattr(cls, name) for name in names]
     return reach.digest(cls, rules)
 
 

@@ -21,12 +21,12 @@ class Range(NamedTuple):
 
 
 class Span(NamedTuple):
-    """`count` positions along an axis, from `start` on in steps of `step`: a slice of an axis whose
+    """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis whose
     extent depends on dims, or with such ends. Both but the step may be expressions."""
 
     start: int
     step: int
-    count: int
+    length: int
 
 
 Entry = int | Range | Span | None
@@ -138,11 +138,11 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
             continue
         n = shape[axis]
         if isinstance(entry, Span):
-            out.append(entry.count)
+            out.append(entry.length)
         elif isinstance(entry, Range):
             # Not by `span`, which takes longer.
             symbolic = is_symbolic((*entry, n))
-            out.append(span(name, entry, n).count if symbolic else len(steps(name, entry, n)))
+            out.append(span(name, entry, n).length if symbolic else len(steps(name, entry, n)))
         else:
             _check_index(name, entry, axis, n)
         axis += 1
@@ -158,6 +158,6 @@ def _native(entry: Entry | EllipsisType) -> int | slice | EllipsisType | None:
     if isinstance(entry, Range):
         return slice(*entry)
     if isinstance(entry, Span):
-        end = entry.start + entry.step * entry.count
+        end = entry.start + entry.step * entry.length
         return slice(entry.start, None if end < 0 else end, entry.step)
     return entry

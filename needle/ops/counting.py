@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray, array, full
+from ..backend_ndarray import Device, NDArray, array, full
 from ..backend_ndarray.dtypes import INTEGER, is_floating
 from ..dims import as_extent
 from ..errors import ShapeError
@@ -65,7 +67,9 @@ class Arange(Op):
         return k.te.compute((self.count,), body)
 
 
-def arange(count: int, first: int = 0, dtype: str = "int64", device: object = None) -> Tensor:
+def arange(
+    count: Any, first: Any = 0, dtype: str = "int64", device: Device | None = None
+) -> Tensor:
     """`count` numbers from `first` on: shape (count,). Both are ints; ValueError for a negative
     count."""
     zero = make_const(full((), 0, dtype, device))

@@ -146,14 +146,14 @@ class Unslice(Op):
                     hits.append(at == (n + entry if back else entry))
                     continue
                 taken = span(self.name, entry, n) if entry != Range() else None
-                if taken is None or (type(n) is type(taken.count) is int and taken == (0, 1, n)):
+                if taken is None or (type(n) is type(taken.length) is int and taken == (0, 1, n)):
                     source.append(at)
                     continue
                 # The distance from the start in the direction of the step.
                 ahead = at - taken.start if taken.step > 0 else taken.start - at
                 step = abs(taken.step)
                 place = k.tirx.floordiv(ahead, step)
-                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.count]
+                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.length]
                 source.append(place)
             zero = _te.full_like(k, x, 0)
             if not hits:

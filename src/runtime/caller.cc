@@ -437,9 +437,9 @@ void add_axes(Caller* self, const py::tuple& axes) {
 }
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
-                                       "bare",     "tuple",  "threads", "written",     "dims",
-                                       "axes",     nullptr};
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
+                                       "result",   "bare",   "tuple",   "threads",
+                                       "written",  "dims",   "axes",    nullptr};
   PyObject *function, *inputs, *outputs, *raise, *result, *dims = nullptr, *axes = nullptr;
   int bare, tuple, threads, written = 0;
   if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|iO!O!", const_cast<char**>(kNames),
