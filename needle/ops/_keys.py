@@ -21,8 +21,8 @@ class Range(NamedTuple):
 
 
 class Span(NamedTuple):
-    """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis whose
-    extent depends on dims, or with such ends. Both but the step may be expressions."""
+    """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis
+    whose extent depends on dims, or with such ends. All but the step may be expressions."""
 
     start: int
     step: int

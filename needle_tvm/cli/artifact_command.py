@@ -18,6 +18,7 @@ from needle_tvm.artifact import Artifact, array_files
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.artifact.layout import SIGNATURE
+from needle_tvm.artifact.sizes import shape_at
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -123,7 +124,7 @@ def _inspect(options: argparse.Namespace) -> int:
     target = dict(artifact.target)
     features = target.pop("features", [])
     golden = facts["golden"]
-    numbers = sum(math.prod(spec.shape) for spec in main.params)
+    numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)
     rows = [
         *_signature_rows("input", main.inputs),
         *_signature_rows("output", main.outputs),

@@ -94,7 +94,7 @@ class Sized:
         differ by up to half, keep their signs, zeros and infinities."""
         rng = np.random.default_rng(0)
         number = {dim: sizes[dim.name] for dim in self._graph.dims}
-        found = []
+        found: list[Array] = []
         for leaf, array in zip(self._graph.inputs, example, strict=True):
             for axis, extent in enumerate(leaf.spec.shape):
                 if isinstance(extent, int):

@@ -153,8 +153,8 @@ def _check(
         dtypes = {spec.dtype, "float32"} if wide and is_half(spec.dtype) else {spec.dtype}
         if not extents.are(shape, spec.shape) or dtype not in dtypes:
             which = f" as result {number}" if len(found) > 1 else ""
-            extents = ", ".join(map(str, shape))
-            raise _refused(node, f"{rule} gives {dtype}[{extents}]{which}, infer says {spec}")
+            given = ", ".join(map(str, shape))
+            raise _refused(node, f"{rule} gives {dtype}[{given}]{which}, infer says {spec}")
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
@@ -240,6 +240,7 @@ def _emit_te(
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
     marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
+    assert node.op is not None
     given = {"sizes": list(used.values())} if used else {}
     result = builder.emit_te(
         rule, *grouped, primfunc_name_hint=node.op.name, primfunc_attrs=marks, **given

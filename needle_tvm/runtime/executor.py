@@ -184,7 +184,7 @@ class Executor:
             # Only code for a GPU has a graph.
             assert self._graph is not None and isinstance(self.memory, memory.CudaMemory)
             self._local.replay = None  # frees the old one's memory for the new one
-            inputs = [(spec.shape, spec.dtype) for spec in self._inputs.specs]
+            inputs = [(shape_at(spec.shape, {}), spec.dtype) for spec in self._inputs.specs]
             replay = Replay(
                 self.memory,
                 self._machine(),

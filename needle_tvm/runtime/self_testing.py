@@ -41,7 +41,8 @@ def self_test(program: Program) -> SelfTest:
     example = artifact.golden()
     if example is None:
         raise ArtifactError(f"{artifact.path}: carries no {GOLDEN}")
-    differences, tolerances = [], []
+    differences: list[float] = []
+    tolerances: list[float] = []
     for each in (example, *example.others):
         try:
             results = program.run(each.inputs)
