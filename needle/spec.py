@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .dims import Expression, as_extent, same
-from .errors import ShapeError
+from .dims import as_extent
+from .errors import ShapeError, TraceError
 
 if TYPE_CHECKING:
     from .backend_ndarray import Device
@@ -84,8 +84,11 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The common shape by NumPy's rule: from the last axis back, extents are equal or 1."""
     first = shapes[0]
-    if all(same(shape, first) for shape in shapes):
-        return first
+    try:
+        if all(shape == first for shape in shapes):
+            return first
+    except TraceError:  # extents that dims leave open
+        pass
     ndim = max(map(len, shapes))
     out = [1] * ndim
     for shape in shapes:
@@ -104,7 +107,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 def is_one(n: Any) -> bool:
     """Whether an extent is the number 1. An expression is not, though it may be 1 at some size."""
-    return not isinstance(n, Expression) and n == 1
+    return type(n) is int and n == 1
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
+from .._state import state
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..dims import is_symbolic
@@ -28,7 +29,7 @@ def constant(
 ) -> Tensor:
     """Every element `c`."""
     extents = as_shape("constant", shape)
-    if is_symbolic(extents):
+    if state.trace is not None and is_symbolic(extents):
         return ops.broadcast_to(constant(c=c, device=device, dtype=dtype), extents)
     return Tensor(nd.full(extents, c, dtype, device), requires_grad=requires_grad)
 

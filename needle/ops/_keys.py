@@ -20,6 +20,9 @@ class Range(NamedTuple):
     step: int | None = None
 
 
+_WHOLE = Range()
+
+
 class Span(NamedTuple):
     """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis
     whose extent depends on dims, or with such ends. All but the step may be expressions."""
@@ -115,22 +118,23 @@ def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
             continue
         n = shape[axis]
         if isinstance(entry, (Range, Span)):
-            whole = entry == Range() or not is_symbolic((*entry, n))
+            whole = entry == _WHOLE or not is_symbolic((*entry, n))
             out.append(entry if whole else span(name, entry, n))
         else:
-            _check_index(name, entry, axis, n)
+            if not -n <= entry < n:
+                raise _out_of_range(name, entry, axis, n)
             out.append(entry + n if entry < 0 else entry)
         axis += 1
     return tuple(out)
 
 
-def _check_index(name: str, index: int, axis: int, n: int) -> None:
-    if not -n <= index < n:
-        raise IndexError(f"{name}: index {index} is out of range for axis {axis} of extent {n}")
+def _out_of_range(name: str, index: int, axis: int, n: int) -> IndexError:
+    return IndexError(f"{name}: index {index} is out of range for axis {axis} of extent {n}")
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of x[key]. IndexError for an int out of range."""
+    """The shape of x[key], where extents that are expressions are whole, or have `resolved` entries.
+    IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
@@ -140,11 +144,9 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
         if isinstance(entry, Span):
             out.append(entry.length)
         elif isinstance(entry, Range):
-            # Not by `span`, which takes longer.
-            symbolic = is_symbolic((*entry, n))
-            out.append(span(name, entry, n).length if symbolic else len(steps(name, entry, n)))
-        else:
-            _check_index(name, entry, axis, n)
+            out.append(n if entry == _WHOLE else len(steps(name, entry, n)))
+        elif not -n <= entry < n:
+            raise _out_of_range(name, entry, axis, n)
         axis += 1
     return tuple(out)
 
