@@ -10,6 +10,7 @@ from . import backend_ndarray as nd
 from ._state import call_recording, state
 from .backend_ndarray.dtypes import ITEMSIZE
 from .backend_ndarray.locks import fork_safe_lock
+from .dims import is_symbolic
 from .errors import ShapeError
 from .node import Node
 from .tensor import Tensor, TensorTuple, handle, make_const
@@ -133,8 +134,15 @@ def _check_out_grad(root: Tensor, out_grad: Any) -> None:
 
 
 def _ones(like: Tensor) -> Tensor:
-    ones = nd.full(like.shape, 1, like.dtype, like.device)
-    return Tensor(ones, requires_grad=False)
+    return _filled(like.shape, 1, like)
+
+
+def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
+    """A constant in the dtype and on the device of `like`, a Tensor or Spec."""
+    symbolic = is_symbolic(shape)
+    data = nd.full(() if symbolic else shape, value, like.dtype, like.device)
+    made = Tensor(data, requires_grad=False)
+    return made.broadcast_to(shape) if symbolic else made
 
 
 def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, Tensor]]:
@@ -238,9 +246,7 @@ def _add(a: Any, b: Any) -> Any:
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
     """The gradient of a tuple-valued node with zeros in place of None."""
     return tuple(
-        Tensor(nd.full(spec.shape, 0, spec.dtype, spec.device), requires_grad=False)
-        if part is None
-        else part
+        _filled(spec.shape, 0, spec) if part is None else part
         for part, spec in zip(grad, node.specs, strict=True)
     )
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import tree
 from ._state import state
 from .apply import explain
 from .backend_ndarray.dtypes import is_floating
+from .dims import Expression
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
+from .inputs import symbolic_specs
 from .nn.module import Module, Parameter
 from .node import Node
 from .op import Op
 from .place import place
+from .spec import Spec
 from .tensor import Tensor, Value, handle
 from .weights import Surroundings, Weights, baked_in, found_in, tensors_of
 
@@ -31,7 +34,7 @@ __all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 class Trace:
     """The state of one trace. Ops, tensors and modules find it as `state.trace`."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_dims: bool = False) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
@@ -41,6 +44,7 @@ class Trace:
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
+        self._has_dims = has_dims
 
     def adopt(self, model: Module, prefix: str) -> None:
         """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
@@ -74,11 +78,22 @@ class Trace:
     # Called by ops, tensors and modules
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
-        """Record `op`. Raises the errors of `infer`."""
+        """Record `op`. Raises the errors of `infer`, and TraceError for a result that may have an
+        extent of 0 for some size of a dim."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
-        node = Node(op.infer(*[n.spec for n in nodes]), False, self.where)
+        specs = [n.spec for n in nodes]
+        try:
+            if self._has_dims:
+                op = op.decided(*specs)
+            spec = op.infer(*specs)
+        except TraceError as error:  # it needs the number of a size
+            raise TraceError(f"{op.name}: {error}") from None
+        node = Node(spec, False, self.where)
+        if self._has_dims:
+            for each in node.specs:
+                self._check_extents(op, each)
         node.op = op
         node.input_nodes = nodes
         node.requires_grad = (
@@ -87,6 +102,17 @@ class Trace:
             and any(is_floating(s.dtype) for s in node.specs)
         )
         return handle(node, None)
+
+    def _check_extents(self, op: Op, spec: Spec) -> None:
+        """TraceError if an extent may be 0 or less: code for no elements is other code."""
+        for n in spec.shape:
+            if isinstance(n, Expression) and n.bounds[0] < 1:
+                dims = ", ".join(sorted(dim.described() for dim in n.dims))
+                raise TraceError(
+                    f"{op.name}: tracing: {self.here} makes a {spec} whose extent {n} can be "
+                    f"{n.bounds[0]}, with {dims}; an extent must be 1 or more at every size, so "
+                    "give the Dim a larger min"
+                )
 
     def leaf(self, tensor: Value) -> Node:
         """The node that stands for a tensor with a value."""
@@ -110,7 +136,7 @@ class Trace:
         else:
             return
         raise TraceError(
-            f"tracing: {self._here()} reads the value of the {what}; values are not known while "
+            f"tracing: {self.here} reads the value of the {what}; values are not known while "
             f"tracing, so nothing may depend on them{place()}"
         )
 
@@ -125,23 +151,21 @@ class Trace:
             what = "a constant that is in use"
         else:
             return
-        raise TraceError(
-            f"tracing: {self._here()} writes to {what}; a trace changes nothing{place()}"
-        )
+        raise TraceError(f"tracing: {self.here} writes to {what}; a trace changes nothing{place()}")
 
     def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
         """TraceError if a tensor is assigned to an attribute of a traced module."""
         if id(module) in self._paths and isinstance(value, Value):
             path = self._paths[id(module)]
             raise TraceError(
-                f"tracing: {self._here()} assigns to {f'{path}.{name}' if path else name!r} "
+                f"tracing: {self.here} assigns to {f'{path}.{name}' if path else name!r} "
                 f"(of {type(module).__name__}); a trace changes nothing{place()}"
             )
 
     def refuse_random(self, what: str) -> None:
         """TraceError: random numbers would be baked in."""
         raise TraceError(
-            f"tracing: {self._here()} draws random numbers ({what}); they would become constants. "
+            f"tracing: {self.here} draws random numbers ({what}); they would become constants. "
             f"Pass them in as an input{place()}"
         )
 
@@ -184,7 +208,8 @@ class Trace:
         scope = f" in module {node.scope!r}" if node.scope else ""
         return f"{tensor.spec} tensor made by op {node.op.name!r}{scope}"
 
-    def _here(self) -> str:
+    @property
+    def here(self) -> str:
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
@@ -206,7 +231,12 @@ class Trace:
 
 
 def trace(
-    fn: Module | Callable[..., Any], /, *args: Any, training: bool = False, **kwargs: Any
+    fn: Module | Callable[..., Any],
+    /,
+    *args: Any,
+    training: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    **kwargs: Any,
 ) -> Graph:
     """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
 
@@ -214,8 +244,14 @@ def trace(
     lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
     If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict.
 
-    Raises ValueError for a module in train mode, unless `training`; TraceError if the model reads a
-    value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
+    `dims` gives axes of inputs a size that is not known: {"x": {0: Dim("n", max=64)}}, by the name
+    of an argument or its position, and a tensor in a list, tuple or dict by the name that
+    `Graph.inputs` has for it ("xs_0", "batch_image"). In the place of a Dim, an expression of dims
+    may stand. Extents that depend on dims are expressions of them (`needle.dims`).
+
+    Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
+    unless `training`; TraceError if the model reads a value, draws random numbers, writes to
+    itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
     """
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn.forward if isinstance(fn, Module) else fn)
@@ -235,7 +271,8 @@ def trace(
         call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
         return fn(*call_args, **call_kwargs)
 
-    graph = trace_flat(call, inputs, lambda: found_in(fn, modules))
+    positions = positional_names(signature, len(args))
+    graph = trace_flat(call, inputs, lambda: found_in(fn, modules), dims=dims, positions=positions)
     graph.input_tree, graph.signature = input_tree, signature
     return graph
 
@@ -245,8 +282,11 @@ def trace_flat(
     inputs: Sequence[tuple[str, Any]],
     find: Callable[[], Surroundings],
     follow_all: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    positions: Sequence[str] = (),
 ) -> Graph:
-    """The graph of `call`, which takes a list of tensors, on these named examples.
+    """The graph of `call`, which takes a list of tensors, on these named examples. `dims` is as for
+    `trace`; `positions` are the names of positional arguments.
 
     `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
     are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
@@ -254,7 +294,7 @@ def trace_flat(
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
-    run = Trace()
+    run = Trace(bool(dims))
     surroundings = find()
     for name, (item, _) in surroundings.items():
         if isinstance(item, Module):
@@ -265,10 +305,11 @@ def trace_flat(
         for name, tensor, _ in tensors_of(surroundings):
             run.adopt_tensor(tensor, name)
 
+    tensors = [(name, as_tensor(example)) for name, example in inputs]
+    specs = symbolic_specs([(name, t.spec) for name, t in tensors], positions, dims or {})
     leaves = []
-    for name, example in inputs:
-        tensor = as_tensor(example)
-        node = Node(tensor.spec, tensor.requires_grad, "")
+    for (name, tensor), spec in zip(tensors, specs, strict=True):
+        node = Node(spec, tensor.requires_grad, "")
         leaves.append(Leaf(name, node, tensor.realize_cached_data()))
     with run.running():
         output_tree, outputs = flatten_outputs(call([handle(leaf.node, None) for leaf in leaves]))
