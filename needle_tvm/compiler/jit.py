@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from needle import Tensor, tree
 from needle._state import state
 from needle.autograd import Value
-from needle.errors import TraceError
+from needle.errors import DimError, TraceError
 from needle.graph import Graph, is_tensor
 from needle.trace import trace_flat
 from needle.weights import Surroundings, differences, found_in
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.entries import Compiled, Eager, Entry
-from needle_tvm.compiler.request import Choices, request
+from needle_tvm.compiler.request import Choices, check_dims, request
 from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
 from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
 from needle_tvm.frontend.model import source_of
@@ -124,9 +124,9 @@ class Jit:
             raise UsageError(f"jit: fallback={fallback!r}: must be None or 'eager'")
         if not (log is None or isinstance(log, bool) or callable(log)):
             raise UsageError(f"jit: log={log!r}: must be a function, True or False")
-        request(**choices)
+        asked = request(**choices)
         if dims:
-            raise UsageError("jit: dims= is not there yet")
+            check_dims(asked)
         self._signature = Signature(function, static, dims or {})
         # A Module's attributes must not become ours.
         self._binds = isinstance(function, types.FunctionType)
@@ -200,11 +200,14 @@ class Jit:
 
         entry: Entry
         try:
-            graph = trace_flat(checked, list(zip(names, leaves, strict=True)), find, True)
+            inputs = list(zip(names, leaves, strict=True))
+            graph = trace_flat(checked, inputs, find, True, self._dims, signature.positions)
             if self._log is not None:
                 why = self._reason({**facts, **graph.weights.baked})
                 self._log(f"{signature.name}: compilation {self._compilations + 1}: {why}")
             entry = self._built(graph)
+        except DimError as error:
+            raise UsageError(f"{signature.name}: {error}") from None
         except (TraceError, TranslationError) as error:
             text = str(error)
             error.args = (f"{signature.name}: {text}",)
