@@ -49,6 +49,9 @@ class Extent:
     def __floordiv__(self, other: Any) -> Any:
         return extent_of(tirx.floordiv(self.expr, expr_of(other)))
 
+    def __rfloordiv__(self, other: int) -> Any:
+        return extent_of(tirx.floordiv(expr_of(other), self.expr))
+
     def __repr__(self) -> str:
         return str(self.expr)
 
@@ -245,18 +248,17 @@ def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
 
     A variable is the whole extent of some parameter, or a parameter itself.
     """
-    tensors = [*call.args[1].fields]
     types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
-    shapes = [each.ty.shape.values for each in tensors] + [each.shape.values for each in types]
-    buffers = [each for each in function.params if tirx.is_buffer_var(each)]
+    given = [*call.args[1].fields, *types]
     values: dict[Any, Any] = dict.fromkeys(symbols_of(function))
-    for buffer, shape in zip(buffers, shapes, strict=True):
-        for extent, given in zip(buffer.shape, shape, strict=True):
-            if extent in values and values[extent] is None:
-                values[extent] = given
-    if len(call.args) > 2:
-        scalars = [each for each in function.params if not tirx.is_buffer_var(each)]
-        values |= dict(zip(scalars, call.args[2].values, strict=True))
+    for parameter, value in zip(function.params, given, strict=True):
+        if not tirx.is_buffer_var(parameter):
+            values[parameter] = value
+            continue
+        shape = getattr(value, "ty", value).shape
+        for extent, size in zip(parameter.shape, shape.values, strict=True):
+            if isinstance(extent, tvm.ir.Var) and values[extent] is None:
+                values[extent] = size
     missing = [var for var, value in values.items() if value is None]
     if missing:
         raise ValueError(f"a call of a function does not say what its variables {missing} are")
