@@ -126,7 +126,8 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     buffer = tiles.writes[0].source
     *batch, _, panels, _, columns = buffer.shape
     blocks = tirx.floordiv(m - 1, rows) + 1
-    made = tirx.decl_buffer([*batch, blocks, panels, rows, columns], buffer.dtype, buffer.name)
+    shape = [*batch, blocks, panels, tirx.const(rows, "int64"), columns]
+    made = tirx.decl_buffer(shape, buffer.dtype, buffer.name)
     spatial = [each for each in tiles.iter_vars if each.iter_type == nests.SPATIAL]
     new = [nests.axis(each.var.name, each.dom.extent, each.iter_type) for each in tiles.iter_vars]
     at = len(spatial) - 4
