@@ -126,10 +126,20 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
         sch.decompose_reduction(block, summed[0])
 
 
-def work(function: PrimFunc) -> int:
-    """The number of scalar operations of a function's largest block."""
+def least_work(function: PrimFunc) -> int:
+    """The number of scalar operations of a function's largest block, at the least of its symbolic
+    extents, one at least."""
     sch = Schedule(function)
-    return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
+
+    def work(block: Any) -> int:
+        count = int(sch.get(block).annotations.get(WRITTEN, 1))
+        loops = sch.get_loops(block)
+        return count * math.prod(
+            max(1, least_extent(sch, each)) if is_symbolic(sch, each) else extent(sch, each)
+            for each in loops
+        )
+
+    return max(map(work, blocks_of(sch)), default=0)
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:

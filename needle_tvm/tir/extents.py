@@ -57,6 +57,7 @@ class Extent:
 
 
 Size = int | Extent
+Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; None: no upper bound
 
 
 def extent_of(expr: Any) -> Size:
@@ -155,7 +156,7 @@ def _relax_symbols(function: relax.Function) -> list[Any]:
     return list(found)
 
 
-def analyzer_of(bounds: Mapping[Any, tuple[int, int | None]]) -> Any:
+def analyzer_of(bounds: Bounds) -> Any:
     """An analyzer that knows these bounds."""
     analyzer = tvm.sym.Analyzer()
     for variable, (low, high) in bounds.items():
@@ -165,7 +166,7 @@ def analyzer_of(bounds: Mapping[Any, tuple[int, int | None]]) -> Any:
     return analyzer
 
 
-def interval(expr: Any, bounds: Mapping[Any, tuple[int, int | None]]) -> tuple[int, int | None]:
+def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
     """The least and most that an expression may be; most is None if a variable in it has no upper
     bound."""
     if isinstance(expr, int | tirx.IntImm):
