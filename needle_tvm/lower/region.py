@@ -248,10 +248,28 @@ class Region:
         merged = function(self.phases(target))
         many = self.threads_from(target)
         if many:
-            enough = math.prod(own[each] for each in many) >= math.prod(many.values())
-            alone = function(self._on_one_thread())
-            merged = either(merged, [(enough, merged), (None, alone)])
+            least = math.prod(many.values())
+            enough = math.prod(own[each] for each in many) >= least
+            phases = [[self._chosen(nest, least, None) for nest in p] for p in self._phases]
+            alone = [[self._chosen(nest, 0, least - 1) for nest in p] for p in self._on_one_thread()]
+            merged = either(merged, [(enough, function(phases)), (None, function(alone))])
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
+
+    def _chosen(self, nest: Any, least: int, most: int | None) -> Any:
+        """A nest without the choices for sizes beyond these of the caller's only variable."""
+        if len(self.bounds) != 1:
+            return nest
+        ((variable, (low, high)),) = self.bounds.items()
+        low, high = max(low, least), high if most is None else most
+        analyzer = extents.analyzer_of({variable: (low, high)})
+
+        def decide(condition: Any) -> bool | None:
+            condition = _substituted(condition, self._symbols)
+            if analyzer.can_prove(condition):
+                return True
+            return False if analyzer.can_prove(tirx.Not(condition)) else None
+
+        return regions.chosen(nest, decide)
 
 
 def _substituted(expr: Any, values: Mapping[Any, Any]) -> Any:

@@ -7,7 +7,7 @@ statement with a barrier, all threads wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
@@ -15,6 +15,7 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.functions import lowered_loops, module_of, simplified, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -53,6 +54,13 @@ def is_parallel(statement: Any) -> bool:
     return is_serial(statement.body)
 
 
+def _with_body_apart(loop: Any) -> Any:
+    """A parallel loop whose body is a function of its own in the generated code. LLVM takes more
+    than linear time for a function, and a choice between nests makes it several times as long."""
+    body = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, loop.body)
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+
+
 def _branches(choice: Any) -> list[Any]:
     return [each for each in (choice.then_case, choice.else_case) if each is not None]
 
@@ -76,7 +84,7 @@ def choice_of_nests(statement: Any) -> Any:
             return None
         return tirx.IfThenElse(statement.condition, *branches)
     if is_parallel(statement):
-        return statement
+        return _with_body_apart(statement)
     return _on_one_thread(statement) if is_serial_loop(statement) else None
 
 
@@ -90,7 +98,20 @@ def serial(nest: Any) -> Any:
         return nest
     if isinstance(nest, tirx.IfThenElse):
         return tirx.IfThenElse(nest.condition, *map(serial, _branches(nest)))
-    return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
+    apart = isinstance(nest.body, tirx.AttrStmt) and nest.body.attr_key == _APART
+    body = nest.body.body if apart else nest.body  # TVM's debug information would be wrong
+    return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, body)
+
+
+def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
+    """A nest without the branches that `decide(condition)` rules out; it returns None if a
+    condition may hold or not."""
+    if not isinstance(nest, tirx.IfThenElse):
+        return nest
+    decided = decide(nest.condition)
+    if decided is not None:
+        return chosen(nest.then_case if decided else nest.else_case, decide)
+    return tirx.IfThenElse(nest.condition, *(chosen(each, decide) for each in _branches(nest)))
 
 
 def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:
