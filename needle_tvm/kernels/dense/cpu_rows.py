@@ -7,8 +7,8 @@ the same packed panels, and picks one in its code:
     if m <= 1: nest of tiles of 1 row
     elif m <= 2: nest of tiles of 2 rows
     ...
-    elif the tiles of 11 rows cover m with the fewest rows to spare: nest of tiles of 11 rows
-    else: ...
+    elif m <= 8, or tiles of 8 rows cover m > 11 with fewer rows to spare than those of 11: ...
+    else: nest of tiles of 11 rows
 
 Each nest is the one that `dense` would write for a static number of rows of which the last tile is
 not full.
@@ -16,6 +16,7 @@ not full.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
@@ -33,7 +34,8 @@ from needle_tvm.kernels.variants import either
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
-_MANY = 11  # rows of a further tile for many rows, if registers hold it: it fits where 8 do not
+_ROWS = (1, 2, 4, 6, 7, 8, 11)  # of the tiles that a kernel holds, if registers hold them
+_MANY = (6, 7, 8, 11)  # of those for more rows than one tile has
 
 
 @rule(CPU, order=9, knobs=lambda function, target: ())
@@ -48,54 +50,42 @@ def dense_by_rows(
     low, high = extents.least(function, m), extents.most(function, m)
     columns = int(block.annotations[DENSE][1])
     dtype, terms = str(block.writes[0].source.dtype), int(block.iter_vars[-1].dom.extent)
-    chosen = [
-        (rows, least, most)
-        for rows, least, most in choices(terms, columns, dtype, target)
-        if least <= high and (most is None or low <= most)
-    ]
+    sizes = tile_rows(terms, columns, dtype, target)
+    many = [rows for rows in sizes if rows >= _MANY[0]] or sizes[-1:]
     made = []
-    for rows, _, most in chosen:
-        sch = Schedule(retiled(function, rows))
-        dense(sch, annotated(sch, DENSE), target, knobs)
-        made.append((_condition(m, rows, most, chosen), sch.mod["main"]))
+    for before, rows in itertools.pairwise([0, *sizes]):
+        among = [each for each in many if each >= rows] if rows in many else []
+        if before < high and (low <= rows or among):
+            sch = Schedule(retiled(function, rows))
+            dense(sch, annotated(sch, DENSE), target, knobs)
+            made.append((_condition(m, rows, max(sizes), among), sch.mod["main"]))
     return Schedule(either(function, made))
 
 
-def choices(
-    terms: int, columns: int, dtype: str, target: Target
-) -> list[tuple[int, int, int | None]]:
-    """The tiles for panels of `columns` columns: (rows of the tile, fewest and most rows of
-    the matmul), None for any number of rows. The first of the last ones that leaves the fewest rows
-    of tiles empty is best."""
-    registers, width = vector_registers(target)
-    vectors = columns // (width // item_bytes(dtype))
-    few = most_rows(terms, vectors, dtype, target)
-    # A tile of fewer accumulators than this waits for them: it takes no longer with one row more.
-    waits = max(1, _LATENCY // vectors)
-    sizes = [rows for rows in range(1, few + 1) if rows >= waits or not rows & (rows - 1)]
-    sizes = [rows for rows in sizes if rows <= 8]
-    found: list[tuple[int, int, int | None]] = []
-    before = 0
-    for rows in sizes:
-        found.append((rows, before + 1, rows))
-        before = rows
-    many = [rows for rows in (8, _MANY, 7, 6) if rows <= few] or sizes[-1:]
-    return [*found, *((rows, before + 1, None) for rows in many)]
+def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
+    """The rows of the tiles that a kernel holds for panels of `columns` columns, in order.
+
+    A tile of fewer accumulators than hide a multiply-add's latency takes as long as one of a row
+    more, so that few of those are held.
+    """
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    vectors = max(1, columns // lanes)
+    most = most_rows(terms, vectors, dtype, target)
+    return [rows for rows in _ROWS if rows <= most]
 
 
-def _condition(
-    m: Any, rows: int, most: int | None, chosen: list[tuple[int, int, int | None]]
-) -> Any:
-    """Whether the tiles of `rows` rows are best for a matmul of m rows that no earlier choice
-    takes."""
-    if most is not None:
-        return m <= tirx.const(most, "int64")
-    many = [each for each, _, last in chosen if last is None]
-    others = many[many.index(rows) + 1 :]
-    best = tirx.const(True, "bool")
-    for other in others:
-        best = tirx.all(best, _covered(m, rows) <= _covered(m, other))
-    return best
+def _condition(m: Any, rows: int, largest: int, among: list[int]) -> Any:
+    """Whether tiles of `rows` rows are best for a matmul of m rows, given that no smaller ones are:
+    they are one tile, or cover more rows than the largest tile has with the fewest to spare, of the
+    tiles `among`."""
+    fits = m <= tirx.const(rows, "int64")
+    if not among:
+        return fits
+    best = m > tirx.const(largest, "int64")
+    for other in among:
+        if other != rows:
+            best = tirx.all(best, _covered(m, rows) < _covered(m, other))
+    return tirx.any(fits, best)
 
 
 def _covered(m: Any, rows: int) -> Any:
