@@ -102,6 +102,7 @@ class Rewriter(expr_functor.PyExprMutator):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
         self.target = target
+        self.on_gpu = str(target.kind) == "cuda"
         self.readers = readers_of(function)
         self._parameters = parameters_of(function)
         self._bounds = bounds_of(function)

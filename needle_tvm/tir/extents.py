@@ -13,7 +13,7 @@ every size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx, tvm
@@ -74,7 +74,7 @@ def expr_of(extent: Any) -> Any:
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
-def exprs_of(shape: Sequence[Any]) -> list[Any]:
+def exprs_of(shape: Iterable[Any]) -> list[Any]:
     """A shape as TVM takes it."""
     return [each.expr if isinstance(each, Extent) else each for each in shape]
 
@@ -196,6 +196,13 @@ def is_multiple(extent: Any, factor: int) -> bool:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent) % factor == 0
     return bool(tvm.sym.Analyzer().can_prove_equal(tirx.floormod(extent, factor), 0))
+
+
+def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
+    """The number of tiles that cover an axis, and whether the last one is known to be whole."""
+    if isinstance(extent, int):
+        return -(-extent // tile), extent % tile == 0
+    return extent_of(tirx.floordiv(extent.expr + (tile - 1), tile)), is_multiple(extent.expr, tile)
 
 
 def note_bounds(module: IRModule) -> IRModule:

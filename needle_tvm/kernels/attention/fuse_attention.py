@@ -62,6 +62,9 @@ def _on_cpu(
     elements: Elements,
     target: Target,
 ) -> PrimFunc:
+    if not extents.is_static([shape.batch, shape.queries, shape.keys]):
+        tile = attention_tile(_typical(shape, most), dtype, target)
+        return _of_symbolic(inputs, attention(shape, tile, dtype, scale, *elements(inputs)))
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
     # The rows that an output projection wants: the layout of the result, without another copy.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
@@ -82,6 +85,16 @@ def _on_gpu(
     target: Target,
 ) -> PrimFunc:
     return gpu_attention.attention(shape, scale, inputs, elements)
+
+
+def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
+    """The kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents that no
+    input has for an axis are parameters, after the inputs."""
+    bound = {each for tensor in inputs for each in tensor.shape}
+    used = dict.fromkeys(v for t in (*inputs, result) for e in t.shape for v in variables_of(e))
+    scalars = [variable for variable in used if variable not in bound]
+    function = te.create_prim_func([*inputs, *scalars, result])
+    return s_tir.renew_defs(function).without_attr("global_symbol")
 
 
 _KERNELS = {

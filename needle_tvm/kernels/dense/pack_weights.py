@@ -30,9 +30,9 @@ from needle_tvm.tir.extents import (
     expr_of,
     exprs_of,
     extent_of,
-    is_multiple,
     is_static,
     shape_of,
+    tiles_in,
 )
 
 Layout = Callable[[te.Tensor, int], te.Tensor]
@@ -189,9 +189,3 @@ def in_tiles(
 
     return te.compute(exprs_of((*batch, m, n)), element, name="dense")
 
-
-def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
-    """The number of tiles that cover an axis, and whether the last one is known to be whole."""
-    if isinstance(extent, int):
-        return -(-extent // tile), extent % tile == 0
-    return extent_of(tirx.floordiv(extent.expr + (tile - 1), tile)), is_multiple(extent.expr, tile)
