@@ -13,6 +13,7 @@ every size.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -198,11 +199,20 @@ def is_multiple(extent: Any, factor: int) -> bool:
     return bool(tvm.sym.Analyzer().can_prove_equal(tirx.floormod(extent, factor), 0))
 
 
+def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
+    """The variables in the shapes of a function's inputs and result that are no input's extent for
+    an axis, so that the function must be told their values."""
+    bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
+    used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
+    return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]
+
+
 def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
     """The number of tiles that cover an axis, and whether the last one is known to be whole."""
     if isinstance(extent, int):
         return -(-extent // tile), extent % tile == 0
-    return extent_of(tirx.floordiv(extent.expr + (tile - 1), tile)), is_multiple(extent.expr, tile)
+    # In this form, TVM's schedules see that the tiles cover the axis.
+    return Extent(tirx.floordiv(extent.expr - 1, tile) + 1), is_multiple(extent.expr, tile)
 
 
 def note_bounds(module: IRModule) -> IRModule:
