@@ -67,7 +67,9 @@ def _step(call: Any) -> Callable[[Index], list[Any]] | None:
 
 def _slice(call: Any, before: tuple[Size, ...]) -> Callable[[Index], list[Any]] | None:
     axes, begin, _, *strides = call.args[1:]
-    if not is_static([*_items(axes), *_items(begin), *(each for s in strides for each in _items(s))]):
+    if not is_static(
+        [*_items(axes), *_items(begin), *(each for s in strides for each in _items(s))]
+    ):
         return None
     if strides and any(int(s) != 1 for s in _numbers(strides[0])):
         return None

@@ -126,6 +126,12 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
         sch.decompose_reduction(block, summed[0])
 
 
+def work(function: PrimFunc) -> int:
+    """The number of scalar operations of a function's largest block, at most."""
+    sch = Schedule(function)
+    return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
+
+
 def least_work(function: PrimFunc) -> int:
     """The number of scalar operations of a function's largest block, at the least of its symbolic
     extents, one at least."""

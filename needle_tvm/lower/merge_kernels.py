@@ -138,7 +138,9 @@ class _Merger:
         self.merged += 1
         types = [variable.ty for variable in results]
         types += [relax.TensorType((size,), dtype) for dtype, size in plan.workspaces]
-        call = relax.call_tir(function, [*plan.inputs, *plan.symbols], out_ty=types if len(types) > 1 else types[0])
+        call = relax.call_tir(
+            function, [*plan.inputs, *plan.symbols], out_ty=types if len(types) > 1 else types[0]
+        )
         call = self._builder.normalize(call)
         if len(types) == 1:
             bindings = [relax.VarBinding(results[0], call)]

@@ -251,7 +251,9 @@ class Region:
             least = math.prod(many.values())
             enough = math.prod(own[each] for each in many) >= least
             phases = [[self._chosen(nest, least, None) for nest in p] for p in self._phases]
-            alone = [[self._chosen(nest, 0, least - 1) for nest in p] for p in self._on_one_thread()]
+            alone = [
+                [self._chosen(nest, 0, least - 1) for nest in p] for p in self._on_one_thread()
+            ]
             merged = either(merged, [(enough, function(phases)), (None, function(alone))])
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
 
@@ -273,7 +275,7 @@ class Region:
 
 
 def _substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """An extent with other expressions in place of variables; the extent itself if it is a number."""
+    """An extent with other expressions in place of variables; a number stays as it is."""
     if not values or isinstance(expr, int | tirx.IntImm):
         return expr
     return simplified(nests.substitute(expr, values))
@@ -336,7 +338,9 @@ def _place_symbolic(
         return bool(analyzer.can_prove(tirx.const(0, "int64") + one <= other))
 
     for value in sorted(values, key=lambda each: -number(_size(each))):
-        extent = simplified(tirx.floordiv(_size(value) + (unit - 1), tirx.const(unit, "int64")) * unit)
+        extent = simplified(
+            tirx.floordiv(_size(value) + (unit - 1), tirx.const(unit, "int64")) * unit
+        )
         beside = [(b, e) for b, e, v in placed if v.first <= value.last and value.first <= v.last]
         places = sorted([tirx.const(0, "int64"), *(end for _, end, _ in placed)], key=number)
         for begin in places:

@@ -57,7 +57,7 @@ class Extent:
         return str(self.expr)
 
 
-Size = int | Extent
+Size = Any  # an int or an Extent; those who need ints ask `is_static` first
 Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; None: no upper bound
 
 
@@ -142,7 +142,9 @@ def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
         pairs = [(int(low), None if int(high) < 0 else int(high)) for low, high in noted]
         return dict(zip(symbols, pairs, strict=True))
     attributes = function.attrs or {}
-    lower, upper = ({str(k): int(v) for k, v in attributes.get(a, {}).items()} for a in (LOWER, UPPER))
+    lower, upper = (
+        {str(k): int(v) for k, v in attributes.get(a, {}).items()} for a in (LOWER, UPPER)
+    )
     return {
         var: (lower.get(str(var.name), 0), upper.get(str(var.name)))
         for var in _relax_symbols(function)
@@ -231,7 +233,9 @@ def note_bounds(module: IRModule) -> IRModule:
                 continue
             values = arguments_for(called, call)
             name = call.args[0].name_hint
-            found = [interval(values[var], bounds) if var in values else (0, None) for var in values]
+            found = [
+                interval(values[var], bounds) if var in values else (0, None) for var in values
+            ]
             before = noted.get(name, found)
             noted[name] = [_around(one, other) for one, other in zip(before, found, strict=True)]
     for variable, function in list(module.functions_items()):
@@ -241,9 +245,7 @@ def note_bounds(module: IRModule) -> IRModule:
     return module
 
 
-def _around(
-    one: tuple[int, int | None], other: tuple[int, int | None]
-) -> tuple[int, int | None]:
+def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple[int, int | None]:
     high = None if one[1] is None or other[1] is None else max(one[1], other[1])
     return min(one[0], other[0]), high
 
@@ -281,4 +283,3 @@ def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
     if missing:
         raise ValueError(f"a call of a function does not say what its variables {missing} are")
     return values
-

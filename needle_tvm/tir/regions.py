@@ -177,7 +177,9 @@ def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
         return int(expr)
     if not sizes:
         return None
-    value = simplified(nests.substitute(expr, {v: tirx.const(n, "int64") for v, n in sizes.items()}))
+    value = simplified(
+        nests.substitute(expr, {v: tirx.const(n, "int64") for v, n in sizes.items()})
+    )
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 

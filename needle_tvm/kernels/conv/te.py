@@ -57,11 +57,9 @@ def conv(
     dy, dx, c = (axes[names.index(name)] for name in ("dy", "dx", "c"))
     (rows, columns), (s, t), (d, e) = geometry.counts, geometry.stride, geometry.dilation
     batch, count = exprs_of(map(extent_of, (x.shape[0], panels.shape[0])))
-    whole = batch if isinstance(batch, int) else 1
-    images, *counts = tile.counts(whole, rows, columns)
-    if not isinstance(batch, int):
-        images = batch
-    counts = (images, *counts)
+    counts = tile.counts(batch if isinstance(batch, int) else 1, rows, columns)
+    if not isinstance(batch, int):  # tiles of one image each
+        counts = (batch, *counts[1:])
     reach = (
         counts[0] * tile.images,
         (counts[1] * tile.rows - 1) * s + (int(dy.dom.extent) - 1) * d + 1,

@@ -76,8 +76,7 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     then to the most arithmetic per load, then to the smallest.
     """
     cores = int(target.attrs["num-cores"])
-    registers, width = vector_registers(target)
-    lanes = width // item_bytes(dtype)
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
     tiles = [
         Tile(rows=-(-m // -(-m // rows)), columns=vectors * lanes)  # the last one is nearly full
         for vectors in TILE_VECTORS

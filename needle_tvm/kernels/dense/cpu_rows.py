@@ -22,7 +22,6 @@ from typing import Any
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import annotated, item_bytes, vector_registers
 from needle_tvm.kernels.dense.cpu import (
-    _LATENCY,
     DENSE,
     DENSE_VARIANTS,
     DenseKnobs,
@@ -127,7 +126,7 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     first = new[at].var if rows == 1 else new[at].var * rows
     row = first + new[at + 2].var
     values[spatial[at].var] = row // old
-    values[spatial[at+2].var] = row % old
+    values[spatial[at + 2].var] = row % old
     place = [each.var for each in new[: len(spatial)]]
 
     def in_tiles(load: Any) -> Any:

@@ -99,7 +99,11 @@ class _DensePacker(Packer):
             primfunc_name_hint="dense",
             primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
         )
-        return y if len(x_shape) == 2 + len(outer) else relax.op.reshape(y, exprs_of((*x_shape[:-1], n)))
+        return (
+            y
+            if len(x_shape) == 2 + len(outer)
+            else relax.op.reshape(y, exprs_of((*x_shape[:-1], n)))
+        )
 
     def _tile(self, rows: Size, k: int, n: int, dtype: str) -> Tile:
         if isinstance(rows, int):
@@ -188,4 +192,3 @@ def in_tiles(
         return tiles(*b, i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns)
 
     return te.compute(exprs_of((*batch, m, n)), element, name="dense")
-
