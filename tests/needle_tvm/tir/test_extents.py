@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from needle_tvm._tvm.names import relax
+from needle_tvm.errors import TargetError
+from needle_tvm.lower import build
+from needle_tvm.lower.variant import Variant
 from needle_tvm.tir import extents
 from needle_tvm.tir.extents import Extent, broadcast, extent_of
 from needle_tvm.tir.functions import prim_funcs
+from tests.needle_tvm.modules import SM_90
 from tests.needle_tvm.symbolic import lowered, module_of, variable
 
 
@@ -56,3 +60,9 @@ def test_bounds_are_those_of_all_calls():
     functions = prim_funcs(lowered(module, disable=("merge_kernels",)))
     found = [list(extents.bounds_of(f).values()) for f in functions.values()]
     assert [(1, 9)] in found
+
+
+def test_a_gpu_refuses_symbolic_sizes_by_name():
+    module = module_of(lambda emit, x: emit(relax.op.exp(x)), (variable("rows"), 6))
+    with pytest.raises(TargetError, match="sizes rows: code for a GPU"):
+        build.lower_module(module, SM_90, Variant(stage="tuned"))
