@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm.artifact import trees
@@ -52,7 +52,7 @@ class Function:
     graph: GraphNames | None
     any_address: bool
     dims: tuple[Dim, ...]
-    sizes: Sizes
+    sizes: Sizes = field(compare=False)  # which `dims` and `inputs` determine
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays among a call's arguments, in the order of `inputs`; InputError if the

@@ -44,7 +44,7 @@ class Dim:
 
 
 class Extent:
-    """An extent that depends on dims. Raises ValueError for text that is not one."""
+    """An extent that depends on dims: equal if the text is. Raises ValueError for other text."""
 
     def __init__(self, text: str, dims: Sequence[str]) -> None:
         self.text = text
@@ -57,6 +57,8 @@ class Extent:
         self._value = _function(tree, dims)
         nodes = list(ast.walk(tree))
         self.names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+        if not self.names:
+            raise ValueError(f"extent {text!r}")
         self._divides = any(isinstance(node, ast.FloorDiv) for node in nodes)
 
     def at(self, sizes: Mapping[str, int]) -> int:
@@ -78,6 +80,12 @@ class Extent:
         if factor < 1 or any(v != factor * x + added for x, v in zip(places, values, strict=True)):
             return None
         return i, factor, added
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extent) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     def __str__(self) -> str:
         return self.text
@@ -201,6 +209,8 @@ def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
     """The ints, which may be negative, and extents that an entry of a manifest lists."""
     names = [dim.name for dim in dims]
     found: list[int | Extent] = []
+    if not isinstance(entry, list):
+        raise ValueError("extents")
     for each in entry:
         if type(each) is not int and not isinstance(each, str):
             raise ValueError("extent")

@@ -224,7 +224,7 @@ def zeros(*shapes):
         (((3, 8), (7, 8), (8, 3)), r"'y' has 7 .* 2 \* n = 6 is wanted \(n = 3 by input 'x'"),
         (((3, 8), (6, 8), (8, 4)), r"'z' has 4 along axis 1, where n is wanted \(n = 3 by"),
         (((3, 9), (6, 8), (8, 3)), r"'x' is float32\(3, 9\), .* compiled for float32\(n, 8\)"),
-        (((3,), (6, 8), (8, 3)), r"'x' is float32\(3,\)"),
+        (((3,), (6, 8), (8, 3)), r"'x' is float32\(3\),"),
     ],
 )
 def test_sizes_that_a_call_may_not_have(pair, way, shapes, match):
