@@ -290,7 +290,8 @@ def trace_flat(
 
     `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
     are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
-    refuses a change of the Python values that the trace has read there.
+    refuses a change of the Python values that the trace has read there. A gradient in one of these
+    Tensors that is not returned is then a TraceError.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
@@ -318,7 +319,8 @@ def trace_flat(
         gradients = run.gradients()
     flat = {"args": [tree.LEAF] * len(leaves), "kwargs": {}}
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
-    _check_gradients(gradients, graph)
+    if follow_all:
+        _check_gradients(gradients, graph)
     graph.weights = run.weights(graph, find, follow_all)
     return graph
 
