@@ -133,8 +133,8 @@ def _out_of_range(name: str, index: int, axis: int, n: int) -> IndexError:
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of x[key], where extents that are expressions are whole, or have `resolved` entries.
-    IndexError for an int out of range."""
+    """The shape of x[key]; an axis whose extent is an expression is whole, or has a `resolved`
+    entry. IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:

@@ -54,7 +54,18 @@ def test_which_extents_are_linear(text, linear):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "4", "q", "n.real", "n[0]", "n()", "__import__('os')", "n if n else m", "n ** 2", "n / 2"),
+        *(
+            "",
+            "4",
+            "q",
+            "n.real",
+            "n[0]",
+            "n()",
+            "__import__('os')",
+            "n if n else m",
+            "n ** 2",
+            "n / 2",
+        ),
         *("lambda: n", "n; m", "n = 3", "1.5", "'n'", "True and n", "n < m", "(n, m)", "n\0", "~n"),
         *("(" * 500 + "n" + ")" * 500, "n + " * 400 + "n", "-" * 900 + "n" * 200),
     ],
