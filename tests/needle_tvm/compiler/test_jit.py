@@ -159,6 +159,31 @@ def test_what_gradients_depend_on_is_part_of_the_signature():
     assert (f(x).numpy()[0], compilations(f)) == (2, 3)
 
 
+def test_sizes_that_dims_leaves_to_the_call():
+    n = ndl.Dim("n", max=9)
+    weight = nn.Parameter(np.ones((3, 2), "float32"))
+    dims = {"x": {0: n}, "extra_b": {0: n}}
+    f = plain(lambda x, extra: (x @ weight + extra["b"]).sum(), dims=dims)
+    for size in (2, 1, 9, 7):
+        x, b = np.full((size, 3), size, "float32"), np.ones((size, 2), "float32")
+        assert f(x, {"b": b}).item() == (x @ weight.numpy() + b).sum()
+    assert compilations(f) == 1
+    f(np.ones((2, 3), "float64"), {"b": b[:2]})
+    assert compilations(f) == 2
+    with pytest.raises(InputError, match="n"):
+        f(np.ones((10, 3), "float32"), {"b": np.ones((10, 2), "float32")})
+    with pytest.raises(UsageError, match="'y' is not an input"):
+        plain(lambda x: x, dims={"y": {0: n}})(x)
+
+    class Adds:
+        @needle_tvm.jit(stage="noopt", dims={0: {-1: n}})
+        def run(self, x):
+            return x + 1.0
+
+    for size in (2, 5):
+        assert Adds().run(ones(1, size)).shape == (1, size)
+
+
 # What a function reads around it
 
 
