@@ -27,12 +27,14 @@ class Nest:
     def shows(self, whole: Nest, tile: frozenset[int]) -> bool:
         """Whether a picture of this nest shows what `whole` does: the same loops, those in `tile`
         as long, each other one at least twice round where it is so there, and no tile cut short
-        that is whole there."""
+        that is whole there. If tiles are cut short there, a third round makes room for two whole
+        ones."""
+        least = 3 if whole.cut else 2
         return (
             self.kinds == whole.kinds
             and self.cut <= whole.cut
             and all(
-                here == there if number in tile else here >= min(2, there)
+                here == there if number in tile else here >= min(least, there)
                 for number, (here, there) in enumerate(
                     zip(self.extents, whole.extents, strict=True)
                 )

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from kernel_lab.diagrams.style import INK, MUTED, PALETTE, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import INK, MUTED, PALETTE, SHARED, STORE, figure, settings, titled
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import LabResult, RungResult
 from needle_tvm.process.timing import Spread
@@ -16,7 +16,7 @@ from needle_tvm.words import duration
 
 KIND_COLOURS = {
     "naive": MUTED,
-    "rewrite": PALETTE[3],
+    "rewrite": SHARED,
     "schedule": PALETTE[0],
     "failed": STORE,
     "search": PALETTE[1],

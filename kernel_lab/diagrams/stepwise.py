@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kernel_lab.diagrams.style import PALETTE, STORE
+from kernel_lab.diagrams.style import STORE, buffer_colours
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
-STEPS = 3000  # at most
-ACCESSES = 20_000  # at most, in all these steps together
+STEPS = 500_000  # at most
+RUNS = 1_000_000  # of neighbouring elements, at most, in all these steps together
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
 _SCRIPT = Path(__file__).with_name("stepwise.js")
 
@@ -21,48 +24,86 @@ _SCRIPT = Path(__file__).with_name("stepwise.js")
 def stepper(trace: Trace, title: str, note: str = "") -> str:
     """Return an HTML <figure> that steps through the run; a page needs `script()` once after it.
 
-    It shows the run from its beginning, up to 3,000 steps and 20,000 accesses, and says so. Local
-    memory is left out if there is other memory. Raises LabUsageError for an empty trace.
+    It shows the whole run; of one longer than STEPS or with more than RUNS, the beginning, and says
+    so. Local memory is left out if there is other memory. Raises LabUsageError for an empty trace.
+    """
+    data, taken, total = steps_of(trace)
+    whole = "" if taken == total else f"; the first {taken:,} of {total:,} steps"
+    text = json.dumps([data], separators=(",", ":")).encode()
+    packed = base64.b64encode(zlib.compress(text)).decode()
+    return (
+        f'<figure class="stepper"><figcaption><b>{html.escape(title)}</b><br>'
+        f'<span class="muted">{html.escape(note + whole)}</span></figcaption>'
+        '<div class="controls"><button type="button">play</button>'
+        f'<input type="range" min="0" max="{taken - 1}" value="0" aria-label="time step">'
+        '<span class="muted">arrow keys: one step</span></div>'
+        "<output></output><canvas></canvas>"
+        f'<script type="application/octet-stream">{packed}</script></figure>'
+    )
+
+
+def unpacked(figure: str) -> Any:
+    """The data in a stepper's <figure>: those of `steps_of` for each run in it."""
+    text = figure.rpartition('octet-stream">')[2].partition("<")[0]
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def steps_of(trace: Trace) -> tuple[dict[str, Any], int, int]:
+    """What the script draws, the number of steps in it, and that of the whole run.
+
+    A step is [site, accesses, then the first element and the length of each run of neighbouring
+    elements]. All workers' accesses at one time are one step for each site.
     """
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     shown = trace.select(scopes != "local") if (scopes != "local").any() else trace
     if not len(shown):
         raise LabUsageError(f"stepper: {trace.name} has no access to show")
-    steps, first = np.unique(shown.time, return_index=True)
-    last = min(len(steps), STEPS, int(np.searchsorted(first, ACCESSES, side="right")))
-    end = int(first[last]) if last < len(steps) else len(shown)
-    part = shown.select(np.arange(end))
-    used = np.unique(part.buffer)
+    # An access's step, then its element: the order of the runs.
+    order = np.lexsort((shown.index, shown.site, shown.time))
+    time, site, index = shown.time[order], shown.site[order], shown.index[order]
+    new_step = np.ones(len(order), bool)
+    new_step[1:] = (np.diff(time) != 0) | (np.diff(site) != 0)
+    new_run = new_step.copy()
+    new_run[1:] |= np.diff(index) > 1
+    step, run = np.cumsum(new_step) - 1, np.cumsum(new_run) - 1
+    first_run = run[new_step]
+    total = len(first_run)
+    taken = min(total, STEPS, int(np.searchsorted(first_run, RUNS)))
+    ends = np.append(np.flatnonzero(new_run)[1:], len(order))
+    low, length = index[new_run], index[ends - 1] - index[new_run] + 1
+    accesses, sites = np.bincount(step), site[new_step]
+    bounds = np.append(first_run, run[-1] + 1)
+    used = np.unique(shown.buffer)
     place = {int(number): position for position, number in enumerate(used.tolist())}
     data = {
         "buffers": [_grid(trace, number) for number in used.tolist()],
         "sites": [
             [place.get(site.buffer, 0), int(site.is_store), site.text] for site in trace.sites
         ],
-        # Each step: the site, then the elements its threads and lanes touch.
         "steps": [
-            [int(part.site[start]), *part.index[start:stop].tolist()]
-            for start, stop in zip(first[:last], [*first[1:last], end], strict=True)
+            [
+                int(sites[n]),
+                int(accesses[n]),
+                *np.stack([low, length], 1)[bounds[n] : bounds[n + 1]].ravel().tolist(),
+            ]
+            for n in range(taken)
         ],
-        "load": PALETTE[0],
         "store": STORE,
     }
-    whole = "" if last == len(steps) else f"; the first {last:,} of {len(steps):,} steps"
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        f'<figure class="stepper"><figcaption><b>{html.escape(title)}</b><br>'
-        f'<span class="muted">{html.escape(note + whole)}</span></figcaption>'
-        '<div class="controls"><button type="button">play</button>'
-        f'<input type="range" min="0" max="{last - 1}" value="0" aria-label="time step">'
-        "<output></output></div><canvas></canvas>"
-        f'<script type="application/json">{text}</script></figure>'
-    )
+    return data, taken, total
 
 
 def _grid(trace: Trace, number: int) -> dict[str, object]:
     buffer = trace.buffers[number]
     width = buffer.shape[-1] if len(buffer.shape) > 1 else min(buffer.size, _WIDTH)
-    return {"name": buffer.name, "scope": buffer.scope, "size": buffer.size, "width": width}
+    colour = buffer_colours(trace)[buffer.name]
+    return {
+        "name": buffer.name,
+        "scope": buffer.scope,
+        "size": buffer.size,
+        "width": width,
+        "colour": colour,
+    }
 
 
 def script() -> str:
