@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernel_lab.errors import LabError
 from kernel_lab.trace import Trace
 
@@ -83,8 +85,8 @@ def _ramp(place: float) -> str:
 
 def blend(first: str, second: str, share: float) -> str:
     """The colour with `share` (0 to 1) of the second one in the first."""
-    pairs = zip(to_rgb(first), to_rgb(second), strict=True)
-    return to_hex([(1 - share) * one + share * other for one, other in pairs])
+    red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
+    return to_hex((red, green, blue))
 
 
 @contextmanager
