@@ -285,7 +285,8 @@ def _notes(result: LabResult) -> str:
         "Contestants run in processes of their own, in alternating blocks; a time is the median of"
         " the blocks, and a factor the median of the ratios taken block by block (hover for the"
         " quartiles). Above 1 the rung is faster.",
-        "GFLOP/s and roofline count useful arithmetic and compulsory traffic only: no padding.",
+        "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
+        " no padding.",
         "A factor in red differs from what the step was expected to bring by more than half.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]

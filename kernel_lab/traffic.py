@@ -29,8 +29,9 @@ class Traffic:
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
     """A size at which every rung has two whole tiles along each axis: the largest dimensions of
-    the sizes at which they are drawn."""
-    sizes = [drawn_size(workload, rung, case) for rung in rungs]
+    the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    standing = [rung for rung in rungs if rung.kind != "failed"]
+    sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {
         name: max(size[name] for size in sizes) if isinstance(value, int) else value
         for name, value in case.size.items()

@@ -123,9 +123,11 @@ def roofline_chart(
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         words = f"dotted: compulsory traffic of the run, {digits(compulsory)} operations a byte"
+        keys = [line for line in axis.lines if not line.get_label().startswith("_")]
         if traffic:
-            fig.legend(handles=_level_keys(traffic), loc="outside upper right", ncols=4)
+            keys += _level_keys(traffic)
             words = f"{words}; {note}"
+        fig.legend(handles=keys, loc="outside upper right", ncols=4)
         titled(fig, "Roofline", words)
     return fig
 
@@ -136,7 +138,7 @@ def _intensities(name: str, traffic: Mapping[str, Traffic], compulsory: float) -
 
 
 def _draw_limits(axis: Any, limits: Roofline, x: np.ndarray) -> None:
-    """The flat roof, and a slope for each bandwidth, named where it meets the upper edge."""
+    """The flat roof, and a slope for each bandwidth; their labels are for the legend."""
     slopes = {"of memory": limits.gigabytes}
     slopes |= {f"of {size >> 10} KiB a core": rate for size, rate in limits.caches.items()}
     for style, (name, rate) in zip(("-", "--", "-."), slopes.items(), strict=False):
@@ -144,7 +146,6 @@ def _draw_limits(axis: Any, limits: Roofline, x: np.ndarray) -> None:
         roof = np.minimum(limits.gigaflops, x * rate)
         axis.plot(x, roof, color=INK, linewidth=1.2, linestyle=style, label=label)
     axis.plot([], [], color=INK, label=f"{digits(limits.gigaflops)} GFLOP/s in registers")
-    axis.legend(loc="lower right", fontsize=7.5)
 
 
 def _label_at_the_edge(

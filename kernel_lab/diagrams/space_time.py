@@ -76,7 +76,7 @@ def space_time(
         axes[-1].set_xlim(*time.edges)
         axes[-1].set_xlabel("time step (one load or store instruction)")
         axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         keys = _buffer_keys(panels) if by == "buffer" else _who_keys(colours, panels, by, trace)
         fig.legend(handles=keys, loc="outside upper right", ncols=min(6, len(keys)))
         titled(fig, title, f"{described(trace, note)}; {_scale(time, names, panels)}")
@@ -92,7 +92,9 @@ def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:
         aspect="auto",
         interpolation="nearest",
     )
-    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    for side in ("left", "bottom"):
+        axis.spines[side].set_position(("outward", 2))  # a line on the edge would hide its cells
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
     axis.set_ylim(*panel.element.edges)
 

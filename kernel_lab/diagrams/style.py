@@ -29,6 +29,7 @@ PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#b08900", "#4aa3a8", "#a0622d", "#7
 STORE = "#d1495b"
 SHARED = "#8b4fd0"  # what several workers access, or what is loaded and stored
 MUTED = "#8c8c8c"
+SLATE = "#64748b"  # what belongs to no one buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
 
