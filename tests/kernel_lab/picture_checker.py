@@ -204,7 +204,7 @@ def _reuse(figure, trace, rng):
     if bars != len(touched.line):
         found.append(f"reuse: the bars hold {bars} of {len(touched.line)} line accesses")
     curve = rate.lines[0].get_ydata()
-    for place in {0, *rng.integers(len(curve), size=2).tolist()}:
+    for place in {0, *rng.integers(len(curve), size=2).tolist()} if len(curve) else ():
         hits = 0
         for worker in np.unique(touched.worker):
             held = OrderedDict()

@@ -127,7 +127,7 @@ FAULTS = {
     "swapped colours": ("shades", in_swapped_colours),
     "darker means fewer": ("shades", darker_for_fewer),
 }
-# In each of these the fault changes a pixel: cells of several, of loads and stores, of uneven counts.
+# In these the fault changes a pixel: there are cells of several, of loads, of uneven counts.
 SHOWN = (
     ("last access wins", "workers", "cache_write"),
     ("last access wins", "space-time", "naive"),
