@@ -12,6 +12,7 @@ from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
 from kernel_lab.factors import against, factor
+from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.traffic import Traffic, common_size, traffic
 from kernel_lab.workload import Case, describe
@@ -39,6 +40,7 @@ def write(result: LabResult, directory: Path | str) -> Path:
         tiles=_tiles(result),
         table=_table(result),
         charts=_charts(result, pictures),
+        side=_side_by_side(result),
         rungs=_rungs(result, pictures),
         published=_published(result),
         notes=_notes(result),
@@ -216,6 +218,16 @@ def pictured(result: LabResult) -> list[str]:
     chosen = dict.fromkeys([rungs[0].name, best.name, *(entry.name for entry in ranked)])
     kept = list(chosen)[:PICTURED]
     return [entry.name for entry in rungs if entry.name in kept]
+
+
+def _side_by_side(result: LabResult) -> str:
+    """The pictured rungs of a CPU ladder that did not fail, side by side."""
+    if result.device != "cpu":
+        return ""
+    ladder = registry.ladder(result.workload, result.device)
+    case = Case(result.size, build.processor(build.make_target(result.device)))
+    rungs = [ladder[name] for name in pictured(result)]
+    return side_by_side(ladder.workload, [r for r in rungs if r.kind != "failed"], case)
 
 
 def _rungs(result: LabResult, pictures: Path) -> str:

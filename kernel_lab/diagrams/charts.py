@@ -123,7 +123,7 @@ def roofline_chart(
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         words = f"dotted: compulsory traffic of the run, {digits(compulsory)} operations a byte"
-        keys = [line for line in axis.lines if not line.get_label().startswith("_")]
+        keys = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
         if traffic:
             keys += _level_keys(traffic)
             words = f"{words}; {note}"

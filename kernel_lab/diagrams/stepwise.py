@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from kernel_lab.diagrams.style import STORE, buffer_colours
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
+from kernel_lab.trace.statistics import LINE
 
 STEPS = 500_000  # at most
 RUNS = 1_000_000  # of neighbouring elements, at most, in all these steps together
@@ -27,17 +29,41 @@ def stepper(trace: Trace, title: str, note: str = "") -> str:
     It shows the whole run; of one longer than STEPS or with more than RUNS, the beginning, and says
     so. Local memory is left out if there is other memory. Raises LabUsageError for an empty trace.
     """
-    data, taken, total = steps_of(trace)
-    whole = "" if taken == total else f"; the first {taken:,} of {total:,} steps"
-    text = json.dumps([data], separators=(",", ":")).encode()
+    return side_by_side({"": trace}, title, note)
+
+
+def side_by_side(
+    traces: Mapping[str, Trace], title: str, note: str = "", cache: int | None = None
+) -> str:
+    """Return an HTML <figure> that steps through several runs at once, at the same number of steps.
+
+    `traces` are the runs by name. With `cache` (bytes) each run has an LRU cache of that size for
+    its global memory: the lines in it are outlined, and its misses counted. A cache is one
+    worker's, so the traces must have been made with one core; LabUsageError says so otherwise, and
+    for an empty trace.
+    """
+    runs, most = [], 0
+    for name, trace in traces.items():
+        if cache is not None and (trace.device != "cpu" or trace.worker.any()):
+            raise LabUsageError(f"side_by_side: {name} has several workers, and a cache has one")
+        data, taken, total = steps_of(trace)
+        most = max(most, taken)
+        runs.append(data | {"name": name, "cache": cache // LINE if cache else 0, "line": LINE})
+        if taken < total:
+            note += f"; {name} the first {taken:,} of {total:,} steps".replace(";  the", "; the")
+    text = json.dumps(runs, separators=(",", ":")).encode()
     packed = base64.b64encode(zlib.compress(text)).decode()
+    views = "".join(
+        f"<div><b>{html.escape(name)}</b> <output></output><canvas></canvas></div>"
+        for name in traces
+    )
     return (
-        f'<figure class="stepper"><figcaption><b>{html.escape(title)}</b><br>'
-        f'<span class="muted">{html.escape(note + whole)}</span></figcaption>'
+        f'<figure class="stepper" tabindex="0"><figcaption><b>{html.escape(title)}</b><br>'
+        f'<span class="muted">{html.escape(note)}</span></figcaption>'
         '<div class="controls"><button type="button">play</button>'
-        f'<input type="range" min="0" max="{taken - 1}" value="0" aria-label="time step">'
-        '<span class="muted">arrow keys: one step</span></div>'
-        "<output></output><canvas></canvas>"
+        f'<input type="range" min="0" max="{most - 1}" value="0" aria-label="time step">'
+        '<span class="muted">arrows: a step; with shift: many; space: play</span></div>'
+        f'<div class="views">{views}</div>'
         f'<script type="application/octet-stream">{packed}</script></figure>'
     )
 
@@ -88,6 +114,7 @@ def steps_of(trace: Trace) -> tuple[dict[str, Any], int, int]:
             ]
             for n in range(taken)
         ],
+        "loops": [trace.counters.get(int(when), "") for when in time[new_step][:taken]],
         "store": STORE,
     }
     return data, taken, total
@@ -103,6 +130,8 @@ def _grid(trace: Trace, number: int) -> dict[str, object]:
         "size": buffer.size,
         "width": width,
         "colour": colour,
+        "base": buffer.base,
+        "itemsize": buffer.itemsize,
     }
 
 
