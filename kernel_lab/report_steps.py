@@ -17,7 +17,7 @@ _FLOPS = 150_000  # of the size: a few hundred thousand steps of a naive rung
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
     """A stepper of up to four CPU rungs, the first one included, each on one thread with a cache of
-    a quarter of the data; empty if fewer than two can be traced at one size."""
+    a sixteenth of the data; empty if fewer than two can be traced at one size."""
     chosen: list[Rung] = []
     for rung in rungs:
         if (
@@ -35,9 +35,9 @@ def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
             continue
     if len(traces) < 2:
         return ""
-    cache = model_caches(next(iter(traces.values())))["a quarter of the data"]
+    cache = model_caches(next(iter(traces.values())))["a sixteenth"]
     note = (
         f"traced at {describe(small.size)}, on one thread; tinted: the lines in an LRU cache of"
-        f" {cache:,} bytes, a quarter of the data"
+        f" {cache:,} bytes, a sixteenth of the data"
     )
     return diagrams.side_by_side(traces, f"{workload.name}: side by side", note, cache)

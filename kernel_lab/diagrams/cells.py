@@ -7,7 +7,7 @@ loaded and stored, is its own case: no access hides another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,15 @@ def element_axis(panel: Trace) -> Axis:
     shape = panel.buffers[int(panel.buffer[0])].shape
     row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown
     return Axis(first, last, _unit(last - first + 1, ROWS, row))
+
+
+def copies_apart(panel: Trace) -> Trace:
+    """The trace of one buffer; if each worker has a copy of it, with the copies one above the
+    other."""
+    info = panel.buffers[int(panel.buffer[0])]
+    if not info.owned:
+        return panel
+    return replace(panel, index=panel.index + panel.worker.astype(np.int64) * info.size)
 
 
 def cells(panel: Trace, time: Axis, by: str) -> Cells:

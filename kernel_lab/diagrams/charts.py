@@ -102,7 +102,8 @@ def roofline_chart(
     places = {entry.name: _intensities(entry.name, traffic or {}, compulsory) for entry in entries}
     speeds = np.array([float(entry.gigaflops or 0) for entry in entries])
     every = [x for marks in places.values() for x in marks]
-    x = np.geomspace(min(every) / 3, max(every) * 3, 200)
+    ridge = limits.gigaflops / limits.gigabytes
+    x = np.geomspace(min(every) / 3, max(*every, ridge) * 3, 200)
     with settings():
         fig = figure(9, 1.6 + 0.22 * max(12, len(entries)))
         axis = fig.subplots()

@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kernel_lab.diagrams.cells import SEVERAL, Axis, Cells, cells, shades, time_axis
+from kernel_lab.diagrams.cells import SEVERAL, Axis, Cells, cells, copies_apart, shades, time_axis
 from kernel_lab.diagrams.style import (
     MUTED,
     SHARED,
@@ -51,13 +51,17 @@ def space_time(
         shown = shown.select((shown.time >= span[0]) & (shown.time < span[1]))
     names = list(dict.fromkeys(trace.buffers[number].name for number in shown.buffer.tolist()))
     scopes = {buffer.name: buffer.scope for buffer in trace.buffers}
+    owned = {buffer.name: buffer.owned for buffer in trace.buffers}
     names = [name for name in names if scopes[name] != "local"] or names
     names.sort(key=[buffer.name for buffer in trace.buffers].index)
     if not names:
         raise LabUsageError(f"space_time: {trace.name} has no access to show")
     column = "is_store" if by == "buffer" else by
     time = time_axis(shown)
-    panels = [cells(shown.of_buffer(name), time, column) for name in names]
+    traces = [shown.of_buffer(name) for name in names]
+    if by == "worker":
+        traces = [copies_apart(one) for one in traces]
+    panels = [cells(one, time, column) for one in traces]
     values = np.unique(np.concatenate([panel.values for panel in panels])).tolist()
     colours = buffer_colours(trace) if by == "buffer" else who_colours(values)
     with settings():
@@ -68,6 +72,7 @@ def space_time(
             of = {0: colours[name], 1: STORE} if by == "buffer" else colours
             _draw(axis, panel, of)
             scope = "" if scopes[name] == "global" else f"\n({scopes[name]})"
+            scope += "\n(a copy each)" if by == "worker" and owned[name] else ""
             axis.set_ylabel(f"{name}{scope}\nelement")
         for barrier in trace.barriers if len(trace.barriers) <= 60 else ():
             if span is None or span[0] <= barrier < span[1]:
@@ -127,7 +132,7 @@ def _who_keys(colours: dict[Any, str], panels: list[Cells], by: str, trace: Trac
     named = values if len(values) <= _KEYS else [values[n] for n in (0, len(values) // 2, -1)]
     keys = [Patch(color=colours[value], label=f"{what} {value}") for value in named]
     if any((panel.who == SEVERAL).any() for panel in panels):
-        keys.append(Patch(color=SHARED, label="more than one"))
+        keys.append(Patch(color=SHARED, label="several in one cell"))
     return keys
 
 

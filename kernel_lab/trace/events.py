@@ -17,7 +17,8 @@ class BufferInfo:
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
     each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
     a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
-    shape: an argument's own, and the flat one for other buffers.
+    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (a
+    CPU worker or a GPU block, at least) has a copy of its own, of whatever scope.
     """
 
     name: str
@@ -26,6 +27,7 @@ class BufferInfo:
     size: int
     base: int
     shape: tuple[int, ...] = ()
+    owned: bool = False
 
     @property
     def itemsize(self) -> int:

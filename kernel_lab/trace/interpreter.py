@@ -222,10 +222,12 @@ def _placed(program: Program) -> tuple[BufferInfo, ...]:
     """The buffers with their addresses."""
     ends: dict[str, int] = {}
     placed = []
-    for name, scope, dtype, shape in program.buffers:
+    for number, (name, scope, dtype, shape) in enumerate(program.buffers):
         space = scope or "global"
         base = ends.get(space, 0)
-        info = BufferInfo(name, space, dtype, math.prod(shape), base, shape)
+        info = BufferInfo(
+            name, space, dtype, math.prod(shape), base, shape, number in program.owned
+        )
         ends[space] = base + -(-info.size * info.itemsize // ALIGNMENT) * ALIGNMENT
         placed.append(info)
     return tuple(placed)

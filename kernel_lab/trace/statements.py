@@ -50,6 +50,7 @@ class Program(Expressions):
         self.follow = follow  # whether the values of loop variables are recorded
         self.buffers: list[tuple[str, str, str, tuple[int, ...]]] = []  # name, scope, dtype, shape
         self.arguments: list[int] = []  # numbers of the buffers that are the function's arguments
+        self.owned: set[int] = set()  # numbers of the buffers of which each worker has a copy
         self.bounded = True  # whether `estimate` covers every loop
         self._prologue = 0  # the place of lines that must run once for the region
         self._region: str | None = None
@@ -142,6 +143,8 @@ class Program(Expressions):
             if self._region != "kernel":
                 raise NotInterpreted(f"trace: {buffer.name} has scope {scope!r} outside a kernel")
             share = "warp"
+        if share != "all":
+            self.owned.add(slot.buffer)
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
         # Once for the region: an allocation in a loop need not start afresh each time.

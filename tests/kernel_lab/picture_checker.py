@@ -6,6 +6,7 @@ note's size of a cell) is read from the picture, and the trace is asked whether 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import OrderedDict
 
@@ -65,6 +66,9 @@ def _raster(figure, trace, column, rng):
         return [*found, f"the panels are {set(panels)}, the accessed buffers {names}"]
     for name, axis in panels.items():
         mine = inside.of_buffer(name)
+        if column == "worker" and "a copy each" in axis.get_ylabel():
+            size = next(info.size for info in trace.buffers if info.name == name)
+            mine = dataclasses.replace(mine, index=mine.index + mine.worker * size)
         expected = _expected_colours(trace, name, column, legend)
         found += _panel(axis, name, mine, column, expected, _cell(note, name), pixels, rng)
     return found
@@ -80,7 +84,7 @@ def _cell(note, name):
 
 def _expected_colours(trace, name, column, legend):
     """Value or "several" -> colour, as far as the legend names them."""
-    several = legend.get("loads and stores", legend.get("more than one"))
+    several = legend.get("loads and stores", legend.get("several in one cell"))
     colours = {"several": several} if several else {}
     if column == "is_store":
         colours[1] = legend["store"]

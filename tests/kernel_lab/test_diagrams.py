@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_rgb
+
 from kernel_lab import diagrams
 from kernel_lab.diagrams import stepwise
 from kernel_lab.diagrams.cells import Axis, element_axis, time_axis
 from kernel_lab.diagrams.space_time import described
-from kernel_lab.diagrams.style import PALETTE, buffer_colours, who_colours
+from kernel_lab.diagrams.style import PALETTE, SHARED, buffer_colours, who_colours
 from kernel_lab.diagrams.warp import request, turns_of
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import gpu, statistics, trace
@@ -55,7 +57,6 @@ def test_space_time_draws_every_access_of_each_buffer():
 def test_the_axes_begin_and_end_with_the_accesses(cpu):
     for axis in diagrams.space_time(cpu, "title").axes:
         assert axis.get_xlim()[0] == axis.get_ylim()[0] == -0.5
-        assert min(axis.get_yticks()) >= -0.5
 
 
 def test_a_cell_holds_whole_rounds_of_the_innermost_loop():
@@ -70,7 +71,7 @@ def test_a_span_of_time_and_a_colour_for_each_worker(cpu):
     times = [time for axis in fig.axes for time, _ in occupied(axis)]
     assert min(times) >= 10 and max(times) < 40
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert labels == ["worker 0", "worker 1", "more than one"]  # both read all of B
+    assert labels == ["worker 0", "worker 1", "several in one cell"]  # both read all of B
 
 
 def test_many_workers_have_the_shades_of_one_ramp():
@@ -85,7 +86,7 @@ def test_many_workers_have_the_shades_of_one_ramp():
 def test_a_buffer_has_one_colour_in_all_rungs():
     colours = [buffer_colours(trace(s.mod)) for s in (kernels.gemm(4, 4, 4), shared())]
     assert [colours[0][name] for name in "ABC"] == [colours[1][name] for name in "ABC"]
-    assert len(set(colours[1].values())) == 5  # A_shared and B_shared as well
+    assert len(set(colours[1].values())) == 6  # A_shared, B_shared and C_local as well
 
 
 def shared():
@@ -201,3 +202,42 @@ def test_the_stepper_says_how_far_it_goes(monkeypatch):
     monkeypatch.setattr(stepwise, "STEPS", 3000)
     text = diagrams.stepper(trace(kernels.gemm(16, 16, 8).mod), "gemm", "M=16")
     assert "M=16; the first 3,000 of 8,448 steps" in text
+
+
+def test_runs_side_by_side_need_one_worker(cpu):
+    with pytest.raises(LabUsageError, match="tiled has several workers"):
+        diagrams.side_by_side({"tiled": cpu}, "title", cache=256)
+
+
+def test_steps_have_the_values_of_the_loops_around_them():
+    s = kernels.gemm(4, 4, 2)
+    s.parallel(s.get_loops(s.get_sblock("C"))[0])
+    found = trace(s.mod, cores=1, follow=True)
+    (data,) = stepwise.unpacked(diagrams.stepper(found, "gemm"))
+    # A row of the parallel loop: each result is set to zero, and each term is four accesses.
+    expected = []
+    for j in range(4):
+        for k in range(2):
+            expected += [f"j={j}, k={k}"] * (5 if k == 0 else 4)
+    assert data["loops"] == 4 * expected
+    assert trace(s.mod).counters == {}
+
+
+def test_copies_that_workers_have_of_a_buffer_lie_apart():
+    s = kernels.conv1d_padded(12, 3)
+    outer, _ = s.split(s.get_loops(s.get_sblock("B"))[0], [2, None])
+    s.parallel(outer)
+    s.compute_at(s.get_sblock("P"), outer)
+    found = trace(s.mod)
+    assert {info.name for info in found.buffers if info.owned} == {"P"}
+    axis = next(
+        one
+        for one in diagrams.space_time(found, "title", by="worker").axes
+        if "P" in one.get_ylabel()
+    )
+    assert "a copy each" in axis.get_ylabel()
+    size = next(info.size for info in found.buffers if info.name == "P")
+    low = {element < size for _, element in occupied(axis)}
+    assert low == {True, False} and axis.get_ylim()[1] > size
+    colours = np.asarray(axis.images[0].get_array())[..., :3].reshape(-1, 3)
+    assert not (np.abs(colours - to_rgb(SHARED)) < 0.01).all(axis=1).any()  # shared by nobody

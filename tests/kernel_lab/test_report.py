@@ -12,8 +12,9 @@ pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
 from kernel_lab import build, ir_views, registry, report, report_rungs
-from kernel_lab.diagrams import charts
+from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import (
     Check,
     LabResult,
@@ -25,7 +26,7 @@ from kernel_lab.results import (
 from kernel_lab.rung import Ladder
 from kernel_lab.scaled import scaled_trace, smaller
 from kernel_lab.sizes import drawn_size
-from kernel_lab.trace import TraceTooLarge
+from kernel_lab.trace import TraceTooLarge, statistics, trace
 from kernel_lab.traffic import common_size, traffic
 from kernel_lab.workload import Case
 from needle_tvm.process.timing import Spread
@@ -138,8 +139,8 @@ def outline(page):
 def test_the_page_is_whole_and_needs_nothing_else(written):
     found = outline(written[1])
     assert found.open == [] and found.fetched == []
-    # One animated view for each drawn rung, and the script that animates them.
-    assert found.tags.count("script") == found.tags.count("canvas") + 1 == 3
+    # An animated view of both rungs side by side and one of each, and the script for them.
+    assert (found.tags.count("canvas"), found.tags.count("script")) == (2 + 1 + 1, 3 + 1)
     assert not re.search(r"url\(\s*['\"]?(?!data:|#)", written[1].read_text())
     assert found.tags.count("svg") >= 3 + 2 * 2  # charts, and diagrams of two rungs
 
@@ -192,21 +193,45 @@ def test_a_browser_shows_the_page_in_light_and_dark(written, tmp_path, theme):
         assert (np.abs(band - paper) > 0.4).mean() > 0.002
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
-def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
+def rendered(page, folder):
+    """The page's HTML after its scripts have run, in Chromium."""
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
     flags += " --virtual-time-budget=5000"  # for the steps, which are unpacked in the background
     flags += " --disable-background-networking --disable-component-update --disable-sync"
-    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
+    command = ["chromium", *flags.split(), f"--user-data-dir={folder}/profile", "--dump-dom"]
     done = subprocess.run(
-        [*command, written[1].as_uri()], check=True, capture_output=True, timeout=90, text=True
+        [*command, page.as_uri()], check=True, capture_output=True, timeout=90, text=True
     )
-    outputs = re.findall(r"<output>(.*?)</output>", done.stdout)
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
+    outputs = re.findall(r"<output>(.*?)</output>", rendered(written[1], tmp_path))[-2:]
     lanes = build.processor(build.make_target("cpu")).lanes
     assert outputs == [
         "step 1 of 192: load a[i]",
         f"step 1 of {3 * 64 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",
     ]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_a_browser_counts_the_misses_of_the_model(tmp_path):
+    ladder = registry.ladder("gemm", "cpu")
+    rungs = [ladder[name] for name in ("naive", "reorder", "register_tile")]
+    figure = side_by_side(ladder.workload, rungs, Case({"M": 64, "N": 64, "K": 64}))
+    size = {"M": 16, "N": 64, "K": 8}
+    assert "traced at M=16, N=64, K=8" in figure
+    page = tmp_path / "page.html"
+    page.write_text(figure.replace('value="0"', 'value="999999"') + stepwise.script())
+    outputs = re.findall(r"<output>(.*?)</output>", rendered(page, tmp_path))
+    runs = stepwise.unpacked(figure)
+    for rung, output, run in zip(rungs, outputs, runs, strict=True):
+        inputs = ladder.workload.inputs(size)
+        found = trace(rung.module(Case(size)), inputs, cores=1, ignore=("local",))
+        misses = statistics.cache(found, run["cache"] * 64).misses
+        assert output.endswith(f"; {misses} misses"), (rung.name, output)
+        assert ("k=" in output) == (rung.name != "register_tile"), output
 
 
 def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
