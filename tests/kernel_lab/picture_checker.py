@@ -224,24 +224,25 @@ def _reuse(figure, trace, rng):
     return found
 
 
-def _one_instruction(trace, axis):
-    """The site that a panel names, and the accesses of each warp instruction of it."""
+def _accesses(trace, axis):
+    """The accesses of the site that a panel's title names; of all such, if the title is cut short."""
     verb, text = axis.get_title(loc="left").split("\n")[0].split(" ", 1)
     head, _, tail = text.partition(" ... ")
-    for number, site in enumerate(trace.sites):
-        fits = site.text.startswith(head) and site.text.endswith(tail)
-        if (verb == "store") == site.is_store and fits and (tail or site.text == head):
-            mine = trace.select(trace.site == number)
-            if len(mine):
-                return mine
-    raise AssertionError(f"no {verb} {text} in the trace")
+    numbers = [
+        number
+        for number, site in enumerate(trace.sites)
+        if (verb == "store") == site.is_store
+        and site.text.startswith(head)
+        and (site.text.endswith(tail) if tail else site.text == head)
+    ]
+    return trace.select(np.isin(trace.site, numbers))
 
 
 def _warp(figure, trace):
     """Some warp's accesses at one time are those of the panel: each thread in its sector."""
     found = []
     for axis in figure.axes:
-        mine = _one_instruction(trace, axis)
+        mine = _accesses(trace, axis)
         # Threads are bars with room around them; sectors reach over all threads.
         bars = [p for p in axis.patches if p.get_height() < 1]
         drawn = {(round(p.get_x(), 4), int(p.get_y())) for p in bars}
@@ -278,7 +279,7 @@ def _banks(figure, trace):
             continue
         grid = np.asarray(np.ma.filled(axis.images[0].get_array().astype(float), np.nan))
         drawn = {(int(t), int(b)): int(grid[t, b]) for t, b in np.argwhere(~np.isnan(grid))}
-        mine = _one_instruction(trace, axis)
+        mine = _accesses(trace, axis)
         if not any(
             _served(mine.select((mine.time == t) & (mine.worker == w) & (mine.warp == p))) == drawn
             for t, w, p in _instructions(mine)
