@@ -225,7 +225,7 @@ def _reuse(figure, trace, rng):
 
 
 def _accesses(trace, axis):
-    """The accesses of the site that a panel's title names; of all such, if the title is cut short."""
+    """The accesses of the site that a panel's title names; of all such, if it is cut short."""
     verb, text = axis.get_title(loc="left").split("\n")[0].split(" ", 1)
     head, _, tail = text.partition(" ... ")
     numbers = [
@@ -250,8 +250,7 @@ def _warp(figure, trace):
             r"\n([\d,]+) sectors?(?: \((\d+) drawn\))? moved", axis.get_title(loc="left")
         )
         sectors, shown = int(said[1].replace(",", "")), int(said[2] or 0)
-        for time, worker, warp in _instructions(mine):
-            one = mine.select((mine.time == time) & (mine.worker == worker) & (mine.warp == warp))
+        for one in _instructions(mine):
             place = {s: n for n, s in enumerate(sorted(set((one.address // 32).tolist())))}
             exact = {
                 (round(place[address // 32] + address % 32 / 32, 4), thread % 32)
@@ -266,9 +265,14 @@ def _warp(figure, trace):
 
 
 def _instructions(mine):
-    """(time, worker, warp) of every instruction of a site; those of vector lanes follow in time."""
+    """The accesses of each warp instruction: all vector lanes of a warp at a time, and each lane
+    alone, in case no instruction moves them together."""
     keys = np.unique(np.stack([mine.time, mine.worker, mine.warp]), axis=1)
-    return keys.T.tolist()
+    for time, worker, warp in keys.T.tolist():
+        one = mine.select((mine.time == time) & (mine.worker == worker) & (mine.warp == warp))
+        lanes = np.unique(one.lane)
+        yield one
+        yield from (one.select(one.lane == lane) for lane in lanes if len(lanes) > 1)
 
 
 def _banks(figure, trace):
@@ -280,10 +284,7 @@ def _banks(figure, trace):
         grid = np.asarray(np.ma.filled(axis.images[0].get_array().astype(float), np.nan))
         drawn = {(int(t), int(b)): int(grid[t, b]) for t, b in np.argwhere(~np.isnan(grid))}
         mine = _accesses(trace, axis)
-        if not any(
-            _served(mine.select((mine.time == t) & (mine.worker == w) & (mine.warp == p))) == drawn
-            for t, w, p in _instructions(mine)
-        ):
+        if not any(_served(one) == drawn for one in _instructions(mine)):
             found.append(f"banks: no instruction is as drawn: {axis.get_title(loc='left')}")
     return found
 
