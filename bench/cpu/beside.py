@@ -1,5 +1,10 @@
 """Whether eager needle and compiled code slow each other down: a process that runs one, the other
-and both in turn, compared with processes that run one of them alone."""
+and both in turn, compared with processes that run one of them alone.
+
+In turn, each is called twice. What the first call finds in its caches is the other's, as after any
+other work of that size; the second finds its own again, and what is left to slow it down is the
+other's threads.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ from needle_tvm.words import duration
 
 KINDS = ("eager", "compiled")
 ALONE = "alone"
+IN_TURN = ("in turn, first call", "in turn, second call")
 # The blocks of a round: the kinds that the process has, and those that the block calls in turn.
 BLOCKS = (
     (KINDS[:1], KINDS[:1]),
@@ -77,9 +83,9 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
             for process, kinds in BLOCKS[turn:] + BLOCKS[:turn]:
                 answer = children[process].ask(kinds=kinds, seconds=options.block_seconds)
                 for kind, seconds in answer["seconds"].items():
-                    key = (kind, setting(process, kinds))
-                    found = results.setdefault(key, Result(" ".join(key), []))
-                    found.seconds.append(seconds)
+                    for where, each in zip(settings(process, kinds), seconds, strict=True):
+                        found = results.setdefault((kind, where), Result(f"{kind} {where}", []))
+                        found.seconds.append(each)
                 time.sleep(timing.IDLE_SECONDS["cpu"])
     return {
         "case": case.name,
@@ -95,11 +101,11 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def setting(process: Sequence[str], kinds: Sequence[str]) -> str:
-    """In words, where a block of `kinds` ran: in a process that has so many kinds."""
+def settings(process: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
+    """In words, where the calls of a block of `kinds` ran: in a process that has so many kinds."""
     if len(process) == 1:
-        return ALONE
-    return "in turn with the other" if len(kinds) > 1 else "in the process of both"
+        return (ALONE,)
+    return IN_TURN if len(kinds) > 1 else ("in the process of both",)
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -117,8 +123,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: for each message the mean `seconds` of a call of each of its `kinds`, called in
-    turn for about so many seconds of each."""
+    """A service: for each message the mean `seconds` of a call of each of its `kinds`, for about so
+    many seconds of each; of several, called in turn, those of a first and a second call."""
     calls = {
         kind: load_function(each["factory"])(**each["kwargs"])[0] for kind, each in setup.items()
     }
@@ -127,11 +133,14 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
     yield {}
     for message in messages:
         kinds = message["kinds"]
-        spent, count = dict.fromkeys(kinds, 0.0), 0
-        while sum(spent.values()) < message["seconds"] * len(kinds):
+        spent = {kind: [0.0] * (2 if len(kinds) > 1 else 1) for kind in kinds}
+        count = 0
+        while sum(map(sum, spent.values())) < message["seconds"] * len(kinds):
             for kind in kinds:
-                start = time.perf_counter()
-                calls[kind]()
-                spent[kind] += time.perf_counter() - start
+                for number in range(len(spent[kind])):
+                    start = time.perf_counter()
+                    calls[kind]()
+                    spent[kind][number] += time.perf_counter() - start
             count += 1
-        yield {"seconds": {kind: seconds / count for kind, seconds in spent.items()}}
+        means = {kind: [each / count for each in seconds] for kind, seconds in spent.items()}
+        yield {"seconds": means}

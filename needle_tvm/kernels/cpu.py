@@ -39,19 +39,23 @@ def schedule_function(
     function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
     """Schedule one PrimFunc by the first rule that fits it. `without` is as in `schedule`."""
+    scheduled = _scheduled(function, target, without).mod["main"]
+    if whole_vectors.__name__ not in without:
+        scheduled = whole_vectors(scheduled)
+    return mark_scheduled(scheduled, function)
+
+
+def _scheduled(function: PrimFunc, target: Target, without: Collection[str]) -> Schedule:
     for rule in rules(CPU):
         found = None if rule.name in without else rule.apply(function, target, None)
         if found is not None:
-            return mark_scheduled(found.mod["main"], function)
+            return found
     writes = [
         partial(write, target=target) for write in REDUCTIONS if write.__name__ not in without
     ]
     sch = _with_reductions(function, writes)
     loops(sch, target)
-    scheduled = sch.mod["main"]
-    if whole_vectors.__name__ not in without:
-        scheduled = whole_vectors(scheduled)
-    return mark_scheduled(scheduled, function)
+    return sch
 
 
 def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:

@@ -86,9 +86,9 @@ def with_root(function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) 
     return function.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, block))
 
 
-def realize(values: Sequence[Any], block: Any) -> Any:
-    """A block at these values of its axes, without a condition."""
-    return s_tir.SBlockRealize(list(values), True, block)
+def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
+    """A block at these values of its axes, under a condition."""
+    return s_tir.SBlockRealize(list(values), condition, block)
 
 
 def renewed(block: Any) -> Any:

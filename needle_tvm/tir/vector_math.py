@@ -184,6 +184,17 @@ class _Text:
         self.declared.add(f"declare {kind} {name}({kind})")
         return self.instruction(f"call {kind} {name}({x})", "float")
 
+    def lane_by_lane(self, function: str, x: _Value) -> _Value:
+        """A vector of a C function's results for each element of x."""
+        kind = x.element
+        self.declared.add(f"declare {function}({kind})")
+        result = _Value(self, "poison", kind)
+        for lane in range(self._lanes):
+            element = self.instruction(f"extractelement {x}, i32 {lane}", kind).name
+            value = self.instruction(f"call {function}({kind} {element})", kind).name
+            result = self.instruction(f"insertelement {result}, {kind} {value}, i32 {lane}", kind)
+        return result
+
     def _joined(self, one: str, other: str, width: int) -> str:
         operands = f"<{width} x float> {one}, <{width} x float> {other}"
         return self.instruction(f"shufflevector {operands}, {_mask(range(2 * width))}", "").name
@@ -263,6 +274,11 @@ def _erf(v: _Text, x: _Value) -> _Value:
     return v.select(t > v.constant(0.927734375), far, p * x + x)
 
 
+def _erf_float64(v: _Text, x: _Value) -> _Value:
+    """The C library's erf, lane by lane: LLVM has no erf of vectors to take apart itself."""
+    return v.lane_by_lane("double @erf", x)
+
+
 def _log(v: _Text, x: _Value) -> _Value:
     """log(2^i * (1 + m)) with m in [-1/3, 1/3]."""
     zero, infinity = v.constant(0.0), v.constant(float("inf"))
@@ -311,12 +327,14 @@ _FORMULAS: dict[str, Callable[[_Text, _Value], _Value]] = {
     "tanh": _tanh,
     "sigmoid": _sigmoid,
     "erf": _erf,
+    "erf_float64": _erf_float64,
     "log": _log,
 }
 # Our own operations on CPUs: float32 -> float32, float64 -> float32.
 ROUND_TO_BFLOAT16, ROUND_TO_ODD = "tirx.needle_bfloat16", "tirx.needle_odd"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD}
-_TAKES = {"odd": "float64"}  # the others take float32
+_TAKES = {"odd": "float64", "erf_float64": "float64"}  # the others take float32
+_VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}  # those without a lowering that takes vectors
 _ATTRIBUTE = "llvm.FLowerIntrinsic"
 _LEVEL = 99  # above TVM's own lowerings
 _FUNCTION = re.compile(rf"needle_({'|'.join(_FORMULAS)})_x([0-9]+)")
@@ -324,8 +342,9 @@ _FUNCTION = re.compile(rf"needle_({'|'.join(_FORMULAS)})_x([0-9]+)")
 
 def register() -> None:
     """Have TVM call the formulas in everything this process builds for CPUs. Call once."""
-    # A comparison to the code generator, but without this its loop would not be vectorised.
-    tvm.ir.register_op_attr("tirx.isnan", "TVectorizable", True)
+    # Their calls take vectors like others, but without this their loops would not be vectorised.
+    for name in ("isnan", "erf"):
+        tvm.ir.register_op_attr(f"tirx.{name}", "TVectorizable", True)
     for name in (ROUND_TO_BFLOAT16, ROUND_TO_ODD):
         for attribute, value in (
             ("TVectorizable", True),
@@ -333,7 +352,7 @@ def register() -> None:
             ("TScriptPrinterName", name.partition(".")[2]),
         ):
             tvm.ir.register_op_attr(name, attribute, value)
-    for name in _FORMULAS:
+    for name in _FORMULAS.keys() - _VECTORS_OF_FLOAT64.values():
         op = f"tirx.{name}" if name not in _OWN else _OWN[name]
         before = tvm.ir.Op.get(op).get_attr(_ATTRIBUTE)
         tirx.op.register_intrin_lowering(op, target="llvm", f=_lowering(name, before), level=_LEVEL)
@@ -343,9 +362,12 @@ def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[An
     def lower(call: Any) -> Any:
         (x,) = call.args
         element, _, lanes = str(x.ty).partition("x")
-        if element != _TAKES.get(name, "float32"):
+        formula = name
+        if lanes and element == "float64":
+            formula = _VECTORS_OF_FLOAT64.get(name, name)
+        if element != _TAKES.get(formula, "float32"):
             return call if otherwise is None else otherwise(call)
-        return tirx.call_pure_extern(str(call.ty), f"needle_{name}_x{lanes or 1}", x)
+        return tirx.call_pure_extern(str(call.ty), f"needle_{formula}_x{lanes or 1}", x)
 
     return lower
 

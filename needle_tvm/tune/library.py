@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from needle_tvm._tvm.ffi import native
 from needle_tvm._tvm.names import IRModule, Target, tvm
 from needle_tvm.errors import TuningError
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.libraries import cxx_compiler, for_llvm, pass_options, write_object
+from needle_tvm.process.threads import configure_tvm_threads
 from needle_tvm.target import nvcc
 
 
@@ -58,10 +60,15 @@ _WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
 
 
 def load(path: Path) -> Any:
-    """Load a library written by `write` as TVM's module. Raises TuningError if there is none."""
+    """Load a library written by `write` as TVM's module, on the threads that compiled models run on
+    when this thread calls it. Raises TuningError if there is none."""
     if not path.exists():
         raise TuningError(f"{path}: there is no such library")
-    return tvm.runtime.load_module(str(path))
+    module = tvm.runtime.load_module(str(path))
+    if native() is not None:
+        native().adopt(str(path))
+        native().use_threads(configure_tvm_threads())
+    return module
 
 
 def _link(code: Path, linked: Path) -> None:

@@ -4,6 +4,7 @@
 #include <sched.h>
 #ifdef __linux__
 #include <linux/futex.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -38,12 +39,31 @@ constexpr nanoseconds kPatience(30'000);
 // How long a thread that is awake and has a core may take to join a team.
 constexpr nanoseconds kJoin(3'000);
 constexpr nanoseconds kWaking(60'000);  // a thread that sleeps, on a machine that is not busy
+// A team that takes so much longer than its caller alone has waited for a thread, if this one's
+// core was taken meanwhile. Its caller then works alone for a while, the longer the more often it
+// happens.
+constexpr nanoseconds kDelay(50'000);
+constexpr nanoseconds kShortest(250'000), kLongest(8'000'000);
+constexpr int kOften = 16;  // times the last while, between two delays
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// Whether the system took this thread's core away since the last time it was asked.
+bool was_preempted() {
+#ifdef RUSAGE_THREAD
+  thread_local long last = 0;
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) != 0 || usage.ru_nivcsw == last) return false;
+  last = usage.ru_nivcsw;
+  return true;
+#else
+  return false;
 #endif
 }
 
@@ -134,6 +154,11 @@ class Pool {
 
   bool try_team(int threads, TaskFn fn, void* context, int* failure) {
     if (!begin(threads)) return false;
+    const auto began = Clock::now();
+    if (began < alone_until_) {
+      end();
+      return false;
+    }
     task_ = fn;
     context_ = context;
     failure_.store(0, std::memory_order_relaxed);
@@ -143,7 +168,6 @@ class Pool {
     const int offers = std::min(threads - 1, started_);
     for (int i = 1; i <= offers; ++i)
       ranges_[i].seat.store(call << 2 | kOffered, std::memory_order_release);
-    const auto began = Clock::now();
     // The time that one thread took for this code the last time, in all.
     std::atomic<int64_t>& known = durations_[slot_of(fn)];
     const int64_t alone = known.load(std::memory_order_relaxed);
@@ -174,7 +198,15 @@ class Pool {
     const uint32_t others = static_cast<uint32_t>(team_.tasks - 1);
     finished_.wait([&](uint32_t done) { return done == others; });
     ended_ = Clock::now();
-    known.store((ended_ - began).count() * team_.tasks, std::memory_order_relaxed);
+    bool taken = false;
+    for (int task = 1; task < team_.tasks; ++task) taken |= ranges_[member[task]].preempted;
+    if (taken && alone != 0 && ended_ - began > nanoseconds(alone) + kDelay) {
+      const bool often = began - alone_until_ < kOften * while_;
+      while_ = often ? std::min(2 * while_, kLongest) : kShortest;
+      alone_until_ = ended_ + while_;
+    } else {
+      known.store((ended_ - began).count() * team_.tasks, std::memory_order_relaxed);
+    }
     *failure = failure_.load(std::memory_order_relaxed);
     end();
     return true;
@@ -197,6 +229,7 @@ class Pool {
     std::atomic<uint64_t> ticket{0};
     std::atomic<uint64_t> seat{0};
     int task = 0;
+    bool preempted = false;  // in the task
   };
 
   static size_t slot_of(TaskFn fn) {
@@ -270,7 +303,9 @@ class Pool {
       pause();
       if (spins % 1024 == 0) std::this_thread::yield();  // the caller may need this core
     }
+    const auto began = Clock::now();
     run_task(ranges_[index].task);
+    ranges_[index].preempted = Clock::now() - began > kDelay && was_preempted();
     finished_.add();
   }
 
@@ -301,7 +336,8 @@ class Pool {
   TaskFn task_ = nullptr;
   void* context_ = nullptr;
   Team team_{};
-  Clock::time_point ended_{};
+  Clock::time_point ended_{}, alone_until_{};
+  nanoseconds while_ = kShortest;
   std::atomic<int> failure_{0};
   std::atomic<int> shares_{0};
   std::atomic<int64_t> durations_[256] = {};  // by a hash of a team's code

@@ -15,13 +15,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import Schedule, Target, te, tirx
-from needle_tvm.kernels.blocks import item_bytes, share_out, sum_in_registers, vector_registers
+from needle_tvm.kernels.blocks import (
+    extent,
+    item_bytes,
+    share_out,
+    sum_in_registers,
+    vector_registers,
+)
+from needle_tvm.kernels.loops.whole_vectors import ENDS_AT
 from needle_tvm.kernels.rule import annotated
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
 _ROWS = 8  # of a register tile at most two vectors wide: enough to hide a multiply-add's latency
+_ONE_VECTOR = 1.05  # time of a query in tasks of one vector of them, not of two (1.04 on Zen 4)
 
 Element = Callable[..., Any]  # element at (batch, head, position, feature or key)
 
@@ -39,8 +47,7 @@ class AttentionShape:
 @dataclass(frozen=True)
 class AttentionTile:
     """Tile sizes: `queries` of a task, `keys` of a register tile of scores, and `rows` (queries) by
-    `columns` (features) of a register tile of the result. `rows` divides `queries`, and `columns`
-    divides the number of features of a value."""
+    `columns` (features) of a register tile of the result. `rows` divides `queries`."""
 
     queries: int
     keys: int
@@ -50,13 +57,21 @@ class AttentionTile:
 
 def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> AttentionTile:
     lanes = max(1, vector_registers(target)[1] // item_bytes(dtype))
+
+    def computed(queries: int) -> int:
+        """Queries that tasks of so many compute, those past the end included."""
+        return -(-shape.queries // queries) * queries
+
     queries = 2 * lanes
     while queries > 1 and (
         queries // 2 >= shape.queries
         or (queries > lanes and 2 * shape.keys * queries * item_bytes(dtype) > _CACHE)
+        or (queries > lanes and computed(queries // 2) * _ONE_VECTOR < computed(queries))
     ):
         queries //= 2
-    columns = next(c for c in (2 * lanes, lanes, 8, 4, 2, 1) if shape.values % c == 0)
+    widths = [c for c in (2 * lanes, lanes, 8, 4, 2, 1) if c <= shape.values]
+    # A narrow vector takes as long as a whole one.
+    columns = min(widths, key=lambda c: -(-shape.values // c) * max(c, lanes))
     # With few registers (AVX has sixteen), a tile of scores has half as many keys.
     registers = vector_registers(target)[0]
     most = _ROWS if registers >= 32 else _ROWS // 2
@@ -146,10 +161,13 @@ def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) 
     names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
     turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)
     b, t, h, c = sch.get_loops(result)
+    values = extent(sch, c)
     n, i = sch.split(t, [None, queries])
     i, row = sch.split(i, [None, rows])
     c, column = sch.split(c, [None, columns])
     sch.reorder(b, h, n, i, c, row, column)
+    if values % columns:
+        sch.annotate(c, ENDS_AT, values)
     task = sch.fuse(b, h, n)
     share_out(sch, task, scores, target)
     sch.unroll(row)

@@ -34,8 +34,11 @@ from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
 _DTYPES = ("float32", "float64")
 
 # The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
-# again, as often as not by another core.
-_TRANSFORM = 40
+# again, as often as not by another core. On Zen 4 it is 13 to 30, the larger the image the less.
+_TRANSFORM = 20
+
+# The cost of waiting twice more for all cores, between the transforms and the matmuls: 5 us.
+_WAITS = 600_000
 
 # Bytes of a transformed image: it and its matmuls are in memory at once, beside the image.
 _LARGEST = 64 << 20
@@ -63,11 +66,13 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
         tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, (m + WINDOW - 1) ** 2
         if tiles * numbers * max(channels, n) * item > _LARGEST:
             return math.inf
-        return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM
+        return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM + _WAITS
 
     small, large = transformed(2), transformed(4)
-    best, least = (4, large) if large < _EXACT * small else (2, small)
-    return best if least < _WORTH * cost(batch * rows * columns, WINDOW**2) else None
+    worth = _WORTH * cost(batch * rows * columns, WINDOW**2)
+    if small < worth and _EXACT * small <= large:
+        return 2
+    return 4 if large < worth else None
 
 
 @expr_functor.mutator

@@ -15,8 +15,11 @@ written, it becomes
 
 A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`), as it does
 for two buffers that the function allocates if each element is read at the position at which one is
-written. So elements are computed twice only if the result is a parameter of the function, or if
-all operands read along the vector are parameters.
+written; and a buffer that a loop around computes part by part has no element before its part. So
+elements are computed twice only if all operands read along the vector are parameters.
+
+A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles with annotation
+`ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
 
 No schedule primitive does this, so it is applied to functions after they are scheduled.
 """
@@ -30,16 +33,21 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, loads_in, variables_of
 
+# Annotation of a loop over tiles along an axis of so many elements, at least a tile of them. They
+# may be computed twice: the last tile ends where the axis does.
+ENDS_AT = "needle.ends_at"
+
 
 def whole_vectors(function: PrimFunc) -> PrimFunc:
-    """Rewrite every vectorised loop around one elementwise block whose only condition is that a
-    position `number * width + lane` lies before a constant."""
+    """Rewrite every vectorised loop around one elementwise block whose only condition that differs
+    between lanes is that a position `number * width + lane` lies before a constant."""
     parameters = set(function.params)
 
     def changed(loop: Any) -> Any:
         return _changed(loop, parameters)
 
-    return function.with_body(nests.map_nodes(function.body, NODES.loop, changed))
+    body = nests.map_nodes(function.body, NODES.loop, _moved_back)
+    return function.with_body(nests.map_nodes(body, NODES.loop, changed))
 
 
 def _changed(loop: Any, parameters: Collection[Any]) -> Any:
@@ -48,7 +56,11 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, NODES.realize):
         return loop
     width = int(loop.extent)  # constant in a vectorised loop
-    bound, block = realize.predicate, realize.block
+    block = realize.block
+    bounds, others = _conditions(realize.predicate, lane)
+    if len(bounds) != 1:
+        return loop
+    (bound,) = bounds
     if not isinstance(bound, tirx.LT) or not isinstance(bound.b, tirx.IntImm):
         return loop
     if any(axis.iter_type != nests.SPATIAL for axis in block.iter_vars) or block.alloc_buffers:
@@ -65,11 +77,53 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
         if _may_repeat(block, along[0][0], parameters):
             moved = tirx.min(start, tirx.const(end - width, str(start.ty))) + lane
             values = [moved if lane in variables_of(v) else v for v in realize.iter_values]
-            body = nests.realize(values, block)
+            body = nests.realize(values, block, others)
             return tirx.For(lane, loop.min, loop.extent, loop.kind, body)
     rest = end % width
-    last = tirx.IfThenElse(start < end, _lanes(loop, rest), None) if rest else None
-    return last if end < width else tirx.IfThenElse(start <= end - width, _lanes(loop, width), last)
+    last = tirx.IfThenElse(start < end, _lanes(loop, rest, others), None) if rest else None
+    if end < width:
+        return last
+    return tirx.IfThenElse(start <= end - width, _lanes(loop, width, others), last)
+
+
+def _moved_back(loop: Any) -> Any:
+    """A loop over tiles with `ENDS_AT`, such that the last one ends there; any other loop as it
+    is."""
+    if ENDS_AT not in loop.annotations:
+        return loop
+    tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])
+
+    def start(product: Any) -> Any:
+        if not product.a.same_as(tile):
+            return product
+        return tirx.min(product, tirx.const(end - int(product.b), str(product.ty)))
+
+    def unconditional(realize: Any) -> Any:
+        within, others = _conditions(realize.predicate, tile)
+        if not all(_ends_at(each, end) for each in within):
+            return realize
+        return nests.realize(realize.iter_values, realize.block, others)
+
+    body = nests.map_nodes(loop.body, NODES.realize, unconditional)
+    body = nests.map_nodes(body, tirx.Mul, start)
+    others = {key: value for key, value in loop.annotations.items() if key != ENDS_AT}
+    return tirx.For(tile, loop.min, loop.extent, loop.kind, body, annotations=others)
+
+
+def _ends_at(condition: Any, end: int) -> bool:
+    """Whether a condition is `position < end`."""
+    bounded = isinstance(condition, tirx.LT) and isinstance(condition.b, tirx.IntImm)
+    return bounded and int(condition.b) == end
+
+
+def _conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
+    """The parts of a conjunction that differ between lanes, and the conjunction of the others."""
+    if isinstance(predicate, tirx.And):
+        left, right = (_conditions(part, lane) for part in (predicate.a, predicate.b))
+        return left[0] + right[0], tirx.all(left[1], right[1])
+    if lane in variables_of(predicate):
+        return [predicate], tirx.const(True)
+    return [], predicate
 
 
 def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
@@ -78,8 +132,6 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
     loads = loads_in(block)
     if any(load.source in written for load in loads):
         return False
-    if all(buffer in parameters for buffer in written):
-        return True
     return all(
         load.source in parameters
         for load in loads
@@ -87,11 +139,11 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
     )
 
 
-def _lanes(loop: Any, width: int) -> Any:
-    """A copy of the loop over `width` lanes, without the condition; it shares no variable."""
+def _lanes(loop: Any, width: int, condition: Any) -> Any:
+    """A copy of the loop over `width` lanes, under `condition` alone; it shares no variable."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
-    body = nests.realize(values, nests.renewed(realize.block))
+    body = nests.realize(values, nests.renewed(realize.block), condition)
     return tirx.For(lane, loop.min, tirx.const(width, str(lane.ty)), loop.kind, body)
 
 

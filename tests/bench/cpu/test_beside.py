@@ -14,7 +14,7 @@ def counting(seen, name):
     return (lambda: seen.append(name)), None
 
 
-def test_a_block_calls_its_kinds_in_turn(monkeypatch):
+def test_a_block_calls_its_kinds_in_turn_and_each_twice(monkeypatch):
     seen = []
     monkeypatch.setattr(beside, "load_function", lambda name: lambda **_: counting(seen, name))
     setup = {kind: {"factory": kind, "kwargs": {}} for kind in beside.KINDS}
@@ -23,8 +23,10 @@ def test_a_block_calls_its_kinds_in_turn(monkeypatch):
     assert seen == list(beside.KINDS)  # once each before anything is timed
     seen.clear()
     times = next(answers)["seconds"]
-    assert list(times) == list(beside.KINDS) and all(each > 0 for each in times.values())
-    assert seen == list(beside.KINDS) * (len(seen) // 2)
+    assert list(times) == list(beside.KINDS)
+    assert all(len(each) == len(beside.IN_TURN) and min(each) > 0 for each in times.values())
+    twice = [kind for kind in beside.KINDS for _ in beside.IN_TURN]
+    assert seen == twice * (len(seen) // 4)
 
 
 @pytest.mark.slow
@@ -35,10 +37,10 @@ def test_each_kind_is_compared_with_itself_alone(tmp_path, monkeypatch):
     options = argparse.Namespace(rounds=2, block_seconds=0.01, threads=1)
     found = beside.run_case(cases.Case("small", 3), options)
     keys = {(each["kind"], each["setting"]): each for each in found["kinds"]}
-    assert len(keys) == len(found["kinds"]) == 6
+    assert len(keys) == len(found["kinds"]) == 8
     for (kind, setting), each in keys.items():
         alone = keys[kind, beside.ALONE]["seconds"]
         expected = np.median(np.array(each["seconds"]) / np.array(alone))
         np.testing.assert_allclose(each["ratio"]["median"], expected)
         assert len(each["seconds"]) == options.rounds, setting
-    assert len(beside.table([found])) == 7
+    assert len(beside.table([found])) == 9

@@ -107,7 +107,7 @@ def test_tiles_fit_and_compile_everywhere(target, dtype):
     for queries in (4, 4096, 77):
         shape = rule.AttentionShape(1, 2, queries, queries, 32, 32)
         tile = rule.attention_tile(shape, dtype, compiled)
-        assert tile.queries % tile.rows == 0 and shape.values % tile.columns == 0
+        assert tile.queries % tile.rows == 0 and tile.columns <= shape.values
     q, k, v = (te.placeholder((1, 2, shape.queries, 32), dtype, name=name) for name in "qkv")
     parts = [lambda *i, x=x: x[i] for x in (q, k, v)]
     result = rule.attention(shape, tile, dtype, 0.5, *parts, None)
