@@ -18,6 +18,7 @@ from needle_tvm.kernels.blocks import (
     in_tasks,
     inline_producers,
     is_partial,
+    is_symbolic,
     is_written,
     item_bytes,
     least_extent,
@@ -197,9 +198,9 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A loop of its own for the remainder. TVM 0.27 partitions wrongly around a loop to a sum of
-    # variables: it compares numbers of two types.
-    if not whole and not any(isinstance(sch.get(loop).extent, tirx.Add) for loop in summed):
+    # A loop of its own for the remainder. TVM 0.27 fails to partition around a loop of a symbolic
+    # extent: it compares numbers of two types.
+    if not whole and not any(is_symbolic(sch, loop) for loop in summed):
         sch.annotate(rest, "pragma_loop_partition_hint", 1)
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)
