@@ -107,8 +107,11 @@ def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
                     inside.append(tirx.LE(tirx.const(0, str(places[axis].ty)), places[axis]))
                 extent = x.shape[axis]
                 last = (shape[axis] - 1) * stride + (kernel - 1) * dilation - before
-                if not is_static([extent]) or last >= int(extent):
+                if not is_static([extent]):
                     inside.append(tirx.LT(places[axis], extent))
+                elif last >= int(extent):
+                    end = tirx.const(int(extent), str(places[axis].ty))
+                    inside.append(tirx.LT(places[axis], end))
             return tirx.if_then_else(tirx.all(*inside), x(*places), start) if inside else x(*places)
 
         return te.compute(shape, lambda *at: largest(seen(*at), axis=taps), name="max_pool")
