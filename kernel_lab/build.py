@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab.workload import Processor
+from needle_tvm.errors import ToolchainError
 from needle_tvm.target import gpu, nvcc
 from needle_tvm.target import spec as targets
 
@@ -79,14 +80,23 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
     """Compile and link a module into a shared library that runs without a compiler.
 
     A GPU's kernels are machine code, compiled by nvcc without its fast mathematics. Raises
-    TargetError if there is no nvcc, CudaCompilerError if it rejects the code.
+    TargetError if there is no nvcc, CudaCompilerError if it rejects the code, ToolchainError if the
+    C++ compiler does not link for that machine.
     """
     from needle_tvm.lower.gpu_code import export_library
 
     def compile_cuda(source: str) -> bytes:
         return nvcc.compile_cubin(source, str(architecture(target)))[0]
 
-    export_library(compile_module(module, target), path, compile_cuda)
+    compiled = compile_module(module, target)
+    try:
+        export_library(compiled, path, compile_cuda)
+    except RuntimeError as error:  # TVM's, with a page of the linker's output
+        reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
+        machine = target.attrs.get("mtriple") or architecture(target)
+        raise ToolchainError(
+            f"the C++ compiler does not link code for {machine} ({reason})"
+        ) from error
 
 
 def why_no_gpu() -> str | None:

@@ -60,6 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
     untimed = "time nothing, as for GPU ladders where no GPU is; --report traces and compiles"
     add("--untimed", action="store_true", help=untimed)
+    arch = "compile GPU code for this architecture, with --untimed (this GPU's, or sm_90)"
+    add("--arch", metavar="sm_75", help=arch)
     add("--report", type=Path, metavar="DIR", help="write an HTML report there")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     add("--list", action="store_true", help="list workloads and rungs, run nothing")
@@ -125,6 +127,7 @@ def _run(options: argparse.Namespace) -> int:
         sweep=options.sweep,
         rounds=options.rounds,
         timed=not options.untimed,
+        arch=options.arch,
     )
     from kernel_lab.table import print_result
 

@@ -11,10 +11,13 @@ from kernel_lab import build, registry, report_rungs
 from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
+from kernel_lab.factors import against, factor
+from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
+from kernel_lab.traffic import Traffic, common_size, traffic
 from kernel_lab.workload import Case, describe
 from needle_tvm.process.timing import Spread
-from needle_tvm.words import counted, duration
+from needle_tvm.words import counted, digits, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
 _MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
@@ -37,6 +40,7 @@ def write(result: LabResult, directory: Path | str) -> Path:
         tiles=_tiles(result),
         table=_table(result),
         charts=_charts(result, pictures),
+        side=_side_by_side(result),
         rungs=_rungs(result, pictures),
         published=_published(result),
         notes=_notes(result),
@@ -71,6 +75,8 @@ def _subtitle(result: LabResult) -> str:
     target = result.target.get("mcpu") or result.target.get("arch") or result.target.get("kind")
     parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
     text = escape(" · ".join(parts))
+    if result.doubt:
+        text += f'<br><b class="bad">{escape(result.doubt)}</b>'
     if not result.timed:
         text += f"<br><b>Not timed: {escape(result.untimed_reason or '')}</b>"
     return text
@@ -82,15 +88,14 @@ def _tiles(result: LabResult) -> str:
     if best is not None and best.seconds is not None:
         tiles = [(duration(best.seconds.median), f"best hand rung: {best.name}")]
         if best.gigaflops:
-            tiles.append((f"{best.gigaflops:.3g}", "useful GFLOP/s"))
-        if best.roofline:
+            tiles.append((digits(best.gigaflops), "useful GFLOP/s"))
+        if best.roofline and not result.doubt:
             tiles.append((f"{best.roofline:.0%}", "of the roofline"))
         if best.speedup_naive:
-            tiles.append((f"{best.speedup_naive.median:.3g}x", "as fast as naive"))
+            tiles.append(_tile(best.speedup_naive.median, "naive"))
         for peer in result.peers:
             if peer.seconds is not None and peer.precision == best.precision:
-                factor = peer.seconds.median / best.seconds.median
-                tiles.append((f"{factor:.3g}x", f"as fast as {peer.name}"))
+                tiles.append(_tile(peer.seconds.median / best.seconds.median, peer.name))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
         for value, label in tiles
@@ -98,16 +103,24 @@ def _tiles(result: LabResult) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
+def _tile(value: float, other: str) -> tuple[str, str]:
+    text = factor(value)
+    if text.endswith("x"):
+        return text, f"as fast as {other}"
+    return text.removesuffix(" times slower") + "x", f"slower than {other}"
+
+
 def _factor(value: Spread | None) -> str:
     if value is None:
         return ""
-    return f'<span title="{value.lower:.3g} to {value.upper:.3g}">{value.median:.3g}x</span>'
+    quartiles = f"{factor(value.lower)} to {factor(value.upper)}"
+    return f'<span title="{quartiles}">{factor(value.median)}</span>'
 
 
 def _table(result: LabResult) -> str:
     heads = ("rung", "time", "GFLOP/s", "roofline", "naive", "step before", "expected", "error")
     entries = [*result.rungs, *result.peers]
-    cells = [_cells(entry) for entry in entries]
+    cells = [_cells(entry, result.doubt) for entry in entries]
     filled = [number for number in range(len(heads)) if any(row[number] for row in cells)]
     rows = ["<tr>" + "".join(f"<th>{heads[number]}</th>" for number in filled) + "</tr>"]
     best = result.best()
@@ -122,7 +135,7 @@ def _table(result: LabResult) -> str:
     return f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
 
 
-def _cells(entry: RungResult) -> list[str]:
+def _cells(entry: RungResult, doubt: str | None) -> list[str]:
     name = f'{escape(entry.name)} <span class="kind">{entry.described_kind}</span>'
     if entry.refused is not None:
         return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
@@ -136,8 +149,8 @@ def _cells(entry: RungResult) -> list[str]:
         f"{duration(time.median)}</span>"
         if time
         else '<span class="muted">not timed</span>',
-        f"{entry.gigaflops:.3g}" if entry.gigaflops else "",
-        f"{entry.roofline:.0%}" if entry.roofline else "",
+        digits(entry.gigaflops) if entry.gigaflops else "",
+        f"{entry.roofline:.0%}" if entry.roofline and not doubt else "",
         _factor(entry.speedup_naive),
         before,
         expected_text(entry),
@@ -157,7 +170,7 @@ def _charts(result: LabResult, pictures: Path) -> str:
     drawn = []
     for name, chart in (
         ("time", charts.time_chart),
-        ("roofline", charts.roofline_chart),
+        ("roofline", lambda result: charts.roofline_chart(result, *_traffic(result))),
         ("sweep", charts.sweep_chart),
     ):
         try:
@@ -167,6 +180,25 @@ def _charts(result: LabResult, pictures: Path) -> str:
         save(fig, pictures / name)
         drawn.append(f"<figure>{inline_svg(fig)}</figure>")
     return "\n".join(drawn)
+
+
+def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
+    """The traced traffic of the timed hand-written rungs, and a note on the size of the traces."""
+    if result.roofline is None:
+        return {}, ""
+    ladder = registry.ladder(result.workload, result.device)
+    case = Case(result.size, build.processor(build.make_target(result.device)))
+    rungs = [
+        ladder[entry.name]
+        for entry in result.rungs
+        if entry.kind != "search" and entry.seconds is not None and entry.module is not None
+    ]
+    if not rungs:
+        return {}, ""
+    small = common_size(ladder.workload, rungs, case)
+    found = {rung.name: traffic(ladder.workload, rung, small, case) for rung in rungs}
+    counted_ = {name: one for name, one in found.items() if one is not None}
+    return counted_, f"bytes counted in traces at {describe(small)}"
 
 
 def pictured(result: LabResult) -> list[str]:
@@ -188,9 +220,19 @@ def pictured(result: LabResult) -> list[str]:
     return [entry.name for entry in rungs if entry.name in kept]
 
 
+def _side_by_side(result: LabResult) -> str:
+    """The pictured rungs of a CPU ladder that did not fail, side by side."""
+    if result.device != "cpu":
+        return ""
+    ladder = registry.ladder(result.workload, result.device)
+    case = Case(result.size, build.processor(build.make_target(result.device)))
+    rungs = [ladder[name] for name in pictured(result)]
+    return side_by_side(ladder.workload, [r for r in rungs if r.kind != "failed"], case)
+
+
 def _rungs(result: LabResult, pictures: Path) -> str:
     ladder = registry.ladder(result.workload, result.device)
-    target = build.make_target(result.device)
+    target = build.make_target(result.device, result.target.get("arch"))
     case = Case(result.size, build.processor(target))
     drawn = pictured(result)
     cards = []
@@ -225,9 +267,8 @@ def _headline(entry: RungResult) -> str:
     else:
         parts.append(f"<span>{duration(entry.seconds.median)}</span>")
         if entry.speedup_previous is not None and entry.after:
-            parts.append(
-                f"<span>{_factor(entry.speedup_previous)} as fast as {escape(entry.after)}</span>"
-            )
+            said = against(entry.speedup_previous.median, entry.after)
+            parts.append(f"<span>{escape(said)}</span>")
     return " ".join(parts)
 
 
@@ -256,7 +297,8 @@ def _notes(result: LabResult) -> str:
         "Contestants run in processes of their own, in alternating blocks; a time is the median of"
         " the blocks, and a factor the median of the ratios taken block by block (hover for the"
         " quartiles). Above 1 the rung is faster.",
-        "GFLOP/s and roofline count useful arithmetic and compulsory traffic only: no padding.",
+        "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
+        " no padding.",
         "A factor in red differs from what the step was expected to bring by more than half.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
@@ -272,5 +314,10 @@ def _notes(result: LabResult) -> str:
             f"This machine's limits, measured in the same run: {limits.gigaflops:.0f} GFLOP/s in"
             f" registers, {limits.gigabytes:.0f} GB/s; the {limits.bound} bound is"
             f" {duration(limits.seconds)}."
+        )
+        notes.append(
+            "In the roofline, a rung has a mark for each level: the bytes of all its loads and"
+            " stores, and those that caches of a part of the data would miss. A mark further right"
+            " moves fewer bytes."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

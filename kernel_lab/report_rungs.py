@@ -8,18 +8,17 @@ from typing import Any
 
 from kernel_lab import diagrams, ir_views
 from kernel_lab.errors import LabError
+from kernel_lab.factors import against
 from kernel_lab.results import RungResult
 from kernel_lab.rung import Rung
 from kernel_lab.scaled import ScaledTrace, scaled_trace
-from kernel_lab.trace import Trace, TraceTooLarge, gpu, statistics
+from kernel_lab.trace import Trace, gpu, statistics
+from kernel_lab.traffic import model_caches
 from kernel_lab.workload import Case, Workload
 from needle_tvm.errors import NeedleTVMError
 
 _LINES = 120  # of an excerpt of generated code
-_STEPPED = (20_000, 100_000, 600_000)  # limits of accesses for the stepwise view, tried in order
 _DETAIL = 160  # steps of the picture that shows single accesses
-# Small sizes fit into any real cache, so the modelled caches are fractions of the kernel's data.
-_CACHES = {"a quarter of the data": 4, "a sixteenth": 16}
 
 
 def reason(entry: RungResult) -> str:
@@ -28,10 +27,11 @@ def reason(entry: RungResult) -> str:
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
         low, high = entry.expected
-        said = f"Expected against {html.escape(entry.after)}: {low:g} to {high:g} times as fast."
+        said = f"Expected: {low:g} to {high:g} times as fast as {html.escape(entry.after)}."
         if entry.speedup_previous is not None:
             style = "bad" if entry.surprising else "good"
-            said += f' Measured: <b class="{style}">{entry.speedup_previous.median:.3g}</b>.'
+            measured = against(entry.speedup_previous.median, entry.after)
+            said += f' Measured: <b class="{style}">{html.escape(measured)}</b>.'
         parts.append(f"<p>{said}</p>")
     if entry.explained:
         parts.append(f"<p><b>Why it differs:</b> {html.escape(entry.explained)}</p>")
@@ -67,7 +67,7 @@ def code(entry: RungResult, device: str, target: Any) -> str:
                     "hot block, LLVM IR", _excerpt(ir_views.llvm_block(compiled.llvm).splitlines())
                 )
             )
-        on_gpu = ir_views.gpu_code(entry.module)
+        on_gpu = ir_views.gpu_code(entry.module, str(target.attrs["arch"]))
     except NeedleTVMError as error:
         return f'<h3>Generated code</h3><p class="muted">{html.escape(str(error))}</p>'
     return (
@@ -77,58 +77,45 @@ def code(entry: RungResult, device: str, target: Any) -> str:
     )
 
 
-def memory(workload: Workload, rung: Rung, case: Case, pictures: Path) -> str:
+def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
     """Pictures and statistics of the rung's accesses, or a line that says why there are none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:
         return f'<h3>Memory accesses</h3><p class="muted">{html.escape(str(error))}</p>'
-    trace, title = scaled.trace, f"{workload.name}, {rung.name}"
-    drawn = {"space-time": diagrams.space_time(trace, f"{title}: accesses over time", scaled.note)}
-    middle, last = int(trace.time.max()) // 2, int(trace.time.max())
-    if last > 2 * _DETAIL:
-        drawn["detail"] = diagrams.space_time(
-            trace,
-            f"{title}: {_DETAIL} steps from the middle",
-            scaled.note,
-            span=(middle, middle + _DETAIL),
-        )
-    if trace.device == "gpu":
-        drawn["space-time-block-0"] = diagrams.space_time(
-            trace.select(trace.worker == 0),
-            f"{title}: block 0 over time",
-            scaled.note,
-            by="warp",
-        )
-        drawn["warp"] = diagrams.warp_view(trace, f"{title}: what a warp moves", scaled.note)
-        if any(buffer.scope.startswith("shared") for buffer in trace.buffers):
-            drawn["banks"] = diagrams.bank_view(trace, f"{title}: banks", scaled.note)
-    else:
-        if trace.worker.any():
-            drawn["workers"] = diagrams.space_time(
-                trace, f"{title}: accesses by worker", scaled.note, by="worker"
-            )
-        drawn["reuse"] = diagrams.reuse_histogram(
-            trace, f"{title}: reuse", scaled.note, caches=model_caches(trace)
-        )
+    title = f"{workload.name}, {rung.name}"
     figures = []
-    for name, fig in drawn.items():
-        diagrams.save(fig, pictures / f"{rung.name}-{name}")
-        figures.append(f"<figure>{diagrams.inline_svg(fig)}</figure>")
-    figures.append(_steps(workload, rung, case))
-    return "<h3>Memory accesses</h3>" + _verdict(scaled) + "".join(figures) + _counts(scaled)
+    for name, fig in pictures(scaled.trace, title, scaled.note).items():
+        diagrams.save(fig, folder / f"{rung.name}-{name}")
+        figures.append(diagrams.inline_svg(fig))
+    stepper = diagrams.stepper(scaled.trace, f"{title}: step by step", scaled.note)
+    drawn = "".join(f"<figure>{svg}</figure>" for svg in figures) + stepper
+    return "<h3>Memory accesses</h3>" + _verdict(scaled) + drawn + _counts(scaled)
 
 
-def _steps(workload: Workload, rung: Rung, case: Case) -> str:
-    """The stepwise view of the smallest run that the rung accepts."""
-    for limit in _STEPPED:
-        try:
-            small = scaled_trace(workload, rung, case, limit, ignore=("local",))
-        except TraceTooLarge:
-            continue
-        title = f"{workload.name}, {rung.name}: step by step"
-        return diagrams.stepper(small.trace, title, small.note)
-    return ""
+def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
+    """The figures that a report shows of a trace, by kind."""
+    space_time = diagrams.space_time
+    drawn = {"space-time": space_time(trace, f"{title}: accesses over time", note)}
+    last = int(trace.time.max())
+    if last > 2 * _DETAIL:
+        span = (last // 2, last // 2 + _DETAIL)
+        text = f"{title}: {_DETAIL} steps from the middle"
+        drawn["detail"] = space_time(trace, text, note, span=span)
+    if trace.device == "gpu":
+        first = trace.select(trace.worker == 0)
+        drawn["space-time-block-0"] = space_time(
+            first, f"{title}: block 0 over time", note, by="warp"
+        )
+        drawn["warp"] = diagrams.warp_view(trace, f"{title}: what a warp moves", note)
+        if any(buffer.scope.startswith("shared") for buffer in trace.buffers):
+            drawn["banks"] = diagrams.bank_view(trace, f"{title}: banks", note)
+        return drawn
+    if trace.worker.any():
+        drawn["workers"] = space_time(trace, f"{title}: accesses by worker", note, by="worker")
+    caches = model_caches(trace)
+    drawn["reuse"] = diagrams.reuse_histogram(trace, f"{title}: reuse", note, caches=caches)
+    return drawn
 
 
 def _verdict(scaled: ScaledTrace) -> str:
@@ -148,13 +135,6 @@ def _verdict(scaled: ScaledTrace) -> str:
             f" accesses and move {model.bytes_moved:,} bytes."
         )
     return f"<p>{html.escape(' '.join(said))}</p>"
-
-
-def model_caches(trace: Trace) -> dict[str, int]:
-    """Cache sizes that are fractions of the global data a kernel touches, in whole lines."""
-    rows = statistics.buffer_counts(trace)
-    lines = sum(row.lines for row in rows if row.scope == "global")
-    return {name: max(1, lines // part) * statistics.LINE for name, part in _CACHES.items()}
 
 
 def _counts(scaled: ScaledTrace) -> str:

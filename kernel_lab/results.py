@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kernel_lab.load import BUSY
 from needle_tvm.process.timing import Spread
+
+_POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
@@ -39,13 +42,15 @@ class Roofline:
 
     `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
     shortest time that the workload's useful arithmetic and compulsory traffic could take. `bound`
-    says which of the two sets it: "arithmetic" or "memory".
+    says which of the two sets it: "arithmetic" or "memory". `caches` are the triad's GB/s for
+    smaller working sets, by bytes a core.
     """
 
     gigaflops: float
     gigabytes: float
     seconds: float
     bound: str
+    caches: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,9 @@ class LabResult:
 
     `flops` and `bytes` are the useful ones: no padding is counted, each input is read once and the
     output is written once. `target` is TVM's description of the compilation target, `machine`
-    describes the machine it ran on. `peers_missing` gives the reason for each peer that is absent.
+    describes the machine it ran on. `load` is the share of the processors' time that went to other
+    work around the timing, None if unknown. `peers_missing` gives the reason for each peer that is
+    absent.
     """
 
     workload: str
@@ -164,6 +171,7 @@ class LabResult:
     roofline: Roofline | None = None
     timed: bool = True
     untimed_reason: str | None = None
+    load: float | None = None
     published: list[Published] = field(default_factory=list)
     sweep: list[SweepPoint] = field(default_factory=list)
     sweep_axis: str | None = None
@@ -174,6 +182,25 @@ class LabResult:
             if entry.name == name:
                 return entry
         raise KeyError(name)
+
+    @property
+    def doubt(self) -> str | None:
+        """The reason not to trust the times, if there is one: the machine was busy with other work,
+        or a rung is faster than the limits measured beside it."""
+        if self.load is not None and self.load >= BUSY:
+            return (
+                f"the machine was busy: other work had {self.load:.0%} of the processors' time, so"
+                " times, factors and limits are rough"
+            )
+        shares = {e.name: e.roofline for e in (*self.rungs, *self.peers) if e.roofline is not None}
+        fastest = max(shares, key=lambda name: shares[name], default=None)
+        if fastest is not None and shares[fastest] > _POSSIBLE:
+            return (
+                f"{fastest} took {1 / shares[fastest]:.0%} of the least time that the measured"
+                " limits allow: something disturbed their measurement, so shares of the roofline"
+                " are left out"
+            )
+        return None
 
     def best(self) -> RungResult | None:
         """The fastest hand-written rung that was timed and has the first rung's precision."""
@@ -201,6 +228,8 @@ class LabResult:
             "date": self.date,
             "timed": self.timed,
             "untimed_reason": self.untimed_reason,
+            "load": self.load,
+            "doubt": self.doubt,
             "roofline": vars(roofline) if roofline else None,
             "rungs": [rung.to_dict() for rung in self.rungs],
             "peers": [peer.to_dict() for peer in self.peers],

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernel_lab.results import Roofline
 from kernel_lab.workload import Processor, Size, Workload
 from needle_tvm.tune import roofline
 from needle_tvm.tune.roofline import Probe
 
 PEAK, TRIAD = "roofline: multiply-adds", "roofline: triad"
+CACHES = (16 << 10, 256 << 10)  # bytes a core: in the first-level cache, in the second-level one
 
 
 def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
-    """The two probes by name; the triad's working set (bytes) is as large as the workload's."""
+    """The probes by name: the triad's working set (bytes) is as large as the workload's, and those
+    of `cache_triad` fit into caches."""
     cores, lanes = processor.cores, processor.lanes
     return {
         PEAK: roofline.peak(cores, processor.registers, lanes),
         TRIAD: roofline.triad(cores, lanes, working_set),
+        **{cache_triad(size): roofline.triad(cores, lanes, cores * size) for size in CACHES},
     }
 
 
-def limits(workload: Workload, size: Size, gigaflops: float, gigabytes: float) -> Roofline:
+def cache_triad(size: int) -> str:
+    """The name of the triad over `size` bytes a core."""
+    return f"{TRIAD}, {size >> 10} KiB a core"
+
+
+def limits(
+    workload: Workload,
+    size: Size,
+    gigaflops: float,
+    gigabytes: float,
+    caches: Mapping[int, float],
+) -> Roofline:
     """The roofline of a workload at a size from the measured limits."""
     arithmetic = workload.flops(size) / (gigaflops * 1e9)
     traffic = workload.bytes(size) / (gigabytes * 1e9)
     bound = "arithmetic" if arithmetic >= traffic else "memory"
-    return Roofline(gigaflops, gigabytes, max(arithmetic, traffic), bound)
+    return Roofline(gigaflops, gigabytes, max(arithmetic, traffic), bound, caches)

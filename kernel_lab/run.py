@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kernel_lab import build, peers, registry, roofline, search
 from kernel_lab.errors import LabError, LabUsageError
 from kernel_lab.field import Field, one_launch
+from kernel_lab.load import busy_share
 from kernel_lab.results import LabResult, Roofline, RungResult, SweepPoint
-from kernel_lab.rung import Ladder
+from kernel_lab.rung import Ladder, generation
 from kernel_lab.workload import Case, Size, Workload, describe
 from needle_tvm.process import timing
 from needle_tvm.process.scratch import scratch_folder
@@ -34,7 +35,8 @@ class Request:
     `trials` is the budget of each of the two search rungs; 0 leaves them out. Each contestant gets
     `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
     `keep_going` a rung or peer that fails or is wrong is left out, its `refused` the reason,
-    instead of ending the run.
+    instead of ending the run. `arch` is the GPU architecture to compile for, such as "sm_75", where
+    nothing is timed; None means this machine's GPU, or the newest that the lab knows.
     """
 
     workload: str
@@ -48,6 +50,7 @@ class Request:
     seed: int = 0
     timed: bool = True
     keep_going: bool = False
+    arch: str | None = None
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
@@ -63,7 +66,8 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     chosen = ladder.select(request.rungs)
     points = _sweep_sizes(workload, request, size)
     untimed = _why_untimed(request)
-    target = build.make_target(request.device)
+    _check_arch(request)
+    target = build.make_target(request.device, request.arch)
     case = Case(size, build.processor(target))
     arch = build.architecture(target)
     entries = []
@@ -95,7 +99,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
         size=dict(size),
         flops=workload.flops(size),
         bytes=workload.bytes(size),
-        target=build.description(request.device),
+        target=build.description(request.device, request.arch),
         machine=host.describe(available_cores()),
         date=host.now(),
         rungs=entries,
@@ -177,6 +181,19 @@ def _why_untimed(request: Request) -> str | None:
     return None
 
 
+def _check_arch(request: Request) -> None:
+    """Raise LabUsageError unless `arch`, if given, names an architecture to compile untimed for."""
+    if request.arch is None:
+        return
+    generation(request.arch)
+    if request.device != "cuda":
+        raise LabUsageError(f"arch {request.arch}: it is that of a GPU, and the device is a CPU")
+    if request.timed:
+        raise LabUsageError(
+            f"arch {request.arch}: only code that is not timed is compiled for another GPU"
+        )
+
+
 def _measure(
     result: LabResult,
     workload: Workload,
@@ -203,7 +220,10 @@ def _measure(
         for entry in result.peers:
             field_.add_peer(entry)
         probes = field_.add_probes() if request.device == "cpu" else {}
+        before = busy_share()
         by_name = _contest(field_, request.rounds, _SECONDS_BLOCK, say)
+        shares = [share for share in (before, busy_share()) if share is not None]
+        result.load = max(shares, default=None)
     if probes:
         result.roofline = _limits(workload, case.size, by_name, probes)
     for entry in (*runnable, *result.peers):
@@ -237,12 +257,17 @@ def _limits(
     probes: Mapping[str, roofline.Probe],
 ) -> Roofline:
     """The roofline from the fastest block of each probe: a limit is not the average."""
-    peak, triad = probes[roofline.PEAK], probes[roofline.TRIAD]
+
+    def rate(name: str) -> float:
+        work = probes[name].bytes or probes[name].flops
+        return work / min(timed[name].seconds) / 1e9
+
     return roofline.limits(
         workload,
         size,
-        gigaflops=peak.flops / min(timed[roofline.PEAK].seconds) / 1e9,
-        gigabytes=triad.bytes / min(timed[roofline.TRIAD].seconds) / 1e9,
+        gigaflops=rate(roofline.PEAK),
+        gigabytes=rate(roofline.TRIAD),
+        caches={each: rate(roofline.cache_triad(each)) for each in roofline.CACHES},
     )
 
 

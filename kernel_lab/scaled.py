@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from kernel_lab.rung import Rung
+from kernel_lab.sizes import drawn_size
 from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, trace
 from kernel_lab.workload import Case, Workload, describe
 
-PICTURE = 600_000  # accesses that can be drawn and counted in a few seconds
+PICTURE = 2_500_000  # accesses that can be drawn and counted in a few seconds
 _SMALLEST = 4  # no dimension is made smaller than this
 
 
@@ -37,27 +38,39 @@ class ScaledTrace:
 def scaled_trace(
     workload: Workload, rung: Rung, case: Case, limit: int = PICTURE, ignore: tuple[str, ...] = ()
 ) -> ScaledTrace:
-    """Trace a rung at its own size, or at the nearest one that makes at most `limit` accesses.
+    """Trace a rung at the smallest size that shows what its loops do at the case's own.
 
-    The largest dimension whose half the rung claims (or else the largest) is halved again and
-    again. Sizes that TVM does not lower are skipped. Raises TraceTooLarge if no size is left, and
-    whatever `trace` raises.
+    `drawn_size` chooses it. If that makes more than `limit` accesses, the largest dimension whose
+    half the rung claims (or else the largest) is halved again and again. Sizes that TVM does not
+    lower are skipped. Raises TraceTooLarge if no size is left, and whatever `trace` raises.
     """
-    full = dict(case.size)
-    for size in smaller(full, rung.claims):
+    start = drawn_size(workload, rung, case)
+    for size in smaller(start, rung.claims):
         if rung.claims(size) is not None:
             continue
-        arrays = workload.inputs(size)
         try:
-            module = rung.module(Case(size, case.processor))
-            found = trace(module, arrays, limit=limit, ignore=ignore)
+            return trace_at(workload, rung, Case(size, case.processor), case, limit, ignore)
         except (TraceTooLarge, NotLowered):
             continue
-        exact = workload.reference(size, arrays)
-        result = list(found.arrays.values())[len(arrays)].reshape(exact.shape)
-        scale = float(np.abs(exact).max(initial=0.0)) or 1.0
-        return ScaledTrace(found, dict(size), full, float(np.abs(result - exact).max()) / scale)
     raise TraceTooLarge(f"trace: rung {rung.name!r} has no size of at most {limit:,} accesses")
+
+
+def trace_at(
+    workload: Workload,
+    rung: Rung,
+    small: Case,
+    full: Case,
+    limit: int = PICTURE,
+    ignore: tuple[str, ...] = (),
+) -> ScaledTrace:
+    """Trace a rung at the size of `small`, for a picture of the run at the size of `full`."""
+    arrays = workload.inputs(small.size)
+    found = trace(rung.module(small), arrays, limit=limit, ignore=ignore)
+    exact = workload.reference(small.size, arrays)
+    result = list(found.arrays.values())[len(arrays)].reshape(exact.shape)
+    scale = float(np.abs(exact).max(initial=0.0)) or 1.0
+    error = float(np.abs(result - exact).max()) / scale
+    return ScaledTrace(found, dict(small.size), dict(full.size), error)
 
 
 def smaller(

@@ -6,10 +6,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kernel_lab.factors import factor, with_quartiles
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
 from needle_tvm.process.timing import Spread
-from needle_tvm.words import counted, digits, duration, quartiles
+from needle_tvm.words import counted, digits, duration
 
 _UNMEASURED = "unmeasured"
 _HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof", "error")
@@ -17,7 +18,7 @@ _HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected",
 
 def rows(result: LabResult) -> list[list[str]]:
     """Headings and a row for each rung and peer; columns without an entry are left out."""
-    found = [_row(entry) for entry in (*result.rungs, *result.peers)]
+    found = [_row(entry, result.doubt) for entry in (*result.rungs, *result.peers)]
     filled = [number for number in range(len(_HEADINGS)) if any(row[number] for row in found)]
     return [[row[number] for number in filled] for row in (_HEADINGS, *found)]
 
@@ -63,6 +64,8 @@ def _print_conditions(result: LabResult, console: Console) -> None:
             f"so {duration(limit.seconds)} ({limit.bound}); {result.flops:,} useful operations",
             highlight=False,
         )
+    if result.doubt:
+        console.print(f"! {result.doubt}", highlight=False)
     if result.untimed_reason:
         console.print(f"{_UNMEASURED}: {result.untimed_reason}", highlight=False)
     if len({entry.precision for entry in (*result.rungs, *result.peers)}) > 1:
@@ -81,10 +84,10 @@ def _print_conditions(result: LabResult, console: Console) -> None:
 
 
 def _factor(ratio: Spread | None) -> str:
-    return quartiles(ratio.median, ratio.lower, ratio.upper) if ratio else ""
+    return with_quartiles(ratio) if ratio else ""
 
 
-def _row(entry: RungResult) -> list[str]:
+def _row(entry: RungResult, doubt: str | None) -> list[str]:
     low, high = entry.expected or (0.0, 0.0)
     expected = f"{low:g}-{high:g}" if entry.expected and entry.kind != "naive" else ""
     error = f"{entry.check.error:.0e}" if entry.check else ""
@@ -98,10 +101,10 @@ def _row(entry: RungResult) -> list[str]:
         entry.described_kind,
         duration(entry.seconds.median) + waited,
         digits(entry.gigaflops or 0.0),
-        digits(entry.speedup_naive.median) if entry.speedup_naive else "",
+        factor(entry.speedup_naive.median) if entry.speedup_naive else "",
         _factor(entry.speedup_previous) + (" !" if entry.surprising else ""),
         expected,
-        f"{100 * entry.roofline:.1f}" if entry.roofline is not None else "",
+        f"{100 * entry.roofline:.1f}" if entry.roofline is not None and not doubt else "",
         error,
     ]
 

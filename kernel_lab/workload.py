@@ -54,7 +54,8 @@ class Workload:
     tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
     `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
     (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
-    `published` lists the published figures by device.
+    `drawn(size)` are the smallest dimensions worth a picture, given those that come later in the
+    size. `published` lists the published figures by device.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Workload:
     flops: Callable[[Size], int]
     terms: Callable[[Size], int]
     modes: tuple[str, ...] = ()
+    drawn: Callable[[Size], Size] = lambda size: size
     limits: Callable[[Size], str | None] = lambda size: None
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 

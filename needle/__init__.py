@@ -13,13 +13,16 @@ from .backend_ndarray import (
     get_num_threads,
     set_num_threads,
 )
-from .errors import ShapeError, TraceError
+from .dims import Dim
+from .errors import DimError, ShapeError, TraceError
 from .rng import manual_seed
 from .serialize import load, save
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Dim",
+    "DimError",
     "ShapeError",
     "Tensor",
     "TensorTuple",

@@ -25,8 +25,8 @@ class _State(threading.local):
 state = _State()
 
 _replacements = itertools.count(1)
-# The only element changes whenever a tensor's value, or a module's attribute that may hold tensors,
-# is replaced.
+# The only element changes whenever a tensor's value or a module's attribute is replaced, or a
+# tensor begins or ceases to require a gradient.
 last_replacement = [0]
 
 

@@ -1,7 +1,7 @@
 """Public names of autograd: tensors, graph nodes and gradients, defined in other files."""
 
 from .apply import apply
-from .engine import topological_order
+from .engine import grad, topological_order
 from .node import Node
 from .tensor import Tensor, TensorTuple, Value, from_dlpack, make_const
 
@@ -12,6 +12,7 @@ __all__ = [
     "Value",
     "apply",
     "from_dlpack",
+    "grad",
     "make_const",
     "topological_order",
 ]

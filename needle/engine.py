@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from . import backend_ndarray as nd
 from ._state import call_recording, state
 from .backend_ndarray.dtypes import ITEMSIZE
 from .backend_ndarray.locks import fork_safe_lock
+from .dims import is_symbolic
 from .errors import ShapeError
 from .node import Node
 from .tensor import Tensor, TensorTuple, handle, make_const
@@ -43,12 +44,57 @@ def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> lis
 
 def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
     """See Tensor.backward."""
-    node = root.node
-    if not node.requires_grad:
-        raise RuntimeError(
-            f"backward: {root!r} does not require a gradient (made under no_grad, or from tensors "
-            "that do not require one)"
-        )
+    call_recording(create_graph, _accumulate, root, out_grad, create_graph, retain)
+
+
+def grad(
+    root: Tensor,
+    inputs: Iterable[Tensor],
+    out_grad: Tensor | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> list[Tensor]:
+    """d(root)/d(input), weighted by `out_grad` (ones if None), for each input: leaves that `root`
+    depends on. No `.grad` changes. All else, and the errors, as for Tensor.backward.
+
+    RuntimeError as well for an input that is no leaf, requires no gradient, or is not reached.
+    """
+    _check_requires_grad(root)
+    inputs = list(inputs)
+    retain = create_graph if retain_graph is None else retain_graph
+    for number, each in enumerate(inputs):
+        if not isinstance(each, Tensor):
+            raise TypeError(f"grad: input {number} is a {type(each).__name__}, not a Tensor")
+        if each.node.op is not None or not each.node.requires_grad:
+            what = "is no leaf" if each.node.op is not None else "does not require a gradient"
+            raise RuntimeError(f"grad: input {number}, {each.spec}, {what}")
+    wanted = {each.node for each in inputs}
+    reached = set(topological_order((root.node,), requires_grad=True))
+    for number, each in enumerate(inputs):
+        if each.node not in reached:
+            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {each.spec}")
+    found = dict(call_recording(create_graph, _found, root, out_grad, create_graph, retain, wanted))
+    return [found[each.node] for each in inputs]
+
+
+def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
+    """Add the gradients behind `root` to those of the leaves."""
+    found = _found(root, out_grad, create_graph, retain)
+    with _accumulating:
+        for leaf, part in found:
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
+
+
+def _found(
+    root: Tensor,
+    out_grad: Tensor | None,
+    create_graph: bool,
+    retain: bool,
+    wanted: Collection[Node] | None = None,
+) -> list[tuple[Node, Tensor]]:
+    """(leaf, gradient) for the `wanted` leaves (None: all) behind `root`, in memory of their own
+    unless they have a graph."""
+    _check_requires_grad(root)
     if out_grad is None:
         grad = _ones(root)
     else:
@@ -57,21 +103,22 @@ def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: 
     own = not create_graph and state.trace is None
     if own and not grad.realize_cached_data().is_compact:
         grad = make_const(grad.realize_cached_data().compact())
-    call_recording(create_graph, _accumulate, node, grad, retain, own)
-
-
-def _accumulate(node: Node, grad: Tensor, retain: bool, own: bool) -> None:
-    """Add the gradients behind `node` to those of the leaves; `own`: in memory of their own."""
-    found = _gradients(node, grad, retain)
-    if own:
-        found = _own_memory(found, grad)
-    with _accumulating:
-        for leaf, part in found:
-            leaf.grad = part if leaf.grad is None else leaf.grad + part
+    found = _gradients(root.node, grad, retain)
+    if wanted is not None:
+        found = [(leaf, part) for leaf, part in found if leaf in wanted]
+    return _own_memory(found, grad) if own else found
 
 
 # Graphs that several threads differentiate at once may share leaves: no sum may get lost.
 _accumulating = fork_safe_lock()
+
+
+def _check_requires_grad(root: Tensor) -> None:
+    if not root.node.requires_grad:
+        raise RuntimeError(
+            f"backward: {root!r} does not require a gradient (made under no_grad, or from tensors "
+            "that do not require one)"
+        )
 
 
 def _check_out_grad(root: Tensor, out_grad: Any) -> None:
@@ -87,8 +134,15 @@ def _check_out_grad(root: Tensor, out_grad: Any) -> None:
 
 
 def _ones(like: Tensor) -> Tensor:
-    ones = nd.full(like.shape, 1, like.dtype, like.device)
-    return Tensor(ones, requires_grad=False)
+    return _filled(like.shape, 1, like)
+
+
+def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
+    """A constant in the dtype and on the device of `like`, a Tensor or Spec."""
+    symbolic = is_symbolic(shape)
+    data = nd.full(() if symbolic else shape, value, like.dtype, like.device)
+    made = Tensor(data, requires_grad=False)
+    return made.broadcast_to(shape) if symbolic else made
 
 
 def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, Tensor]]:
@@ -192,9 +246,7 @@ def _add(a: Any, b: Any) -> Any:
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
     """The gradient of a tuple-valued node with zeros in place of None."""
     return tuple(
-        Tensor(nd.full(spec.shape, 0, spec.dtype, spec.device), requires_grad=False)
-        if part is None
-        else part
+        _filled(spec.shape, 0, spec) if part is None else part
         for part, spec in zip(grad, node.specs, strict=True)
     )
 

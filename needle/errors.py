@@ -13,3 +13,7 @@ class TraceError(RuntimeError):
 
 class ChangedError(RuntimeError):
     """A tensor that a traced function read as a constant was written since, or is gone."""
+
+
+class DimError(ValueError):
+    """`dims` names an input or an axis that is not there, or holds what cannot be an extent."""

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import reach, tree
 from .backend_ndarray import NDArray
+from .dims import Dim, dims_of, replaced
 from .engine import topological_order
 from .errors import TraceError
 from .node import Node
@@ -68,6 +69,40 @@ class Graph:
         for node in self.nodes:
             if node.op is None and id(node) not in known:
                 raise TraceError(f"tracing: a tensor {node.spec} comes from another trace")
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The dims that extents of inputs depend on, by name."""
+        found = dims_of(n for leaf in self.inputs for n in leaf.spec.shape)
+        return sorted(found, key=lambda dim: dim.name)
+
+    def at(self, sizes: Mapping[Dim, int]) -> Graph:
+        """The graph with a number for each of its dims: the same nodes, one for one, with other
+        shapes and attributes; itself if it has no dims. Raises the errors of `infer`."""
+        if not self.dims:
+            return self
+
+        def number(value: Any) -> Any:
+            return replaced(value, lambda expression: expression.value(sizes))
+
+        made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
+        inputs = []
+        for leaf in self.inputs:
+            made[leaf.node] = node = Node(number(leaf.spec), leaf.node.requires_grad, "")
+            inputs.append(dataclasses.replace(leaf, node=node))
+        for node in self.nodes:
+            if node.op is None:
+                continue
+            op, sources = number(node.op), tuple(made[source] for source in node.input_nodes)
+            spec = op.infer(*[source.spec for source in sources])
+            made[node] = new = Node(spec, node.requires_grad, node.scope)
+            new.op, new.input_nodes = op, sources
+        params, constants = list(self.params), [dataclasses.replace(c) for c in self.constants]
+        outputs = [made[node] for node in self.outputs]
+        trees = self.input_tree, self.output_tree, self.signature
+        graph = Graph(inputs, params, constants, outputs, *trees)
+        graph.weights = self.weights
+        return graph
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors among the arguments of a call, in the order of `inputs`.
@@ -130,6 +165,8 @@ class Graph:
                 add(kind, number.get(id(leaf.node)), leaf.name, *leaf.others, leaf.spec)
                 if kind == "constant":
                     digest.update(leaf.value.numpy().tobytes())
+        for dim in self.dims:
+            add("dim", dim.described())
         for node in self.nodes:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
@@ -232,7 +269,8 @@ def _class_digest(cls: Any) -> tuple[str, list[str]]:
 
     For needle's own ops it is that of their name: needle's sources are keyed as a whole.
     """
-    rules = [getattr(cls, name) for name in ("infer", "emit_te", "emit", "reduction_length")]
+    names = ("infer", "decided", "emit_te", "emit", "reduction_length")
+    rules = [getattr(cls, name) for name in names]
     return reach.digest(cls, rules)
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from . import backend_ndarray as nd
 from . import engine, ops
-from ._state import state
+from ._state import call_recording, state
 from .apply import apply
 from .backend_ndarray import Device, NDArray
+from .dims import Expression
 from .dtypes import scalar_dtype
 from .op import Op
 from .spec import Axes
@@ -150,7 +151,7 @@ class TensorMethods:
     def detach(self: Tensor) -> Tensor:
         """The same value without its history; it shares memory."""
         if state.trace is not None:
-            return ops.detach(self)
+            return call_recording(False, ops.detach, self)
         if self._data is None:
             raise no_value(self)
         return handle(None, self._data)
@@ -210,6 +211,8 @@ def _binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
             other = make_const(_scalar(str(other), other, dtype, x.device))
         elif isinstance(other, (np.ndarray, NDArray)):
             other = make_const(other, x.device)
+        elif isinstance(other, Expression):
+            other = ops.arange(1, other, scalar_dtype(x.dtype, 1), x.device).reshape(())
         else:
             return NotImplemented
     return apply(op, (other, x) if swap else (x, other))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from .apply import apply
 from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
+from .dims import same
 from .errors import ShapeError
 from .op_types import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from .samples import ErrorSample, Sample
@@ -26,6 +27,7 @@ from .spec import (
     Spec,
     broadcast_shapes,
     common_device,
+    is_one,
     normalize_axes,
     normalize_axis,
     reduced_shape,
@@ -116,6 +118,12 @@ class Op:
         Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
+
+    def decided(self, *specs: Any) -> Op:
+        """The same op for inputs whose extents depend on dims, with attributes that leave nothing
+        to decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice that is
+        cut off. Raises what `infer` raises."""
+        return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
         """For each input that holds indices, by its position: the least and largest valid index.
@@ -284,12 +292,12 @@ class Movement(Op):
 def unbroadcast(grad: Tensor, like: Tensor) -> Tensor:
     """`grad` summed over the axes along which `like` was broadcast, in like's dtype."""
     shape, target = grad.shape, like.shape
-    if shape != target:
+    if not same(shape, target):
         lead = len(shape) - len(target)
-        ones = [lead + i for i, n in enumerate(target) if n == 1 and shape[lead + i] != 1]
+        ones = [lead + i for i, n in enumerate(target) if is_one(n) and not is_one(shape[lead + i])]
         axes = (*range(lead), *ones)
         if axes:
             grad = grad.sum(axes)
-        if grad.shape != target:
+        if not same(grad.shape, target):
             grad = grad.reshape(target)
     return grad if grad.dtype == like.dtype else grad.astype(like.dtype)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import ShapeError
+from .dims import as_extent
+from .errors import ShapeError, TraceError
 
 if TYPE_CHECKING:
     from .backend_ndarray import Device
 
-Shape = tuple[int, ...]
+Shape = tuple[int, ...]  # of a trace with dims: of ints and expressions
 Axes = int | Sequence[int] | None
 
 
@@ -31,7 +32,8 @@ class Spec(NamedTuple):
 
 
 def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
-    """`shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints >= 0.
+    """`shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints >= 0;
+    expressions of dims stay expressions.
 
     With `open_extent`, -1 is allowed. Raises TypeError or ShapeError for anything else.
     """
@@ -39,7 +41,7 @@ def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
     if len(items) == 1 and isinstance(items[0], (tuple, list)):
         items = items[0]
     try:
-        out = tuple(as_int(n) for n in items)
+        out = tuple([n if type(n) is int else as_extent(n) for n in items])
     except TypeError:
         raise TypeError(f"{name}: shape {shape!r} must be made of integers") from None
     if any(n < 0 and not (open_extent and n == -1) for n in out):
@@ -82,22 +84,30 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The common shape by NumPy's rule: from the last axis back, extents are equal or 1."""
     first = shapes[0]
-    if all(shape == first for shape in shapes):
-        return first
+    try:
+        if all(shape == first for shape in shapes):
+            return first
+    except TraceError:  # extents that dims leave open
+        pass
     ndim = max(map(len, shapes))
     out = [1] * ndim
     for shape in shapes:
         lead = ndim - len(shape)
         for i, n in enumerate(shape, lead):
-            if n != 1 and out[i] == 1:
+            if is_one(out[i]):  # n may be an expression, of which 1 is one size
                 out[i] = n
-            elif n not in (1, out[i]):
+            elif not is_one(n) and n != out[i]:
                 listed = " and ".join(str(s) for s in shapes)
                 raise ShapeError(
                     f"{name}: shapes {listed} do not broadcast: extents {out[i]} and {n} at axis "
                     f"{i - ndim} differ and neither is 1"
                 )
     return tuple(out)
+
+
+def is_one(n: Any) -> bool:
+    """Whether an extent is the number 1. An expression is not, though it may be 1 at some size."""
+    return type(n) is int and n == 1
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:

@@ -251,6 +251,7 @@ class Tensor(Value, TensorMethods):
         if state.trace is not None:
             state.trace.refuse_write(self)
         self.node.requires_grad = bool(value)
+        note_replaced()
 
     @property
     def grad(self) -> Tensor | None:

@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import tree
 from ._state import state
 from .apply import explain
 from .backend_ndarray.dtypes import is_floating
+from .dims import Expression
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
+from .inputs import symbolic_specs
 from .nn.module import Module, Parameter
 from .node import Node
 from .op import Op
+from .place import place
+from .spec import Spec
 from .tensor import Tensor, Value, handle
-from .weights import Found, Weights, found_in, tensors_of
+from .weights import Surroundings, Weights, baked_in, found_in, tensors_of
 
-__all__ = ["Graph", "Leaf", "Node", "Trace", "trace"]
+__all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 
 
 class Trace:
     """The state of one trace. Ops, tensors and modules find it as `state.trace`."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_dims: bool = False) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
@@ -40,6 +44,7 @@ class Trace:
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
+        self._has_dims = has_dims
 
     def adopt(self, model: Module, prefix: str) -> None:
         """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
@@ -51,10 +56,10 @@ class Trace:
                 self._others.setdefault(id(tensor), []).append(prefix + name)
         self._held.append(model)
 
-    def adopt_parameter(self, parameter: Parameter, name: str) -> None:
-        """Make a parameter from the traced function's surroundings a leaf of that name."""
-        self._names.setdefault(id(parameter), name)
-        self._held.append(parameter)
+    def adopt_tensor(self, tensor: Tensor, name: str) -> None:
+        """Make a tensor from the traced function's surroundings a leaf of that name."""
+        self._names.setdefault(id(tensor), name)
+        self._held.append(tensor)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -73,11 +78,22 @@ class Trace:
     # Called by ops, tensors and modules
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
-        """Record `op`. Raises the errors of `infer`."""
+        """Record `op`. Raises the errors of `infer`, and TraceError for a result that may have an
+        extent of 0 for some size of a dim."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
-        node = Node(op.infer(*[n.spec for n in nodes]), False, self.where)
+        specs = [n.spec for n in nodes]
+        try:
+            if self._has_dims:
+                op = op.decided(*specs)
+            spec = op.infer(*specs)
+        except TraceError as error:  # it needs the number of a size
+            raise TraceError(f"{op.name}: {error}") from None
+        node = Node(spec, False, self.where)
+        if self._has_dims:
+            for each in node.specs:
+                self._check_extents(op, each)
         node.op = op
         node.input_nodes = nodes
         node.requires_grad = (
@@ -86,6 +102,17 @@ class Trace:
             and any(is_floating(s.dtype) for s in node.specs)
         )
         return handle(node, None)
+
+    def _check_extents(self, op: Op, spec: Spec) -> None:
+        """TraceError if an extent may be 0 or less: code for no elements is other code."""
+        for n in spec.shape:
+            if isinstance(n, Expression) and n.bounds[0] < 1:
+                dims = ", ".join(sorted(dim.described() for dim in n.dims))
+                raise TraceError(
+                    f"{op.name}: tracing: {self.here} makes a {spec} whose extent {n} can be "
+                    f"{n.bounds[0]}, with {dims}; an extent must be 1 or more at every size, so "
+                    "give the Dim a larger min"
+                )
 
     def leaf(self, tensor: Value) -> Node:
         """The node that stands for a tensor with a value."""
@@ -109,8 +136,8 @@ class Trace:
         else:
             return
         raise TraceError(
-            f"tracing: {self._here()} reads the value of the {what}; values are not known while "
-            "tracing, so nothing may depend on them"
+            f"tracing: {self.here} reads the value of the {what}; values are not known while "
+            f"tracing, so nothing may depend on them{place()}"
         )
 
     def refuse_write(self, tensor: Value) -> None:
@@ -124,23 +151,28 @@ class Trace:
             what = "a constant that is in use"
         else:
             return
-        raise TraceError(f"tracing: {self._here()} writes to {what}; a trace changes nothing")
+        raise TraceError(f"tracing: {self.here} writes to {what}; a trace changes nothing{place()}")
 
     def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
         """TraceError if a tensor is assigned to an attribute of a traced module."""
         if id(module) in self._paths and isinstance(value, Value):
             path = self._paths[id(module)]
             raise TraceError(
-                f"tracing: {self._here()} assigns to {f'{path}.{name}' if path else name!r} "
-                f"(of {type(module).__name__}); a trace changes nothing"
+                f"tracing: {self.here} assigns to {f'{path}.{name}' if path else name!r} "
+                f"(of {type(module).__name__}); a trace changes nothing{place()}"
             )
 
     def refuse_random(self, what: str) -> None:
         """TraceError: random numbers would be baked in."""
         raise TraceError(
-            f"tracing: {self._here()} draws random numbers ({what}); they would become constants. "
-            "Pass them in as an input"
+            f"tracing: {self.here} draws random numbers ({what}); they would become constants. "
+            f"Pass them in as an input{place()}"
         )
+
+    def gradients(self) -> list[tuple[str, Node]]:
+        """The gradients that parameters and buffers have, each with its tensor's name."""
+        leaves = [leaf for key, leaf in self._leaves.items() if key in self._names]
+        return [(each.name, each.node.grad.node) for each in leaves if each.node.grad is not None]
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
@@ -176,7 +208,8 @@ class Trace:
         scope = f" in module {node.scope!r}" if node.scope else ""
         return f"{tensor.spec} tensor made by op {node.op.name!r}{scope}"
 
-    def _here(self) -> str:
+    @property
+    def here(self) -> str:
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
@@ -187,17 +220,23 @@ class Trace:
             found.sort(key=lambda item: order[item[0]])
         return [leaf for _, leaf in found]
 
-    def weights(self, graph: Graph, find: Callable[[], Iterable[Found]]) -> Weights:
+    def weights(self, graph: Graph, find: Callable[[], Surroundings], bakes: bool) -> Weights:
         """The weights of the traced graph; `find` returns what the function can reach."""
         tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
-        known = {name for name, _, _ in find()}
+        known = {name for name, _, _ in tensors_of(find())}
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
         constants = [tensor[id(leaf)] for leaf in graph.constants]
-        return Weights(find, [leaf.name for leaf in graph.params], unfound, constants)
+        names = [leaf.name for leaf in graph.params]
+        return Weights(find, names, unfound, constants, baked_in if bakes else None)
 
 
 def trace(
-    fn: Module | Callable[..., Any], /, *args: Any, training: bool = False, **kwargs: Any
+    fn: Module | Callable[..., Any],
+    /,
+    *args: Any,
+    training: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    **kwargs: Any,
 ) -> Graph:
     """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
 
@@ -205,12 +244,15 @@ def trace(
     lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
     If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict.
 
-    Raises ValueError for a module in train mode, unless `training`; TraceError if the model reads a
-    value, draws random numbers or writes to itself; the errors of `infer` for shapes and dtypes.
+    `dims` gives axes of inputs a size that is not known: {"x": {0: Dim("n", max=64)}}, by the name
+    of an argument or its position, and a tensor in a list, tuple or dict by the name that
+    `Graph.inputs` has for it ("xs_0", "batch_image"). In the place of a Dim, an expression of dims
+    may stand. Extents that depend on dims are expressions of them (`needle.dims`).
+
+    Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
+    unless `training`; TraceError if the model reads a value, draws random numbers, writes to
+    itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
     """
-    if state.trace is not None:
-        raise TraceError("trace: already tracing on this thread")
-    run = Trace()
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn.forward if isinstance(fn, Module) else fn)
     try:
@@ -221,29 +263,65 @@ def trace(
     modules = dict(_modules(signature, args, kwargs))
     for module in ([owner] if isinstance(owner, Module) else []) + list(modules.values()):
         _check_mode(module, training)
-    for name, (item, _) in found_in(fn, modules).items():
+    input_tree, inputs = flatten_call(signature, args, kwargs)
+
+    def call(tensors: Sequence[Tensor]) -> Any:
+        abstract = iter(tensors)
+        call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]
+        call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
+        return fn(*call_args, **call_kwargs)
+
+    positions = positional_names(signature, len(args))
+    graph = trace_flat(call, inputs, lambda: found_in(fn, modules), dims=dims, positions=positions)
+    graph.input_tree, graph.signature = input_tree, signature
+    return graph
+
+
+def trace_flat(
+    call: Callable[[Sequence[Tensor]], Any],
+    inputs: Sequence[tuple[str, Any]],
+    find: Callable[[], Surroundings],
+    follow_all: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    positions: Sequence[str] = (),
+) -> Graph:
+    """The graph of `call`, which takes a list of tensors, on these named examples. `dims` is as for
+    `trace`; `positions` are the names of positional arguments.
+
+    `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
+    are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
+    refuses a change of the Python values that the trace has read there. A gradient in one of these
+    Tensors that is not returned is then a TraceError.
+    """
+    if state.trace is not None:
+        raise TraceError("trace: already tracing on this thread")
+    run = Trace(bool(dims))
+    surroundings = find()
+    for name, (item, _) in surroundings.items():
         if isinstance(item, Module):
             run.adopt(item, f"{name}." if name else "")
         elif isinstance(item, Parameter):
-            run.adopt_parameter(item, name)
-    input_tree, found = flatten_call(signature, args, kwargs)
+            run.adopt_tensor(item, name)
+    if follow_all:
+        for name, tensor, _ in tensors_of(surroundings):
+            run.adopt_tensor(tensor, name)
 
-    inputs = []
-    for name, example in found:
-        tensor = as_tensor(example)
-        node = Node(tensor.spec, tensor.requires_grad, "")
-        inputs.append(Leaf(name, node, tensor.realize_cached_data()))
-    abstract = iter([handle(leaf.node, None) for leaf in inputs])
-    call_args = [tree.unflatten(t, abstract) for t in input_tree["args"]]
-    call_kwargs = {n: tree.unflatten(t, abstract) for n, t in input_tree["kwargs"].items()}
+    tensors = [(name, as_tensor(example)) for name, example in inputs]
+    specs = symbolic_specs([(name, t.spec) for name, t in tensors], positions, dims or {})
+    leaves = []
+    for (name, tensor), spec in zip(tensors, specs, strict=True):
+        node = Node(spec, tensor.requires_grad, "")
+        leaves.append(Leaf(name, node, tensor.realize_cached_data()))
     with run.running():
-        output_tree, outputs = flatten_outputs(fn(*call_args, **call_kwargs))
+        output_tree, outputs = flatten_outputs(call([handle(leaf.node, None) for leaf in leaves]))
         _check_outputs(output_tree)
         nodes = [as_tensor(value).node for _, value in outputs]
-    graph = Graph(
-        inputs, run.leaves(True), run.leaves(False), nodes, input_tree, output_tree, signature
-    )
-    graph.weights = run.weights(graph, lambda: tensors_of(found_in(fn, modules)))
+        gradients = run.gradients()
+    flat = {"args": [tree.LEAF] * len(leaves), "kwargs": {}}
+    graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
+    if follow_all:
+        _check_gradients(gradients, graph)
+    graph.weights = run.weights(graph, find, follow_all)
     return graph
 
 
@@ -292,3 +370,15 @@ def _check_outputs(output_tree: Any) -> None:
         return
     for item in inside.values() if kind == "dict" else inside:
         _check_outputs(item)
+
+
+def _check_gradients(gradients: Sequence[tuple[str, Node]], graph: Graph) -> None:
+    """TraceError for a gradient that no output depends on: nothing would ever see it."""
+    used = {id(node) for node in graph.nodes}
+    for name, node in gradients:
+        if id(node) not in used:
+            raise TraceError(
+                f"tracing: the gradient in {name}.grad would be lost, because compiled code "
+                "returns gradients and sets none: return it (as in `return loss, [p.grad for p in "
+                "model.parameters()]`), or compute only what you return (needle.autograd.grad)"
+            )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
+from . import bytecode, outside
 from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
@@ -26,18 +27,22 @@ class Weights:
     """The weights of a traced function by name, and the tensors that became its constants.
 
     `find()` searches everything the function can reach, as `found_in` does; `names` are the used
-    weights, `unfound` those of them that the search did not reach. Writes of other libraries to
-    shared memory (DLPack) are not seen. Safe to call from any thread.
+    weights, `unfound` those of them that the search did not reach. `bake` (see `baked_in`) returns
+    the values there that are fixed in the trace; without it a change of these is not noticed.
+    Writes of other libraries to shared memory (DLPack) are not seen. Safe to call from any thread.
     """
 
     def __init__(
         self,
-        find: Callable[[], Iterable[Found]],
+        find: Callable[[], Surroundings],
         names: list[str],
         unfound: Mapping[str, Tensor],
         constants: list[Tensor],
+        bake: Callable[[Surroundings], Baked] | None = None,
     ) -> None:
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
+        self._bake = bake
+        self.baked, self._bonds = bake(find()) if bake else ({}, [])
         self._aliases = self._other_names()
         self._tensors, self._links, reached = self._search()
         self._reached = reached  # the constants that the search reached
@@ -54,7 +59,7 @@ class Weights:
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
         """Call `use` with the weights if one was written or replaced since the last call.
 
-        Raises ChangedError if a constant was, or if a weight is gone.
+        Raises ChangedError if a constant or a baked value was, or if a weight is gone.
         """
         if self._now() == self._stamp and (
             not self._links or all([link.holds() for link in self._links])
@@ -62,6 +67,7 @@ class Weights:
             return
         with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
+            self._check_baked()
             tensors, links, reached = self._search()
             for number in self._reached - reached:
                 raise self._changed(number, "replaced")
@@ -74,13 +80,22 @@ class Weights:
                 use(_values(self._names, tensors))
             self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
 
+    def _check_baked(self) -> None:
+        """ChangedError if a value that is fixed in the trace is another one now."""
+        if self._bake is not None:
+            found, self._bonds = self._bake(self._find())
+            changes = differences(found, self.baked)
+            if changes:
+                raise ChangedError(f"the function was traced with another value: {changes[0]}")
+
     def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the
         constants among these."""
         wanted = {*self._names, *self._aliases}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
-        found, links, reached = dict(self._unfound), {}, set()
-        for name, tensor, link in self._find():
+        found, reached = dict(self._unfound), set()
+        links = {(id(link.holder), link.key): link for link in self._bonds}
+        for name, tensor, link in tensors_of(self._find()):
             number = constants.get(id(tensor))
             if number is not None:
                 reached.add(number)
@@ -88,7 +103,7 @@ class Weights:
                 found.setdefault(name, tensor)
             else:
                 continue
-            while link is not None:
+            while link is not None and self._bake is None:  # `_bonds` has these as well
                 links[id(link.holder), link.key] = link
                 link = link.before
         for name in wanted:
@@ -105,7 +120,7 @@ class Weights:
     def _other_names(self) -> dict[str, str]:
         """Further names of the weights, each with the weight's own name."""
         found: dict[str, Tensor] = {}
-        for name, tensor, _ in self._find():
+        for name, tensor, _ in tensors_of(self._find()):
             found.setdefault(name, tensor)
         known = {id(found[name]): name for name in self._names if name in found}
         names = ((name, known.get(id(tensor))) for name, tensor in found.items())
@@ -131,6 +146,8 @@ class Weights:
 
 _Version = tuple[NDArray, int]  # a value, and the write count of its last write
 Found = tuple[str, Tensor, "Link | None"]  # name, tensor, and the last link that leads to it
+Surroundings = Mapping[str, "tuple[Any, Link | None]"]  # the same by name, for any value
+Baked = tuple[dict[str, Any], list[Link]]  # values by name, and links that lead to them
 
 
 def _same(one: _Version, other: _Version) -> bool:
@@ -142,12 +159,11 @@ def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
     return dict(zip(names, data, strict=True))
 
 
-def found_in(
-    fn: Any, arguments: Mapping[str, Any]
-) -> dict[str, tuple[Module | Tensor, Link | None]]:
-    """The Modules and Tensors that a call of `fn` with these named arguments can read, by name
-    prefix, and the links that lead to them. A Module `fn` has no prefix; an argument has its name,
-    and a variable of the function's surroundings has the variable's name."""
+def found_in(fn: Any, arguments: Mapping[str, Any]) -> Surroundings:
+    """What a call of `fn` with these named arguments can read, by name prefix, and the links that
+    lead there: Modules, Tensors, and the values of variables and of its object's attributes. A
+    Module `fn` has no prefix; an argument has its name, and a variable of the function's
+    surroundings has the variable's name."""
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     found: dict[str, Any] = {}
     if isinstance(owner, Module):
@@ -158,19 +174,83 @@ def found_in(
     if not isinstance(fn, Module):
         for name, value, link in _around(fn):
             for path, item, last in _inside(name, value, link):
-                found.setdefault(path, (item, last))
+                while path in found and found[path][0] is not item:
+                    path += "_"  # another function's variable of the same name
+                if item is not owner:
+                    found.setdefault(path, (item, last))
     return found
 
 
-def tensors_of(found: Mapping[str, tuple[Module | Tensor, Link | None]]) -> Iterator[Found]:
+def tensors_of(found: Surroundings) -> Iterator[Found]:
     """The tensors in the result of `found_in`, by name."""
     for prefix, (item, link) in found.items():
         if isinstance(item, Module):
             for name, value, last in walk(item, link, hidden=True):
                 if isinstance(value, Tensor):
                     yield (f"{prefix}.{name}" if prefix else name), value, last
-        else:
+        elif isinstance(item, Tensor):
             yield prefix, item, link
+
+
+# Values that a trace bakes in
+
+
+def baked_in(found: Surroundings) -> Baked:
+    """The Python values in the result of `found_in` on which a trace may depend, by name, and the
+    links to them: variables, classes and attributes of Modules, shapes and dtypes of tensors and
+    whether they require gradients. Attributes of Modules have no links, as for `walk`."""
+    values: dict[str, Any] = {}
+    links: list[Link] = []
+    for prefix, (item, link) in found.items():
+        inside = walk(item, link, hidden=True) if isinstance(item, Module) else [("", item, link)]
+        for name, value, last in inside:
+            path = f"{prefix}.{name}".strip(".")
+            if isinstance(value, Module):
+                values[path] = type(value)
+                for attribute, each in vars(value).items():
+                    if not isinstance(each, (Module, Tensor)):
+                        values[f"{path}.{attribute}".strip(".")] = each
+            elif isinstance(value, Tensor):
+                needs = "with" if value.requires_grad else "without"
+                values[path] = f"{value.spec} {needs} gradient"
+            else:
+                values[path] = value
+            _add(links, last)
+    return values, links
+
+
+def _add(links: list[Link], link: Link | None) -> None:
+    while link is not None:
+        links.append(link)
+        link = link.before
+
+
+def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Each value that is another one now, in words. Numbers, strings and tuples are the same if
+    they look the same (2 and 2.0 do not); all else only if it is the same object."""
+    return [
+        f"{name} is {_shown(name, now)} instead of {_shown(name, before)}"
+        for name in {**before, **now}
+        if name not in now or name not in before or not _alike(now[name], before[name])
+    ]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    is_plain = isinstance(one, (*_NUMBERS, tuple))
+    return type(one) is type(other) and is_plain and repr(one) == repr(other)
+
+
+def _shown(name: str, values: Mapping[str, Any]) -> str:
+    text = repr(values[name]) if name in values else "absent"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+_LONGEST = 60
+
+
+# The search
 
 
 class _Cell:
@@ -190,10 +270,10 @@ def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
         keywords = fn.keywords
         yield from ((n, value, Link(keywords, n, value, None)) for n, value in keywords.items())
         fn = fn.func
-    fn = inspect.unwrap(fn) if callable(fn) else fn
     if isinstance(fn, types.MethodType):
         yield "self", fn.__self__, None
-        fn = fn.__func__
+        fn = fn.__func__  # before unwrapping, which would lose the object
+    fn = inspect.unwrap(fn) if callable(fn) else fn
     if not isinstance(fn, types.FunctionType):
         call = inspect.getattr_static(type(fn), "__call__", None)
         if isinstance(call, types.FunctionType):
@@ -207,41 +287,59 @@ def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
         except ValueError:  # an unbound variable
             continue
         yield name, value, Link(_Cell(cell), name, value, None)
-    pending, names = [fn.__code__], fn.__globals__
-    while pending:
-        code = pending.pop()
-        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        for name in code.co_names:
-            if name in names:
-                yield name, names[name], Link(names, name, names[name], None)
+    names = fn.__globals__
+    for name in _globals_of(fn.__code__):
+        if name in names:
+            yield name, names[name], Link(names, name, names[name], None)
+
+
+@lru_cache(maxsize=1024)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the global variables that a function reads."""
+    found = [
+        name
+        for each in bytecode.codes(code)
+        for step, name in bytecode.steps(each)
+        if step in ("global", "name")
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 _MOST_DEEP = 4  # lists in dicts in objects ...
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 
 
 def _inside(
     path: str, value: Any, link: Link | None, depth: int = 0
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """The Modules and Tensors in a value: itself, or in containers, in attributes of plain objects,
-    or read in turn by a function."""
+    """A variable's value, and the Modules and Tensors in it: itself, or in containers, in
+    attributes of plain objects, or read in turn by a function, with the values that this reads."""
     if isinstance(value, (Module, Tensor)):
         yield path, value, link
         return
-    if depth == _MOST_DEEP:
+    if depth == _MOST_DEEP or isinstance(value, types.ModuleType):
         return
-    if isinstance(value, (types.FunctionType, partial, types.MethodType)):
+    if isinstance(value, _FUNCTIONS) or "__wrapped__" in getattr(value, "__dict__", ()):
+        yield path, value, link
+        is_followed = not outside.is_told(value)
         for name, item, own in _around(value):
-            yield from _inside(name, item, own or link, depth + 1)
+            for found in _inside(name, item, own or link, depth + 1):
+                if is_followed or isinstance(found[1], (Module, Tensor)):
+                    yield found
         return
-    holder: Any = None
+    contents: Any = ()
     if isinstance(value, (dict, list, tuple)):
-        holder = value
+        contents = value
     elif type(value).__module__.partition(".")[0] not in _OTHERS and hasattr(value, "__dict__"):
-        if not isinstance(value, (type, types.ModuleType)):
-            holder = vars(value)
-    if holder is not None:
-        for key, item in holder.items() if isinstance(holder, dict) else enumerate(holder):
-            yield from _inside(f"{path}.{key}", item, Link(holder, key, item, link), depth + 1)
+        if not isinstance(value, type):
+            contents = vars(value)
+    if depth == 0 or contents == ():
+        yield path, value, link
+    has_values = depth == 0 and contents is not value  # an object that the function itself names
+    for key, item in contents.items() if isinstance(contents, dict) else enumerate(contents):
+        if has_values or not isinstance(item, _NUMBERS):
+            yield from _inside(f"{path}.{key}", item, Link(contents, key, item, link), depth + 1)
 
 
+_FUNCTIONS = (types.FunctionType, partial, types.MethodType)
 _OTHERS = ("builtins", "needle", "numpy", "types", "functools")

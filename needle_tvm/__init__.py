@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from needle_tvm.compiler.compiler import compile, compile_torch, load
     from needle_tvm.compiler.executable import Executable
+    from needle_tvm.compiler.jit import jit
     from needle_tvm.errors import MismatchError, NeedleTVMError
 
 _HOMES = {
@@ -20,10 +21,19 @@ _HOMES = {
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler.compiler",
     "compile_torch": "needle_tvm.compiler.compiler",
+    "jit": "needle_tvm.compiler.jit",
     "load": "needle_tvm.compiler.compiler",
 }
 
-__all__ = ["Executable", "MismatchError", "NeedleTVMError", "compile", "compile_torch", "load"]
+__all__ = [
+    "Executable",
+    "MismatchError",
+    "NeedleTVMError",
+    "compile",
+    "compile_torch",
+    "jit",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,14 @@ class ScheduleWarning(UserWarning):
     """
 
 
+class RecompilationWarning(UserWarning):
+    """A jit function has more signatures than it keeps, and compiles some again and again."""
+
+
+class EagerWarning(UserWarning):
+    """A jit function with fallback="eager" cannot be traced and runs eagerly."""
+
+
 class InstallError(NeedleTVMError):
     """TVM is missing, or its version and that of tvm-ffi do not fit together."""
 

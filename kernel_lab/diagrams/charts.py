@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from kernel_lab.diagrams.style import INK, MUTED, PALETTE, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import INK, MUTED, PALETTE, SHARED, STORE, figure, settings, titled
 from kernel_lab.errors import LabUsageError
-from kernel_lab.results import LabResult, RungResult
+from kernel_lab.factors import against
+from kernel_lab.results import LabResult, Roofline, RungResult
+from kernel_lab.traffic import Traffic
 from needle_tvm.process.timing import Spread
-from needle_tvm.words import duration
+from needle_tvm.words import digits, duration
 
 KIND_COLOURS = {
     "naive": MUTED,
-    "rewrite": PALETTE[3],
+    "rewrite": SHARED,
     "schedule": PALETTE[0],
     "failed": STORE,
     "search": PALETTE[1],
@@ -50,7 +53,7 @@ def time_chart(result: LabResult) -> Any:
             axis.plot([time.lower, time.upper], [place, place], color=INK, linewidth=1)
             text = duration(time.median)
             if entry.speedup_naive is not None and entry.kind != "naive":
-                text += f"  ({entry.speedup_naive.median:.3g}x naive)"
+                text += f"  ({against(entry.speedup_naive.median, 'naive')})"
             axis.annotate(
                 text,
                 (time.upper, place),
@@ -78,64 +81,104 @@ def time_chart(result: LabResult) -> Any:
     return fig
 
 
-def roofline_chart(result: LabResult) -> Any:
+LEVELS = ("o", "^", "s")  # marks of all accesses, and of those that each modelled cache misses
+
+
+def roofline_chart(
+    result: LabResult, traffic: Mapping[str, Traffic] | None = None, note: str = ""
+) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    The intensity is the workload's own, useful arithmetic over compulsory traffic, so all points
-    are in one column. Raises LabUsageError if there is no roofline.
+    A rung in `traffic` has a mark for each level of it, joined by a line: at the useful operations
+    for each byte its loops access, and for each byte that a cache misses. What has no traffic
+    (peers, found schedules) stands at the compulsory traffic, each array moved once. Raises
+    LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
     if limits is None or not entries:
         raise LabUsageError(f"chart: no roofline was measured for {result.workload}")
-    intensity = result.flops / result.bytes
+    compulsory = result.flops / result.bytes
+    places = {entry.name: _intensities(entry.name, traffic or {}, compulsory) for entry in entries}
+    speeds = np.array([float(entry.gigaflops or 0) for entry in entries])
+    every = [x for marks in places.values() for x in marks]
+    ridge = limits.gigaflops / limits.gigabytes
+    x = np.geomspace(min(every) / 3, max(*every, ridge) * 3, 200)
     with settings():
-        fig = figure(9, 4.2)
+        fig = figure(9, 1.6 + 0.22 * max(12, len(entries)))
         axis = fig.subplots()
-        x = np.geomspace(min(intensity / 8, 0.1), max(intensity * 64, 64), 200)
-        axis.plot(x, np.minimum(limits.gigaflops, x * limits.gigabytes), color=INK, linewidth=1.4)
-        axis.axvline(intensity, color=MUTED, linestyle=":", linewidth=1)
-        axis.set(xscale="log", yscale="log")
-        speeds = np.array([float(entry.gigaflops or 0) for entry in entries])
+        _draw_limits(axis, limits, x)
+        axis.axvline(compulsory, color=MUTED, linestyle=":", linewidth=1)
         for entry, speed in zip(entries, speeds, strict=True):
-            axis.plot(intensity, speed, "o", color=KIND_COLOURS[entry.kind], markersize=6)
+            marks, colour = places[entry.name], KIND_COLOURS[entry.kind]
+            axis.plot([min(marks), max(marks)], [speed, speed], color=colour, linewidth=1)
+            shapes = LEVELS if len(marks) > 1 else ("D",)
+            for mark, shape in zip(marks, shapes, strict=True):
+                axis.plot(mark, speed, shape, color=colour, markersize=5)
         low = min(speeds.min(), limits.gigaflops / 100) / 2
         high = 2.2 * max(limits.gigaflops, speeds.max())
-        axis.set_ylim(low, high)
-        span = np.log10(high / low)
-        places = spread_out(np.log10(speeds), gap=span * 0.047)
-        for entry, speed, place in zip(entries, speeds, places, strict=True):
-            axis.annotate(
-                f"{entry.name}  {speed:.3g}",
-                (intensity, speed),
-                xytext=(intensity * 2.2, 10**place),
-                fontsize=7.5,
-                va="center",
-                arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6},
-            )
-        axis.annotate(
-            f"{limits.gigaflops:.0f} GFLOP/s in registers",
-            (x[-1], limits.gigaflops),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-        )
-        axis.annotate(
-            f"{limits.gigabytes:.0f} GB/s",
-            (x[0], x[0] * limits.gigabytes),
-            xytext=(18, 0),
-            textcoords="offset points",
-            fontsize=8,
-        ) if x[0] * limits.gigabytes > low else None
-        axis.set_xlabel("useful operations for each byte that must move")
+        axis.set(xscale="log", yscale="log", xlim=(x[0], x[-1]), ylim=(low, high))
+        _label_at_the_edge(axis, entries, speeds, places)
+        axis.set_xlabel("useful operations for each byte moved")
         axis.set_ylabel("useful GFLOP/s")
         for scale in (axis.xaxis, axis.yaxis):
-            scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        titled(
-            fig, "Roofline", f"dotted: {result.workload} at this size, {intensity:.3g} FLOP/byte"
-        )
+            scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        words = f"dotted: compulsory traffic of the run, {digits(compulsory)} operations a byte"
+        keys = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        if traffic:
+            keys += _level_keys(traffic)
+            words = f"{words}; {note}"
+        fig.legend(handles=keys, loc="outside upper right", ncols=4)
+        titled(fig, "Roofline", words)
     return fig
+
+
+def _intensities(name: str, traffic: Mapping[str, Traffic], compulsory: float) -> tuple[float, ...]:
+    found = traffic.get(name)
+    return (found.accessed, *found.missed) if found else (compulsory,)
+
+
+def _draw_limits(axis: Any, limits: Roofline, x: np.ndarray) -> None:
+    """The flat roof, and a slope for each bandwidth; their labels are for the legend."""
+    slopes = {"of memory": limits.gigabytes}
+    slopes |= {f"of {size >> 10} KiB a core": rate for size, rate in limits.caches.items()}
+    for style, (name, rate) in zip(("-", "--", "-."), slopes.items(), strict=False):
+        label = f"{digits(rate)} GB/s {name}"
+        roof = np.minimum(limits.gigaflops, x * rate)
+        axis.plot(x, roof, color=INK, linewidth=1.2, linestyle=style, label=label)
+    axis.plot([], [], color=INK, label=f"{digits(limits.gigaflops)} GFLOP/s in registers")
+
+
+def _label_at_the_edge(
+    axis: Any,
+    entries: Sequence[RungResult],
+    speeds: np.ndarray,
+    places: Mapping[str, Sequence[float]],
+) -> None:
+    """Name the rungs outside of the axes, where no line crosses the names."""
+    low, high = np.log10(axis.get_ylim())
+    heights = spread_out(np.log10(speeds), gap=(high - low) / max(16, len(entries) + 1))
+    heights += min(0.0, high - heights.max())
+    for entry, speed, height in zip(entries, speeds, heights, strict=True):
+        axis.annotate(
+            f"{entry.name}  {digits(speed)}",
+            (max(places[entry.name]), speed),
+            xytext=(1.03, (height - low) / (high - low)),
+            textcoords="axes fraction",
+            fontsize=7.5,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0},
+        )
+
+
+def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
+    sizes = next(iter(traffic.values())).caches
+    names = ["loads and stores", *(f"missed by {size / 1024:.3g} KiB" for size in sizes)]
+    return [
+        Line2D([], [], linestyle="", marker=shape, color=MUTED, label=name, markersize=5)
+        for shape, name in zip(LEVELS, names, strict=True)
+    ]
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:

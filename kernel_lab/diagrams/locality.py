@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from kernel_lab.diagrams.space_time import described
-from kernel_lab.diagrams.style import MUTED, PALETTE, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import MUTED, SLATE, STORE, figure, settings, titled
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace, statistics
 
@@ -35,7 +35,7 @@ def reuse_histogram(
         fig = figure(7, 3.2)
         axis = fig.subplots()
         places = np.arange(len(bins))
-        axis.bar(places, bins, width=0.8, color=PALETTE[0], label="used again")
+        axis.bar(places, bins, width=0.8, color=SLATE, label="used again")
         axis.bar([-1.5], [cold], width=0.8, color=MUTED, label="first use")
         axis.set_xticks(
             [-1.5, *places.tolist()],

@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_rgba
-from matplotlib.lines import Line2D
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kernel_lab.diagrams.style import MUTED, PALETTE, STORE, figure, settings, titled
+from kernel_lab.diagrams.cells import SEVERAL, Axis, Cells, cells, copies_apart, shades, time_axis
+from kernel_lab.diagrams.style import (
+    MUTED,
+    SHARED,
+    STORE,
+    buffer_colours,
+    figure,
+    settings,
+    titled,
+    who_colours,
+)
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 from needle_tvm.words import counted
 
-DENSE = 20_000  # accesses from which on a panel is drawn as an image
-PIXELS = (700, 140)  # of that image: few enough that a single access is visible
+_KEYS = 5  # workers that the legend names; of more, the first, the middle and the last
 
 
 def space_time(
@@ -28,10 +37,12 @@ def space_time(
 ) -> Any:
     """Return a figure with a panel for each buffer: elements upwards, time steps to the right.
 
-    Loads are dots, stores are squares. `by` says what the colours mean: "buffer", or "worker" (the
-    CPU worker or GPU block), "warp" or "thread". `span` is the time shown: the first step, and one
-    past the last. Local memory is left out if there is other memory, since it stands for registers.
-    Raises LabUsageError if nothing was accessed.
+    A panel is a raster; the note says how many steps and elements a cell holds. `by` says what the
+    colours mean: "buffer" (its own colour for loads, red for stores), or "worker" (the CPU worker
+    or GPU block), "warp" or "thread". A cell that is loaded and stored, or accessed by several
+    workers, has a colour of its own; the paler a cell, the fewer accesses it holds. `span` is the
+    time shown: the first step, and one past the last. Local memory is left out if there is other
+    memory, since it stands for registers. Raises LabUsageError if nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
         raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")
@@ -40,99 +51,89 @@ def space_time(
         shown = shown.select((shown.time >= span[0]) & (shown.time < span[1]))
     names = list(dict.fromkeys(trace.buffers[number].name for number in shown.buffer.tolist()))
     scopes = {buffer.name: buffer.scope for buffer in trace.buffers}
+    owned = {buffer.name: buffer.owned for buffer in trace.buffers}
     names = [name for name in names if scopes[name] != "local"] or names
     names.sort(key=[buffer.name for buffer in trace.buffers].index)
     if not names:
         raise LabUsageError(f"space_time: {trace.name} has no access to show")
+    column = "is_store" if by == "buffer" else by
+    time = time_axis(shown)
+    traces = [shown.of_buffer(name) for name in names]
+    if by == "worker":
+        traces = [copies_apart(one) for one in traces]
+    panels = [cells(one, time, column) for one in traces]
+    values = np.unique(np.concatenate([panel.values for panel in panels])).tolist()
+    colours = buffer_colours(trace) if by == "buffer" else who_colours(values)
     with settings():
-        panels = [shown.of_buffer(name) for name in names]
-        sizes = [max(10, np.ptp(panel.index) + 1) for panel in panels]
-        heights = [0.6 + min(1.1, 0.35 * np.log10(size)) for size in sizes]
-        fig = figure(9, 1.1 + sum(heights))
+        heights = [0.45 + 1.2 * min(1.0, panel.element.cells / 96) for panel in panels]
+        fig = figure(9, 1.3 + sum(heights))
         axes = fig.subplots(len(names), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        for number, (axis, panel, name) in enumerate(zip(axes, panels, names, strict=True)):
-            _panel(axis, panel, by, number)
+        for axis, panel, name in zip(axes, panels, names, strict=True):
+            of = {0: colours[name], 1: STORE} if by == "buffer" else colours
+            _draw(axis, panel, of)
             scope = "" if scopes[name] == "global" else f"\n({scopes[name]})"
+            scope += "\n(a copy each)" if by == "worker" and owned[name] else ""
             axis.set_ylabel(f"{name}{scope}\nelement")
-            axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            if np.ptp(panel.index) < 4:
-                axis.set_ylim(panel.index.min() - 2, panel.index.max() + 2)
         for barrier in trace.barriers if len(trace.barriers) <= 60 else ():
             if span is None or span[0] <= barrier < span[1]:
                 for axis in axes:
                     axis.axvline(barrier - 0.5, color=MUTED, linewidth=0.6, linestyle=":")
+        axes[-1].set_xlim(*time.edges)
         axes[-1].set_xlabel("time step (one load or store instruction)")
         axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        _legend(fig, shown, by)
-        titled(fig, title, described(trace, note))
+        axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+        keys = _buffer_keys(panels) if by == "buffer" else _who_keys(colours, panels, by, trace)
+        fig.legend(handles=keys, loc="outside upper right", ncols=min(6, len(keys)))
+        titled(fig, title, f"{described(trace, note)}; {_scale(time, names, panels)}")
     return fig
 
 
-def _panel(axis: Any, panel: Trace, by: str, number: int) -> None:
-    is_store = panel.is_store
-    values = np.full(len(panel), number) if by == "buffer" else getattr(panel, by)
-    colours = np.array(PALETTE)[values % len(PALETTE)]
-    if by == "buffer":
-        colours[is_store] = STORE
-    if len(panel) > DENSE:
-        _raster(axis, panel, colours)
-        return
-    for store in (False, True):
-        mine = is_store == store
-        if not mine.any():
-            continue
-        size = 1.2 if len(panel) > 4000 else 9.0 if len(panel) > 400 else 18.0
-        style: dict[str, Any] = {"marker": "s" if store else "o", "s": size, "linewidths": 0}
-        if store and by != "buffer" and size > 2:
-            style |= {"facecolors": "none", "edgecolors": colours[mine], "linewidths": 0.8}
-        else:
-            style["c"] = colours[mine]
-        axis.scatter(panel.time[mine], panel.index[mine], rasterized=len(panel) > 1500, **style)
-    axis.margins(x=0.01, y=0.08)
-
-
-def _raster(axis: Any, panel: Trace, colours: np.ndarray) -> None:
-    """Draw the panel as an image: a pixel has the colour of the last access that falls into it."""
-    times = (int(panel.time.min()), int(panel.time.max()) + 1)
-    elements = (int(panel.index.min()), int(panel.index.max()) + 1)
-    width, height = (
-        min(most, high - low) for most, (low, high) in zip(PIXELS, (times, elements), strict=True)
-    )
-    column = (panel.time - times[0]) * width // (times[1] - times[0])
-    row = (panel.index - elements[0]) * height // (elements[1] - elements[0])
-    names, which = np.unique(colours, return_inverse=True)
-    image = np.zeros((height, width, 4))
-    image[row, column] = np.array([to_rgba(name) for name in names])[which]
+def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:
+    image = shades(panel, [to_rgb(colours[value]) for value in panel.values], to_rgb(SHARED))
     axis.imshow(
         image,
-        extent=(times[0] - 0.5, times[1] - 0.5, elements[0] - 0.5, elements[1] - 0.5),
+        extent=(*panel.time.edges, *panel.element.edges),
         origin="lower",
         aspect="auto",
         interpolation="nearest",
     )
-    axis.use_sticky_edges = False  # leave room around the image as around points
-    axis.margins(x=0.01, y=0.08)
-    axis.autoscale()
+    for side in ("left", "bottom"):
+        axis.spines[side].set_position(("outward", 2))  # a line on the edge would hide its cells
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+    axis.set_ylim(*panel.element.edges)
 
 
-def _legend(fig: Any, shown: Trace, by: str) -> None:
-    handles = []
-    if by == "buffer":
-        handles = [_handle("o", PALETTE[0], "load (colour: buffer)"), _handle("s", STORE, "store")]
+def _scale(time: Axis, names: list[str], panels: list[Cells]) -> str:
+    """What a cell holds, in words."""
+    rows = {panel.element.unit for panel in panels}
+    if len(rows) == 1:
+        elements = counted(rows.pop(), "element")
     else:
-        handles = [_handle("o", MUTED, "load"), _handle("s", MUTED, "store")]
-        values = np.unique(getattr(shown, by))
-        what = {"worker": "block" if shown.device == "gpu" else "worker"}.get(by, by)
-        for value in values[: len(PALETTE)].tolist():
-            handles.append(_handle("o", PALETTE[value % len(PALETTE)], f"{what} {value}"))
-        if len(values) > len(PALETTE):
-            handles.append(_handle("", MUTED, f"... of {len(values)}, colours repeat"))
-    fig.legend(handles=handles, loc="outside upper right", ncols=min(6, len(handles)))
+        sizes = [
+            f"{name} {panel.element.unit:,}" for name, panel in zip(names, panels, strict=True)
+        ]
+        elements = f"elements of {', '.join(sizes)}"
+    return f"a cell is {counted(time.unit, 'step')} by {elements}; paler: fewer accesses"
 
 
-def _handle(marker: str, colour: str, label: str) -> Line2D:
-    return Line2D([], [], linestyle="", marker=marker, color=colour, label=label, markersize=5)
+def _buffer_keys(panels: list[Cells]) -> list[Patch]:
+    keys = [Patch(color=STORE, label="store")]
+    if any((panel.values == 0).any() for panel in panels):
+        keys.insert(0, Patch(color=MUTED, label="load (colour: buffer)"))
+    if any((panel.who == SEVERAL).any() for panel in panels):
+        keys.append(Patch(color=SHARED, label="loads and stores"))
+    return keys
+
+
+def _who_keys(colours: dict[Any, str], panels: list[Cells], by: str, trace: Trace) -> list[Patch]:
+    what = "block" if by == "worker" and trace.device == "gpu" else by
+    values = list(colours)
+    named = values if len(values) <= _KEYS else [values[n] for n in (0, len(values) // 2, -1)]
+    keys = [Patch(color=colours[value], label=f"{what} {value}") for value in named]
+    if any((panel.who == SEVERAL).any() for panel in panels):
+        keys.append(Patch(color=SHARED, label="several in one cell"))
+    return keys
 
 
 def described(trace: Trace, note: str = "") -> str:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernel_lab.errors import LabError
+from kernel_lab.trace import Trace
 
 try:
     import matplotlib
+    from matplotlib.colors import to_hex, to_rgb
     from matplotlib.figure import Figure
 except ImportError as error:
     raise LabError("diagrams need matplotlib: pip install 'needle-dl[apps]'") from error
 
 # Distinguishable with colour blindness as well, and visible on white and on black.
-PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#8a6fd1", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
+PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
 STORE = "#d1495b"
+SHARED = "#8b4fd0"  # what several workers access, or what is loaded and stored
 MUTED = "#8c8c8c"
+SLATE = "#64748b"  # what belongs to no one buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
 
@@ -46,6 +54,42 @@ _SETTINGS: Any = {
 }
 
 
+def buffer_colours(trace: Trace) -> dict[str, str]:
+    """The colour of each buffer by name, the same in every picture of a ladder.
+
+    Arguments have the palette's colours in their order. A copy of an argument (A_shared) has that
+    one's colour, greyer; any other buffer has one of the colours left over, chosen by its name.
+    """
+    colours = dict(zip(trace.arrays, itertools.cycle(PALETTE), strict=False))
+    rest = PALETTE[len(colours) :] or PALETTE
+    for buffer in trace.buffers:
+        origin = buffer.name.partition("_")[0]
+        if buffer.name not in colours and origin in trace.arrays:
+            colours[buffer.name] = blend(colours[origin], MUTED, 0.5)
+        elif buffer.name not in colours:
+            colours[buffer.name] = rest[zlib.crc32(buffer.name.encode()) % len(rest)]
+    return colours
+
+
+def who_colours(values: Sequence[int]) -> dict[int, str]:
+    """The colour of each worker, block, warp or thread; many have the shades of one ramp."""
+    if len(values) <= len(PALETTE):
+        return dict(zip(values, PALETTE, strict=False))
+    return {value: _ramp(rank / (len(values) - 1)) for rank, value in enumerate(values)}
+
+
+def _ramp(place: float) -> str:
+    """From blue over green to amber, for a place from 0 to 1."""
+    blue, green, amber = PALETTE[0], PALETTE[2], "#e0a526"
+    return blend(blue, green, 2 * place) if place < 0.5 else blend(green, amber, 2 * place - 1)
+
+
+def blend(first: str, second: str, share: float) -> str:
+    """The colour with `share` (0 to 1) of the second one in the first."""
+    red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
+    return to_hex((red, green, blue))
+
+
 @contextmanager
 def settings() -> Iterator[None]:
     """matplotlib with the lab's settings, for making a figure."""
@@ -66,11 +110,15 @@ def titled(fig: Figure, title: str, note: str) -> None:
         fig.supxlabel(note, fontsize=8, x=0.01, ha="left", color=MUTED)
 
 
-def save(fig: Figure, stem: Path | str) -> list[Path]:
-    """Write STEM.png and STEM.svg on white; return the paths."""
-    stem = Path(stem)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+def save(fig: Figure, path: Path | str) -> list[Path]:
+    """Write the figure on white; return the paths.
+
+    A path that ends in .png or .svg is that one file; any other is the stem of both.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kinds = (".png", ".svg")
+    paths = [path] if path.suffix in kinds else [path.with_name(path.name + k) for k in kinds]
     with settings():
         for path in paths:
             fig.savefig(path, dpi=150, facecolor="white")

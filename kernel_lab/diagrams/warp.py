@@ -8,7 +8,15 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
-from kernel_lab.diagrams.style import MUTED, PALETTE, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import (
+    MUTED,
+    PALETTE,
+    STORE,
+    buffer_colours,
+    figure,
+    settings,
+    titled,
+)
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace, gpu
 from kernel_lab.trace.events import WARP
@@ -38,7 +46,8 @@ def warp_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
         fig = figure(9, 0.9 + 2.1 * len(chosen))
         axes = fig.subplots(len(chosen), 1, squeeze=False)[:, 0]
         for axis, report in zip(axes, chosen, strict=True):
-            _sectors(axis, request(trace, report.site), report)
+            colour = STORE if report.is_store else buffer_colours(trace)[report.buffer]
+            _sectors(axis, request(trace, report.site), report, colour)
         axes[-1].set_xlabel("32-byte sectors of global memory, in order of address")
         titled(
             fig, title, "; ".join(filter(None, [note, "each panel: one instruction of one warp"]))
@@ -55,12 +64,11 @@ def _chosen(reports: list[Any], sites: list[int] | None, scope: str, key: Any) -
     return kept
 
 
-def _sectors(axis: Any, one: Trace, report: gpu.SiteReport) -> None:
+def _sectors(axis: Any, one: Trace, report: gpu.SiteReport, colour: str) -> None:
     sector = one.address // gpu.SECTOR
     touched, place = np.unique(sector, return_inverse=True)
     left = place + (one.address % gpu.SECTOR) / gpu.SECTOR
     width = one.itemsize / gpu.SECTOR
-    colour = STORE if report.is_store else PALETTE[0]
     shown = min(len(touched), SHOWN_SECTORS)
     for number in range(shown):
         axis.add_patch(

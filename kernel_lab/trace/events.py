@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +17,8 @@ class BufferInfo:
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
     each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
     a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
-    shape: an argument's own, and the flat one for other buffers.
+    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (a
+    CPU worker or a GPU block, at least) has a copy of its own, of whatever scope.
     """
 
     name: str
@@ -25,6 +27,7 @@ class BufferInfo:
     size: int
     base: int
     shape: tuple[int, ...] = ()
+    owned: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -34,11 +37,13 @@ class BufferInfo:
 
 @dataclass(frozen=True)
 class Site:
-    """One load or store in the kernel's text: `text` is the access as TVMScript writes it."""
+    """One load or store in the kernel's text: `text` is the access as TVMScript writes it, `nests`
+    are the loop nests around it, if the trace followed them."""
 
     buffer: int
     is_store: bool
     text: str
+    nests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class Trace:
     The accesses are those that the scheduled loops make. A compiler may keep in a register what the
     loops load or store repeatedly.
 
-    `arrays` holds the kernel's arguments after the run, by name.
+    `arrays` holds the kernel's arguments after the run, by name. `counters` are the values of the
+    serial loops' variables at each time, as text ("i=0, k=3"), if the trace followed them.
     """
 
     name: str
@@ -88,6 +94,7 @@ class Trace:
     lane: np.ndarray
     arrays: dict[str, np.ndarray]
     ignored: tuple[str, ...] = ()
+    counters: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.site)
@@ -132,6 +139,7 @@ class Trace:
             **arrays,
             arrays=self.arrays,
             ignored=self.ignored,
+            counters=self.counters,
         )
 
     def of_buffer(self, name: str) -> Trace:

@@ -110,6 +110,8 @@ class Expressions:
         self.scopes: list[str] = []  # of each buffer
         self.sites: list[Site] = []
         self.constants: dict[str, Any] = {"np": np, "wrapped": wrapped}
+        self.nests: list[tuple[str, ...]] = []  # the variables of each nest of serial loops
+        self.open_nests: list[int] = []  # those around the code that is being emitted
         self.times = 1  # how often the code that is being emitted runs, predicates aside
         self.estimate = 0
         self._names = 0
@@ -289,7 +291,7 @@ class Expressions:
             return -1
         self.estimate += self.times
         text = f"{slot.name}[{', '.join(str(index) for index in indices)}]"
-        self.sites.append(Site(slot.buffer, is_store, text))
+        self.sites.append(Site(slot.buffer, is_store, text, tuple(self.open_nests)))
         if len(self.sites) >> SITE_BITS:
             raise NotInterpreted(
                 f"trace: more than {1 << SITE_BITS:,} loads and stores in the text"

@@ -15,7 +15,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace.errors import NotLowered, TraceTooLarge
-from kernel_lab.trace.events import BufferInfo, Region, Site, Trace
+from kernel_lab.trace.events import BufferInfo, Region, Trace
 from kernel_lab.trace.expressions import SITE_BITS
 from kernel_lab.trace.machine import Machine, Storage, filled
 from kernel_lab.trace.statements import Program
@@ -32,6 +32,7 @@ def trace(
     cores: int = 2,
     limit: int = LIMIT,
     ignore: Sequence[str] = (),
+    follow: bool = False,
 ) -> Trace:
     """Run a scheduled kernel and return its accesses in execution order.
 
@@ -39,7 +40,7 @@ def trace(
     leaves it) or be lowered already. `inputs` are arrays for its first arguments, or for those it
     names; the others start as NaN (integers as 0). `cores` is the number of workers that parallel
     CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are executed but not
-    recorded.
+    recorded. With `follow` the trace has the values of the serial loops' variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
     unsupported code (tensor-core instructions other than those of fragments.py and mma.py, calls of
@@ -49,7 +50,7 @@ def trace(
     if cores < 1:
         raise LabUsageError(f"trace: cores is {cores}; it must be at least 1")
     name, function = lowered(func_or_module)
-    program = Program(tuple(ignore))
+    program = Program(tuple(ignore), follow)
     run = program.build(function)
     # The estimate counts accesses that predicates may skip, so it decides only if it is far off.
     if program.estimate > ROOM * limit:
@@ -169,12 +170,13 @@ def _assemble(
         shifts[stop:] += extra
         shift += extra
     time += shifts[steps]
+    counters = _counters(program, machine, steps, joined["site"], time)
     order = np.lexsort((joined["lane"], thread, worker, time))
     return Trace(
         name,
         "gpu" if any(region[0] == "kernel" for region in machine.regions) else "cpu",
         _placed(program),
-        tuple(Site(site.buffer, site.is_store, site.text) for site in program.sites),
+        tuple(program.sites),
         tuple(regions),
         tuple(int(step + shifts[step]) for step in machine.barriers),
         joined["site"][order].astype(np.int32),
@@ -185,17 +187,47 @@ def _assemble(
         joined["lane"][order].astype(np.int32),
         arrays,
         ignore,
+        counters,
     )
+
+
+def _counters(
+    program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, times: np.ndarray
+) -> dict[int, str]:
+    """The values of the loops' variables around the access of each time; empty if not followed."""
+    if not machine.turns:
+        return {}
+    said: list[str] = []  # by step
+    values: dict[int, tuple[int, ...]] = {}
+    turns = iter([*machine.turns, (len(machine.log), 0, ())])
+    at, nest, found = next(turns)
+    site_of = np.zeros(len(machine.log), np.int64)
+    site_of[steps] = sites
+    for step, site in enumerate(site_of.tolist()):
+        while at <= step:
+            values[nest] = found
+            at, nest, found = next(turns)
+        around = program.sites[site].nests
+        pairs = [
+            f"{name}={value}"
+            for number in around
+            for name, value in zip(program.nests[number], values[number], strict=True)
+        ]
+        said.append(", ".join(pairs))
+    moments, first = np.unique(times, return_index=True)
+    return {int(t): said[s] for t, s in zip(moments.tolist(), steps[first].tolist(), strict=True)}
 
 
 def _placed(program: Program) -> tuple[BufferInfo, ...]:
     """The buffers with their addresses."""
     ends: dict[str, int] = {}
     placed = []
-    for name, scope, dtype, shape in program.buffers:
+    for number, (name, scope, dtype, shape) in enumerate(program.buffers):
         space = scope or "global"
         base = ends.get(space, 0)
-        info = BufferInfo(name, space, dtype, math.prod(shape), base, shape)
+        info = BufferInfo(
+            name, space, dtype, math.prod(shape), base, shape, number in program.owned
+        )
         ends[space] = base + -(-info.size * info.itemsize // ALIGNMENT) * ALIGNMENT
         placed.append(info)
     return tuple(placed)

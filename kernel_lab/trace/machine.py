@@ -55,6 +55,7 @@ class Machine:
         self.block_size = 1
         self.regions: list[tuple[str, int, int, int, int]] = []
         self.barriers: list[int] = []
+        self.turns: list[tuple[int, int, tuple[int, ...]]] = []  # step, nest, its variables
         self.site_names: list[str] = []
         self._start = 0
 
@@ -90,6 +91,10 @@ class Machine:
     def barrier(self) -> None:
         """Record a barrier. The threads of a block run in step anyway."""
         self.barriers.append(len(self.log))
+
+    def turn(self, nest: int, values: tuple[int, ...]) -> None:
+        """Record the variables of a nest of loops at the beginning of an iteration."""
+        self.turns.append((len(self.log), nest, values))
 
     def guard(self) -> None:
         """Stop a run whose length could not be foreseen."""

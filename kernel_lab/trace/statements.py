@@ -45,10 +45,12 @@ AXES = ("z", "y", "x")  # outermost first: x is fastest
 class Program(Expressions):
     """The Python program of one PrimFunc: `build` returns it as a function of a Machine."""
 
-    def __init__(self, ignore: tuple[str, ...]) -> None:
+    def __init__(self, ignore: tuple[str, ...], follow: bool = False) -> None:
         super().__init__(ignore)
+        self.follow = follow  # whether the values of loop variables are recorded
         self.buffers: list[tuple[str, str, str, tuple[int, ...]]] = []  # name, scope, dtype, shape
         self.arguments: list[int] = []  # numbers of the buffers that are the function's arguments
+        self.owned: set[int] = set()  # numbers of the buffers of which each worker has a copy
         self.bounded = True  # whether `estimate` covers every loop
         self._prologue = 0  # the place of lines that must run once for the region
         self._region: str | None = None
@@ -141,6 +143,8 @@ class Program(Expressions):
             if self._region != "kernel":
                 raise NotInterpreted(f"trace: {buffer.name} has scope {scope!r} outside a kernel")
             share = "warp"
+        if share != "all":
+            self.owned.add(slot.buffer)
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
         # Once for the region: an allocation in a loop need not start afresh each time.
@@ -290,7 +294,13 @@ class Program(Expressions):
             self.emit(f"for {', '.join(names)} in product({', '.join(ranges)}):")
         self.times *= count
         self.depth += 1
+        if self.follow:
+            self.nests.append(tuple(loop.loop_var.name for loop in nest if _goes_round(loop)))
+            self.emit(f"m.turn({len(self.nests) - 1}, ({', '.join(names)},))")
+            self.open_nests.append(len(self.nests) - 1)
         self._block(nest[-1].body)
+        if self.follow:
+            self.open_nests.pop()
         self.depth -= 1
         self.times //= count
 
@@ -368,3 +378,7 @@ class Program(Expressions):
         self.emit(
             f"if not {holds}: raise TraceError({f'trace: assertion failed: {node.condition}'!r})"
         )
+
+
+def _goes_round(loop: Any) -> bool:
+    return constant_extent(loop) != 1

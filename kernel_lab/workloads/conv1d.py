@@ -99,6 +99,7 @@ CONV1D = Workload(
         "cuda": ({"M": 16384, "N": 32, "mode": "full"}, {"M": 16384, "N": 32, "mode": "same"}),
     },
     modes=("full", "same"),
+    drawn=lambda size: {"M": max(64, 2 * size["N"]), "N": 8},
     define=define,
     reference=reference,
     shapes=shapes,

@@ -115,6 +115,11 @@ def limits(size: Size) -> str | None:
     return None
 
 
+def drawn(size: Size) -> Size:
+    """A few channels of a kernel that fits well into its image."""
+    return {"B": 1, "C": 2, "H": max(8, 2 * size["K"]), "W": max(16, 2 * size["K"]), "K": 3, "O": 4}
+
+
 _SIZE = {"B": 3, "C": 4, "H": 16, "W": 32, "K": 7}
 
 DEPTHWISE = Workload(
@@ -122,6 +127,7 @@ DEPTHWISE = Workload(
     title="2-D depthwise convolution",
     summary="each of C channels of H x W with its own K x K kernel, the result as large",
     sizes={"cpu": (_SIZE,), "cuda": (_SIZE,)},
+    drawn=drawn,
     define=define,
     reference=reference,
     shapes=shapes,
@@ -152,6 +158,7 @@ SEPARABLE = Workload(
     title="2-D depthwise-separable convolution",
     summary="a depthwise convolution of C channels, then O weighted sums of them",
     sizes={"cpu": ({**_SIZE, "O": 8},), "cuda": ({**_SIZE, "O": 8},)},
+    drawn=drawn,
     define=define_separable,
     reference=reference_separable,
     shapes=shapes_separable,

@@ -49,6 +49,7 @@ GEMM = Workload(
             {"M": 4096, "N": 4096, "K": 4096},
         ),
     },
+    drawn=lambda size: {"M": 16, "N": 16, "K": 8},
     define=define,
     reference=reference,
     shapes=shapes,

@@ -29,6 +29,7 @@ VECTOR_ADD = Workload(
     title="sum of two vectors",
     summary="c = a + b, vectors of N",
     sizes={"cpu": ({"N": 1 << 20},), "cuda": ({"N": 1 << 24},)},
+    drawn=lambda size: {"N": 64},
     define=define,
     reference=reference,
     shapes=lambda size: [(size["N"],)] * 3,

@@ -6,6 +6,7 @@ become one gather or scatter along one axis of a rearranged view.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from operator import index as as_int
 from typing import Any, NamedTuple
@@ -229,8 +230,11 @@ class Arrangement(NamedTuple):
     shape: Ints
 
 
-def arrange(key: Any, shape: Ints) -> Arrangement:
-    """Analyse a key with index arrays for an array of `shape`.
+def arrange(
+    key: Any, shape: Ints, broadcast: Callable[..., Ints] = np.broadcast_shapes
+) -> Arrangement:
+    """Analyse a key with index arrays for an array of `shape`. `broadcast` gives the common shape
+    of shapes, or raises ValueError.
 
     Raises IndexError for a value that is not an index, masks that do not match, too many entries,
     and arrays that do not broadcast.
@@ -239,7 +243,7 @@ def arrange(key: Any, shape: Ints) -> Arrangement:
     given = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
     arrays = [entries[i] for i in given]
     try:
-        together = np.broadcast_shapes(*(a.shape for a in arrays))
+        together = broadcast(*(a.shape for a in arrays))
     except ValueError:
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise IndexError(f"index arrays of shapes {shapes} do not broadcast") from None

@@ -12,8 +12,10 @@ import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
+from .._state import state
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count, finite, not_negative, share
+from ..dims import is_symbolic
 from ..spec import as_shape
 from ..tensor import Tensor, Value
 
@@ -26,8 +28,10 @@ def constant(
     requires_grad: bool = False,
 ) -> Tensor:
     """Every element `c`."""
-    data = nd.full(as_shape("constant", shape), c, dtype, device)
-    return Tensor(data, requires_grad=requires_grad)
+    extents = as_shape("constant", shape)
+    if state.trace is not None and is_symbolic(extents):
+        return ops.broadcast_to(constant(c=c, device=device, dtype=dtype), extents)
+    return Tensor(nd.full(extents, c, dtype, device), requires_grad=requires_grad)
 
 
 def ones(*shape: Any, **options: Any) -> Tensor:

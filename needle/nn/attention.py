@@ -11,6 +11,7 @@ from .. import init, ops
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import finfo, is_floating
+from ..dims import is_symbolic
 from ..errors import ShapeError
 from ..tensor import Tensor, make_const
 from .basic import Dropout, Linear, ReLU, Sequential
@@ -28,6 +29,13 @@ def _causal_mask(queries: int, keys: int, dtype: str, device: Device) -> NDArray
     lowest = float(finfo(dtype).min)
     mask = np.triu(np.full((queries, keys), lowest), keys - queries + 1)
     return NDArray(mask, device=device, dtype=dtype)
+
+
+def _is_later(scores: Tensor) -> Tensor:
+    """Where a query of scores (..., queries, keys) sees no key; the last query sees all keys."""
+    queries, keys = scores.shape[-2:]
+    rows = ops.arange(queries, keys - queries, "int64", scores.device)
+    return ops.reshape(rows, (queries, 1)) < ops.arange(keys, 0, "int64", scores.device)
 
 
 class MultiHeadAttention(Module):
@@ -53,8 +61,15 @@ class MultiHeadAttention(Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         scores = ops.matmul(q, ops.transpose(k)) * q.shape[-1] ** -0.5
         if self.causal and is_floating(scores.dtype):
-            mask = _causal_mask(q.shape[-2], k.shape[-2], scores.dtype, scores.device)
-            scores = scores + make_const(mask)
+            queries, keys = scores.shape[-2:]
+            if is_symbolic((queries, keys)):
+                lowest = init.constant(
+                    c=float(finfo(scores.dtype).min), device=scores.device, dtype=scores.dtype
+                )
+                scores = ops.where(_is_later(scores), scores + lowest, scores)
+            else:
+                mask = _causal_mask(queries, keys, scores.dtype, scores.device)
+                scores = scores + make_const(mask)
         probs = self.dropout(ops.softmax(scores))
         return ops.matmul(probs, v), probs
 

@@ -46,7 +46,7 @@ class Module:
             state.trace.refuse_assignment(self, name, value)
         before = self.__dict__.get(name)
         object.__setattr__(self, name, value)
-        if isinstance(value, _HOLDING) or isinstance(before, _HOLDING):
+        if value is not before:
             note_replaced()
 
     def __delattr__(self, name: str) -> None:
@@ -164,9 +164,6 @@ class Module:
     def extra_repr(self) -> str:
         """The text that `repr` shows in parentheses."""
         return ""
-
-
-_HOLDING = (Tensor, Module, list, tuple, dict)  # types that may contain tensors
 
 
 def _copied(value: Any, device: Device) -> NDArray:

@@ -12,7 +12,8 @@ from typing import Any
 from .. import init, ops
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
-from ..errors import ShapeError
+from ..dims import is_symbolic
+from ..errors import ShapeError, TraceError
 from ..tensor import Tensor
 from .module import Module, Parameter
 
@@ -156,6 +157,11 @@ class RNN(Module):
         """X (seq_len, bs, input_size), h0 (num_layers, bs, hidden_size) or None for zeros ->
         output (seq_len, bs, hidden_size) of the last layer, h_n (num_layers, bs, hidden_size)."""
         _check_sequence(self.rnn_cells[0], X)
+        if is_symbolic(X.shape[:1]):
+            raise TraceError(
+                f"RNN: X of shape {X.shape} has as many steps as a size that is not known while "
+                "tracing; give axis 0 a number, or use LSTM, whose steps are one operation"
+            )
         states = _states(self.rnn_cells, X, h0)
         last = []
         for cell, h in zip(self.rnn_cells, states, strict=True):

@@ -53,6 +53,8 @@ from .conv import ConvWeight as ConvWeight
 from .conv import conv as conv
 from .conv import conv_input as conv_input
 from .conv import conv_weight as conv_weight
+from .counting import Arange as Arange
+from .counting import arange as arange
 from .elementwise import Cast as Cast
 from .elementwise import DETACH as DETACH
 from .elementwise import Detach as Detach

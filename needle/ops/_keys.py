@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..dims import Expression, as_extent, is_symbolic
 from ..errors import ShapeError
 
 
@@ -19,9 +20,21 @@ class Range(NamedTuple):
     step: int | None = None
 
 
-Entry = int | Range | None
+_WHOLE = Range()
+
+
+class Span(NamedTuple):
+    """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis
+    whose extent depends on dims, or with such ends. All but the step may be expressions."""
+
+    start: int
+    step: int
+    length: int
+
+
+Entry = int | Range | Span | None
 Key = tuple[Entry | EllipsisType, ...]  # at most one Ellipsis
-BasicEntry = int | slice | Range | EllipsisType | None  # what stands in brackets
+BasicEntry = int | slice | Range | Span | EllipsisType | None  # what stands in brackets
 BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
@@ -31,13 +44,13 @@ def as_key(key: BasicKey) -> Key:
     Raises TypeError for anything else; arrays and masks are not basic indices.
     """
     entries: list[Entry | EllipsisType] = []
-    for item in key if isinstance(key, tuple) and not isinstance(key, Range) else (key,):
+    for item in key if isinstance(key, tuple) and not isinstance(key, (Range, Span)) else (key,):
         if item is None or item is Ellipsis:
             entries.append(item)
         elif isinstance(item, slice):
             ends = (item.start, item.stop, item.step)
-            entries.append(Range(*[None if e is None else as_int(e) for e in ends]))
-        elif isinstance(item, Range):
+            entries.append(Range(*[None if e is None else as_extent(e) for e in ends]))
+        elif isinstance(item, (Range, Span, Expression)):
             entries.append(item)
         elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
             entries.append(int(item))
@@ -66,22 +79,87 @@ def steps(name: str, entry: Range, n: int) -> range:
     return range(*slice(*entry).indices(n))
 
 
+def span(name: str, entry: Range | Span, n: int) -> Span:
+    """The positions that `entry` selects along an axis of extent `n`, all of which may be
+    expressions. TraceError if that is another number of positions for some sizes."""
+    if isinstance(entry, Span):
+        return entry
+    if not is_symbolic((*entry, n)):
+        taken = steps(name, entry, n)
+        return Span(taken.start, taken.step, len(taken))
+    step = 1 if entry.step is None else as_int(entry.step)
+    if step == 0:
+        raise ShapeError(f"{name}: a slice's step must not be 0")
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+    start, stop = (low, high) if step > 0 else (high, low)
+    if entry.start is not None:
+        start = _within(entry.start, n, low, high)
+    if entry.stop is not None:
+        stop = _within(entry.stop, n, low, high)
+    distance = stop - start if step > 0 else start - stop
+    return Span(start, step, -(-distance // abs(step)) if distance >= 0 else 0)
+
+
+def _within(place: int, n: int, low: int, high: int) -> int:
+    """An end of a slice along an axis of extent `n`, counted from the front and cut off."""
+    if place < 0:
+        place = place + n
+    return low if place < low else high if place > high else place
+
+
+def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
+    """The same key for an axis of any size: entries that depend on one that is not a number count
+    from the front. Raises what `sliced_shape` raises."""
+    out: list[Entry] = []
+    axis = 0
+    for entry in expand(name, key, len(shape)):
+        if entry is None:
+            out.append(None)
+            continue
+        n = shape[axis]
+        if isinstance(entry, (Range, Span)):
+            whole = entry == _WHOLE or not is_symbolic((*entry, n))
+            out.append(entry if whole else span(name, entry, n))
+        else:
+            if not -n <= entry < n:
+                raise _out_of_range(name, entry, axis, n)
+            out.append(entry + n if entry < 0 else entry)
+        axis += 1
+    return tuple(out)
+
+
+def _out_of_range(name: str, index: int, axis: int, n: int) -> IndexError:
+    return IndexError(f"{name}: index {index} is out of range for axis {axis} of extent {n}")
+
+
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of x[key]. IndexError for an int out of range."""
+    """The shape of x[key]; an axis whose extent is an expression is whole, or has a `resolved`
+    entry. IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
             out.append(1)
             continue
         n = shape[axis]
-        if isinstance(entry, Range):
-            out.append(len(steps(name, entry, n)))
+        if isinstance(entry, Span):
+            out.append(entry.length)
+        elif isinstance(entry, Range):
+            out.append(n if entry == _WHOLE else len(steps(name, entry, n)))
         elif not -n <= entry < n:
-            raise IndexError(f"{name}: index {entry} is out of range for axis {axis} of extent {n}")
+            raise _out_of_range(name, entry, axis, n)
         axis += 1
     return tuple(out)
 
 
 def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
     """The key in the form that NumPy and NDArray take."""
-    return tuple(slice(*entry) if isinstance(entry, Range) else entry for entry in key)
+    return tuple(_native(entry) for entry in key)
+
+
+def _native(entry: Entry | EllipsisType) -> int | slice | EllipsisType | None:
+    if isinstance(entry, Range):
+        return slice(*entry)
+    if isinstance(entry, Span):
+        end = entry.start + entry.step * entry.length
+        return slice(entry.start, None if end < 0 else end, entry.step)
+    return entry

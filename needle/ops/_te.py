@@ -160,7 +160,8 @@ def reduce_over(
 
 
 def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
-    extents = [getattr(x.shape[a], "value", 0) for a in axes]
+    """Whether a sum may have many terms; a symbolic extent may be any number."""
+    extents = [getattr(x.shape[a], "value", _MOST_TERMS + 1) for a in axes]
     return math.prod(extents) > _MOST_TERMS
 
 
@@ -194,6 +195,11 @@ def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
         return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
     divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
     return k.topi.divide(x, divisor)
+
+
+def number(k: TeNamespace, n: Extent, dtype: str = "int64") -> Expr:
+    """An int or an expression as an expression of `dtype`."""
+    return k.tirx.const(n, dtype) if isinstance(n, int) else k.tirx.Cast(dtype, n)
 
 
 def is_one(n: Extent) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterator, Sequence
-from operator import index as as_int
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from ..backend_ndarray import NDArray, zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
+from ..dims import as_extent
 from ..errors import ShapeError
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..spec import Spec
@@ -86,12 +86,12 @@ def _as_window(
 def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
     try:
         given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-        rows, columns = (as_int(v) for v in given)
+        rows, columns = (as_extent(v) for v in given)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {what} {value!r} must be an int or two") from None
-    if min(rows, columns) < least:
+    if rows < least or columns < least:
         raise ValueError(f"{name}: {what} {value} must be at least {least}")
-    if max(rows, columns) > LARGEST:
+    if rows > LARGEST or columns > LARGEST:
         raise ValueError(f"{name}: {what} {value} must be below 2**63")
     return rows, columns
 

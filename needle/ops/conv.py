@@ -196,7 +196,7 @@ class ConvInput(_conv.ConvOp):
     def emit_te(self, k: TeNamespace, g: TeTensor, w: TeTensor) -> TeTensor:
         g, w = _te.promote(k, g, w)
         window = self.window(w.shape)
-        h, width = as_window(self.name, self.size, 1, 0, 1).kernel
+        h, width = self.size if isinstance(self.size, tuple) else (self.size,) * 2
         n, rows, columns, _ = g.shape
         kh, kw, inputs, outputs = w.shape
         each = outputs // self.groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 from .._state import state
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
+from ..dims import Expression, is_symbolic
 from ..errors import TraceError
+from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
 from .index import RavelIndex, gather
 from .shape import permute, reshape
@@ -26,10 +29,10 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     the number of its True elements decides the shape. A compiled function checks the indices it is
     called with; it clamps indices that it computes itself to the valid range.
     """
-    if not isinstance(a, Tensor) or indexing.is_basic(key):
+    if not isinstance(a, Tensor) or indexing.is_basic(key) or _has_sizes_alone(key):
         return get_slice(a, key)
     entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
-    plan = indexing.arrange(entries, a.shape)
+    plan = indexing.arrange(entries, a.shape, functools.partial(broadcast_shapes, "index"))
     if any(entry != slice(None) for entry in plan.kept):
         a = get_slice(a, plan.kept)
     if plan.order != tuple(range(a.ndim)):
@@ -40,6 +43,14 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     extents = a.shape[plan.axis : end]
     merged = reshape(a, (*a.shape[: plan.axis], prod(extents), *a.shape[end:]))
     return gather(merged, _linear(a, plan, extents), plan.axis)
+
+
+def _has_sizes_alone(key: Any) -> bool:
+    """Whether a key is basic but for ints that are expressions of dims."""
+    entries = key if type(key) is tuple else (key,)
+    return is_symbolic(entries) and indexing.is_basic(
+        tuple(entry for entry in entries if not isinstance(entry, Expression))
+    )
 
 
 def _entry(a: Tensor, entry: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..backend_ndarray import NDArray, array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name
 from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
+from ..dims import as_extent
 from ..errors import ShapeError
 from ..op import Op, register
 from ..op_types import Expr, Extent, Gradients, Stmt, TeNamespace, TeTensor
@@ -207,8 +207,8 @@ class RavelIndex(Op):
         return (None,) * len(node.inputs)
 
     def emit_te(self, k: TeNamespace, *indices: TeTensor) -> TeTensor:
-        def valid(n: int) -> Callable[[Expr], Expr]:
-            zero, last = (k.tirx.const(i, "int64") for i in (0, n - 1))
+        def valid(n: Extent) -> Callable[[Expr], Expr]:
+            zero, last = k.tirx.const(0, "int64"), _te.number(k, n - 1)
 
             def rule(i: Expr) -> Expr:
                 i = k.tirx.Cast("int64", i)
@@ -220,7 +220,7 @@ class RavelIndex(Op):
         both = zip(indices, self.extents, strict=True)
         linear, *others = [_te.elementwise(k, valid(n), index) for index, n in both]
         for position, n in zip(others, self.extents[1:], strict=True):
-            scaled = k.topi.multiply(linear, k.tirx.const(n, "int64"))
+            scaled = k.topi.multiply(linear, _te.number(k, n))
             linear = k.topi.add(scaled, position)
         return linear
 
@@ -352,7 +352,7 @@ def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
     """Integer Tensors, one per axis of `extents`, as one row-major int64 index over all of these
     axes. They broadcast; negative ones count from the end. IndexError if one is out of range."""
-    return apply(RavelIndex(tuple(map(as_int, extents))), tuple(indices))
+    return apply(RavelIndex(tuple(map(as_extent, extents))), tuple(indices))
 
 
 def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray, zeros
+from ..dims import Expression, as_extent
 from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Movement, register
@@ -239,7 +240,8 @@ class Pad(Movement):
         def body(*i: Expr) -> Expr:
             inside, source = [], []
             for at, n, (low, high) in zip(i, x.shape, self.padding, strict=True):
-                inside += [at >= low] * bool(low) + [at < n + low] * bool(high)
+                inside += [at >= low] * (not _te.is_zero(low))
+                inside += [at < n + low] * (not _te.is_zero(high))
                 source.append(at - low)
             if not inside:
                 return x(*source)
@@ -266,13 +268,17 @@ class Squeeze(Movement):
         error(ShapeError, "out of range", (1, 3), axes=2),
     )
 
+    def is_one(self, n: Extent) -> bool:
+        """Whether an extent is 1; TraceError for one that may or may not be."""
+        return n == 1 if isinstance(n, Expression) else _te.is_one(n)
+
     def gone(self, shape: Sequence[Extent]) -> Shape:
         """The axes that are dropped."""
         if self.axes is None:
-            return tuple(a for a, n in enumerate(shape) if _te.is_one(n))
+            return tuple(a for a, n in enumerate(shape) if self.is_one(n))
         axes = normalize_axes(self.name, self.axes, len(shape))
         for a in axes:
-            if not _te.is_one(shape[a]):
+            if not self.is_one(shape[a]):
                 raise ShapeError(f"{self.name}: axis {a} of shape {shape} has extent {shape[a]}")
         return axes
 
@@ -366,7 +372,7 @@ def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor
     """`a` with (low, high) elements of `value` before and after it along each axis. ShapeError
     unless there is a pair for each axis, ValueError for a negative width."""
     try:
-        pairs = tuple((as_int(low), as_int(high)) for low, high in padding)
+        pairs = tuple((as_extent(low), as_extent(high)) for low, high in padding)
     except (TypeError, ValueError):
         raise TypeError(f"pad: padding {padding!r} must be pairs of integers") from None
     return apply(Pad(pairs, value), (a,))

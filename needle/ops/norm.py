@@ -270,7 +270,7 @@ class BatchNormTrain(Op):
         to_x = grad - mean(grad, over, keepdims=True) - y * along
         to_x = to_x * scale * reshape(weight, column)
         to_x = to_x + reshape(of_mean, column) / count
-        to_x = to_x + centred * reshape(of_variance, column) * (2 / count)
+        to_x = to_x + centred * (reshape(of_variance, column) * 2 / count)
         to_weight, to_bias = summation(grad * y, over), summation(grad, over)
         return tuple(
             part if part.dtype == like.dtype else part.astype(like.dtype)

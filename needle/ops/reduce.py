@@ -12,6 +12,7 @@ import numpy as np
 from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
+from ..dims import Expression
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register
 from ..op_types import Expr, HasShape, TeNamespace, TeTensor
@@ -170,7 +171,12 @@ class Var(_Reduce):
         wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to half precision would show
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
-        grad = self.expand(out_grad * (2 / count if count else inf), x) * centred
+        grad = (
+            out_grad * 2 / count
+            if isinstance(count, Expression)
+            else (out_grad * (2 / count if count else inf))
+        )
+        grad = self.expand(grad, x) * centred
         return cast(grad, x.dtype)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:

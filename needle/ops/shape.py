@@ -11,11 +11,12 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray
-from ..errors import ShapeError
+from ..dims import Expression, same
+from ..errors import ShapeError, TraceError
 from ..op import Movement, register, unbroadcast
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample
-from ..spec import as_axes, as_shape, normalize_axes
+from ..spec import Spec, as_axes, as_shape, is_one, normalize_axes
 from ..tensor import Tensor
 
 
@@ -138,6 +139,11 @@ class Reshape(Movement):
             rest = prod(n for n in new if n != -1)
             if new.count(-1) > 1:
                 raise ShapeError(f"{self.name}: shape {new} leaves two extents open")
+            if isinstance(size % rest, Expression):
+                raise TraceError(
+                    f"{self.name}: tracing: whether {size} elements give a whole number for the "
+                    f"-1 in {new} is not known at every size; a Dim's multiple_of may say so"
+                )
             if rest <= 0 or size % rest:
                 raise ShapeError(
                     f"{self.name}: shape {shape} ({size} elements) gives no whole number for the "
@@ -151,6 +157,9 @@ class Reshape(Movement):
                 f"{self.name}: shape {shape} has {size} elements, {new} has {prod(new)}"
             )
         return new
+
+    def decided(self, x: Spec) -> Reshape:
+        return Reshape(self.shape_of(x.shape))
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         return np.reshape(x, self.shape)
@@ -198,7 +207,7 @@ class BroadcastTo(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         tail = self.shape[len(self.shape) - len(shape) :]
         if len(shape) > len(self.shape) or any(
-            n not in (1, m) for n, m in zip(shape, tail, strict=True)
+            not is_one(n) and n != m for n, m in zip(shape, tail, strict=True)
         ):
             raise ShapeError(f"{self.name}: shape {shape} does not broadcast to {self.shape}")
         return self.shape
@@ -234,7 +243,7 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     """The same elements under another shape, with at most one -1. ShapeError if it does not fit."""
-    if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
+    if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
     new = as_shape("reshape", shape, open_extent=True)
     return apply(Reshape(new), (a,))
@@ -242,6 +251,6 @@ def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it."""
-    if isinstance(a, Tensor) and type(shape) is tuple and shape == a.shape:
+    if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
     return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

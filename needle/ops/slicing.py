@@ -13,7 +13,7 @@ from ..samples import error, sample
 from ..spec import Shape, Spec, as_shape
 from ..tensor import Tensor
 from . import _te
-from ._keys import BasicKey, Key, Range, as_key, expand, native, sliced_shape, steps
+from ._keys import BasicKey, Key, Range, Span, as_key, expand, native, resolved, sliced_shape, span
 
 _CASES: tuple[tuple[Shape, BasicKey], ...] = (
     ((5,), 2),
@@ -48,6 +48,9 @@ class Slice(Movement):
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return sliced_shape(self.name, self.key, shape)
 
+    def decided(self, x: Spec) -> Slice:
+        return Slice(resolved(self.name, self.key, x.shape))
+
     def reference(self, x: np.ndarray) -> np.ndarray:
         return x[native(self.key)]
 
@@ -71,12 +74,15 @@ class Slice(Movement):
             if entry == Range():
                 makers.append((len(shape), 0, 1))
                 shape.append(n)
-            elif isinstance(entry, Range):
-                taken = steps(self.name, entry, int(n))
-                makers.append((len(shape), taken.start, taken.step))
-                shape.append(len(taken))
+            elif isinstance(entry, (Range, Span)):
+                start, step, count = span(
+                    self.name, entry, n if isinstance(entry, Span) else int(n)
+                )
+                makers.append((len(shape), start, step))
+                shape.append(count)
             else:
-                makers.append((None, entry if entry >= 0 else n + entry, 0))
+                back = isinstance(entry, int) and entry < 0
+                makers.append((None, n + entry if back else entry, 0))
 
         def body(*out: Expr) -> Expr:
             return x(*(start if o is None else start + out[o] * step for o, start, step in makers))
@@ -108,6 +114,9 @@ class Unslice(Op):
             raise ShapeError(f"{self.name}: shape {x.shape} does not fill a slice of shape {taken}")
         return Spec(self.shape, x.dtype, x.device)
 
+    def decided(self, x: Spec) -> Unslice:
+        return Unslice(resolved(self.name, self.key, self.shape), self.shape)
+
     def reference(self, x: np.ndarray) -> np.ndarray:
         out = np.zeros(self.shape, x.dtype)
         out[native(self.key)] = x
@@ -132,18 +141,19 @@ class Unslice(Op):
                     continue
                 n, at = self.shape[axis], i[axis]
                 axis += 1
-                if not isinstance(entry, Range):
-                    hits.append(at == entry % n)
+                if not isinstance(entry, (Range, Span)):
+                    back = isinstance(entry, int) and entry < 0
+                    hits.append(at == (n + entry if back else entry))
                     continue
-                taken = steps(self.name, entry, n)
-                if taken == range(n):
+                taken = span(self.name, entry, n) if entry != Range() else None
+                if taken is None or (type(n) is type(taken.length) is int and taken == (0, 1, n)):
                     source.append(at)
                     continue
                 # The distance from the start in the direction of the step.
                 ahead = at - taken.start if taken.step > 0 else taken.start - at
                 step = abs(taken.step)
                 place = k.tirx.floordiv(ahead, step)
-                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < len(taken)]
+                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.length]
                 source.append(place)
             zero = _te.full_like(k, x, 0)
             if not hits:

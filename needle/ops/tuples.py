@@ -11,7 +11,8 @@ import numpy as np
 from ..apply import apply
 from ..backend_ndarray import NDArray, empty
 from ..backend_ndarray.dtypes import result_type
-from ..errors import ShapeError
+from ..dims import Expression
+from ..errors import ShapeError, TraceError
 from ..op import Op, register
 from ..op_types import Expr, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
@@ -184,6 +185,11 @@ class Split(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         axis = normalize_axis(self.name, self.axis, x.ndim)
+        if isinstance(x.shape[axis], Expression):
+            raise TraceError(
+                f"{self.name}: axis {axis} of {x} has as many parts as its size {x.shape[axis]}, "
+                "which is not known while tracing; use operations on the whole axis"
+            )
         part = Spec((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype, x.device)
         return (part,) * x.shape[axis]
 

@@ -64,6 +64,6 @@ def mask_refusal(value: Any) -> str | None:
     return None
 
 
-def describe(shape: Sequence[int], dtype: str) -> str:
+def describe(shape: Sequence[object], dtype: str) -> str:
     """A shape and dtype in an error or a table: "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm.artifact import trees
+from needle_tvm.artifact.sizes import Dim, Shape, Sizes, parse_dims, parse_extents, parse_shape
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,9 @@ class ArraySpec:
     """An array by name: shape and dtype, and for an index the `range` of its valid values."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape  # of ints, and of extents that depend on the dims
     dtype: str  # not NumPy's: bfloat16 would take a package that only running it takes
-    range: tuple[int, int] | None = None
+    range: Shape | None = None  # of two
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Function:
     structure of a call and of its result (`artifact.trees`); with `bare_output` the code returns
     one array instead of a list. `transform` packs the weights as the code takes them, `by_kernel`
     is `main` with no kernels merged, and `graph` is there if `main` is to be captured. With
-    `any_address`, inputs need only be aligned to their elements.
+    `any_address`, inputs need only be aligned to their elements. `dims` are the sizes that a call
+    decides, and `sizes` finds them.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -49,6 +51,8 @@ class Function:
     by_kernel: str | None
     graph: GraphNames | None
     any_address: bool
+    dims: tuple[Dim, ...]
+    sizes: Sizes = field(compare=False)  # which `dims` and `inputs` determine
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays among a call's arguments, in the order of `inputs`; InputError if the
@@ -66,7 +70,11 @@ def parse(entry: Mapping[str, Any]) -> Function:
     Raises ValueError, or whatever a missing or misshapen part leads to: AttributeError, KeyError,
     RecursionError or TypeError.
     """
-    inputs, params, outputs = (_specs(entry, kind) for kind in ("inputs", "params", "outputs"))
+    dims = parse_dims(entry.get("dims", ()))
+    inputs, params, outputs = (
+        _specs(entry, kind, () if kind == "params" else dims)
+        for kind in ("inputs", "params", "outputs")
+    )
     ties = tuple(tuple(group) for group in entry.get("ties", ()))
     expect(all(isinstance(name, str) for group in ties for name in group), "ties")
     transform, by_kernel = (entry.get(name) for name in ("transform", "by_kernel"))
@@ -93,20 +101,21 @@ def parse(entry: Mapping[str, Any]) -> Function:
         by_kernel=by_kernel,
         graph=None if graph is None else GraphNames(**graph),
         any_address=any_address,
+        dims=dims,
+        sizes=Sizes(dims, [(spec.name, spec.shape) for spec in inputs]),
     )
 
 
-def _specs(entry: Mapping[str, Any], kind: str) -> tuple[ArraySpec, ...]:
+def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
     """The arrays of one kind. An output has no name of its own: it is `output.N`."""
     found = []
     for number, spec in enumerate(entry[kind]):
         name = f"output.{number}" if kind == "outputs" else spec["name"]
-        shape, dtype = spec["shape"], spec["dtype"]
-        expect(all(isinstance(extent, int) and extent >= 0 for extent in shape), kind)
+        shape, dtype = parse_shape(spec["shape"], dims), spec["dtype"]
         expect(isinstance(dtype, str) and isinstance(name, str), kind)
-        low, high = spec.get("range", (0, 0))
-        expect(isinstance(low, int) and isinstance(high, int), "range")
-        found.append(ArraySpec(name, tuple(shape), dtype, (low, high) if "range" in spec else None))
+        valid = parse_extents(spec["range"], dims) if "range" in spec else None
+        expect(valid is None or len(valid) == 2, "range")
+        found.append(ArraySpec(name, shape, dtype, valid))
     return tuple(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,24 +17,35 @@ class Golden:
 
     `source` says what computed the outputs: "eager", the model itself, or "compiled" if the model
     was not at hand. `tolerances` is how far each output may lie from the recorded one, relative to
-    its largest magnitude.
+    its largest magnitude. `others` are examples of other sizes, if the call decides sizes.
     """
 
     inputs: Sequence[Array]
     outputs: Sequence[Array]
     source: str
     tolerances: Sequence[float]
+    others: Sequence[Golden] = ()
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by their names in the file."""
         return {
-            **{f"input.{i}": array for i, array in enumerate(self.inputs)},
-            **{f"output.{i}": array for i, array in enumerate(self.outputs)},
+            f"{_prefix(number)}{kind}.{i}": array
+            for number, each in enumerate((self, *self.others))
+            for kind, arrays in (("input", each.inputs), ("output", each.outputs))
+            for i, array in enumerate(arrays)
         }
 
     def facts(self) -> dict[str, Any]:
         """The manifest's entry."""
-        return {"source": self.source, "tolerances": list(self.tolerances)}
+        facts: dict[str, Any] = {"source": self.source, "tolerances": list(self.tolerances)}
+        if self.others:
+            facts["others"] = [list(each.tolerances) for each in self.others]
+        return facts
+
+
+def _prefix(number: int) -> str:
+    """What names of the arrays of an example begin with: nothing for those of the first."""
+    return f"{number}." if number else ""
 
 
 def of_arrays(
@@ -42,13 +53,16 @@ def of_arrays(
 ) -> Golden:
     """The example that a file's arrays and a manifest's entry make; ValueError unless the arrays
     are those of so many inputs and outputs."""
-    given = [f"input.{i}" for i in range(inputs)]
-    wanted = [f"output.{i}" for i in range(outputs)]
-    if set(arrays) != {*given, *wanted}:
+    tolerances = [facts["tolerances"], *facts.get("others", ())]
+    names = [
+        [[f"{_prefix(number)}{kind}.{i}" for i in range(count)] for kind, count in kinds]
+        for kinds in [(("input", inputs), ("output", outputs))]
+        for number in range(len(tolerances))
+    ]
+    if set(arrays) != {name for pair in names for kind in pair for name in kind}:
         raise ValueError("does not hold this model's inputs and outputs")
-    return Golden(
-        [arrays[name] for name in given],
-        [arrays[name] for name in wanted],
-        str(facts["source"]),
-        facts["tolerances"],
-    )
+    first, *others = [
+        Golden([arrays[n] for n in given], [arrays[n] for n in wanted], str(facts["source"]), each)
+        for (given, wanted), each in zip(names, tolerances, strict=True)
+    ]
+    return replace(first, others=tuple(others))

@@ -140,5 +140,6 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     golden = manifest.get("golden")
     if golden is not None:
         expect(isinstance(golden["source"], str), "golden source")
-        expect(len(golden["tolerances"]) == len(main.outputs), "golden tolerances")
-        expect(all(0 <= float(each) < math.inf for each in golden["tolerances"]), "golden")
+        for tolerances in (golden["tolerances"], *golden.get("others", ())):
+            expect(len(tolerances) == len(main.outputs), "golden tolerances")
+            expect(all(0 <= float(each) < math.inf for each in tolerances), "golden")

@@ -17,6 +17,7 @@ from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.first import FUSION
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.divergence import evaluate, first_divergence, worst
+from needle_tvm.frontend.sized import Sized
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.target.precision import FLOAT32
 
@@ -39,23 +40,28 @@ class Parity:
 
 
 def ladder(
-    model: Any, inputs: Sequence[Any], executables: Mapping[str, Executable | None]
+    model: Any,
+    inputs: Sequence[Any],
+    executables: Mapping[str, Executable | None],
+    dims: Mapping[Any, Any] | None = None,
 ) -> list[Parity]:
     """Return the parity of each stage, in the order given. A stage of None is the eager model.
+    `dims` are those that the executables were compiled with.
 
     The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s bound
     for its dtype and the number of terms it sums, and at matmuls and convolutions by the change
     that rounding their operands to the executable's precision may cause.
     """
-    graph = trace(model, *inputs)
+    graph = trace(model, *inputs, dims=dims)
     arrays = [to_numpy(leaf.value) for leaf in graph.inputs]
+    sized = Sized(graph).of(arrays)
     expected = evaluate(graph, arrays)
     references = [expected[node] for node in graph.outputs]
     results = []
     for stage, executable in executables.items():
         precision = FLOAT32 if executable is None else executable.artifact.precision
-        bounds = error_bounds(graph, precision)
-        bound = max((bounds[node] for node in graph.outputs), default=0.0)
+        bounds = error_bounds(sized, precision)
+        bound = max((bounds[node] for node in sized.outputs), default=0.0)
         if executable is None:
             found = _eager(graph, model, inputs)
         else:

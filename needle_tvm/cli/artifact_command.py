@@ -18,6 +18,7 @@ from needle_tvm.artifact import Artifact, array_files
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.artifact.layout import SIGNATURE
+from needle_tvm.artifact.sizes import shape_at
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -56,12 +57,27 @@ def add_parser(subparsers: Any) -> None:
         help=".npy: the next input, or NAME; .npz, .safetensors: inputs by their names",
     )
     run.add_argument("--random", action="store_true", help="random values for what is not given")
+    run.add_argument(
+        "--size",
+        type=_size_of_dim,
+        action="append",
+        default=[],
+        metavar="DIM=N",
+        help="of random inputs, where the artifact takes several (the least)",
+    )
     run.add_argument("--seed", type=natural, default=0, metavar="N", help="of them (%(default)s)")
     run.add_argument(
         "--out", type=Path, metavar="FILE", help="write output.0, output.1, ...: same formats"
     )
     run.add_argument("--repeat", type=repeats, metavar="N", help="time N further calls")
     run.rest = "inputs"
+
+
+def _size_of_dim(text: str) -> tuple[str, int]:
+    name, separator, number = text.partition("=")
+    if not separator or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form DIM=N")
+    return name, int(number)
 
 
 def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
@@ -88,6 +104,7 @@ def _inspect(options: argparse.Namespace) -> int:
     facts = {
         "path": str(options.path),
         **{kind: described[kind] for kind in ("inputs", "outputs", "params")},
+        "dims": described.get("dims", []),
         "stage": manifest.get("stage"),
         "checked": artifact.checked,
         "target": artifact.target,
@@ -107,10 +124,11 @@ def _inspect(options: argparse.Namespace) -> int:
     target = dict(artifact.target)
     features = target.pop("features", [])
     golden = facts["golden"]
-    numbers = sum(math.prod(spec.shape) for spec in main.params)
+    numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)
     rows = [
         *_signature_rows("input", main.inputs),
         *_signature_rows("output", main.outputs),
+        *(("sizes", str(dim)) for dim in main.dims),
         ("weights", f"{len(main.params)} arrays, {numbers:,} numbers"),
         ("stage", str(facts["stage"])),
         ("compared", "with the model" if facts["checked"] else "with nothing: not checked"),
@@ -216,8 +234,9 @@ def _verify(options: argparse.Namespace) -> int:
             ]
         )
     if not test.passed:
+        count = len(program.artifact.main.outputs)
         worst = [
-            f"output.{i} by {have:.3g}, where {allowed:.3g} is allowed"
+            f"output.{i % count} by {have:.3g}, where {allowed:.3g} is allowed"
             for i, (have, allowed) in enumerate(zip(test.differences, test.tolerances, strict=True))
             if not have <= allowed
         ]
@@ -307,7 +326,10 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
     missing = [name for name in names if name not in given]
     if missing and not options.random:
         raise UsageError(f"no value for input {', '.join(missing)}: give a file, or --random")
-    random = random_inputs(artifact, options.seed) if missing else [None] * len(names)
+    if options.size and not missing:
+        raise UsageError("--size: sizes are for random inputs, and all inputs are given")
+    sizes = dict(options.size)
+    random = random_inputs(artifact, options.seed, sizes) if missing else [None] * len(names)
     return [given.get(name, array) for name, array in zip(names, random, strict=True)]
 
 

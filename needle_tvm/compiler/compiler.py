@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
-from needle_tvm.compiler.request import Choices, Request, request
+from needle_tvm.compiler.request import Choices, Request, check_dims, request
 from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
 
 
 def compile(
-    model: Any, *inputs: Any, training: bool = False, **choices: Unpack[Choices]
+    model: Any,
+    *inputs: Any,
+    training: bool = False,
+    dims: Mapping[Any, Any] | None = None,
+    **choices: Unpack[Choices],
 ) -> Executable:
     """Compile `model` for inputs like these, or reload the code that was compiled for them before.
 
@@ -42,6 +47,11 @@ def compile(
     with the model before it is cached or returned, unless `check` is False or this machine cannot
     run it.
 
+    - `dims` leaves sizes to the call: `{"x": {0: needle.Dim("n", max=64)}}` makes code for any
+      number of rows up to 64. Inputs are given by argument name or position, and those in lists,
+      tuples and dicts by the names that `exe.program.inputs` shows ("xs_0", "batch_image"); in the
+      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n. The code is
+      checked at `inputs`, at the least and largest sizes, and at some between.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
@@ -74,7 +84,10 @@ def compile(
     if not callable(model):
         raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
     asked = request(**choices)
-    return compile_source(needle_model.source(model, inputs, training, asked.variant), asked)
+    if dims:
+        check_dims(asked)
+    source = needle_model.source(model, inputs, training, asked.variant, dims)
+    return compile_source(source, asked)
 
 
 def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
-        self._calls = program and Calls(program.executor, _result(program.executor), _tensor)
+        self._calls = program and calls_of(program)
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
@@ -133,7 +134,8 @@ class Executable:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
         The weights are the current ones. The example is the inputs the model was compiled with, and
-        the eager model's outputs for them with these weights. An existing artifact is replaced,
+        the eager model's outputs for them with these weights; with dims there are others, of the
+        least and largest sizes. An existing artifact is replaced,
         whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the manifest is
         signed.
 
@@ -164,15 +166,30 @@ class Executable:
         if carried is not None and self._weights is self._loaded_weights:
             return carried
         if self._source is not None:
-            example = self._source.example
-            outputs = self._source.reference(example, params)
-            return Golden(example, outputs, reference.EAGER, self._source.tolerances())
+            source = self._source
+            first, *others = [
+                Golden(each, source.reference(each, params), reference.EAGER, tolerances)
+                for each in source.examples
+                for tolerances in [source.tolerances(each)]
+            ]
+            return replace(first, others=others)
         # It was loaded and then given other weights: the model itself is elsewhere.
-        inputs = random_inputs(self.artifact) if carried is None else carried.inputs
+        if carried is None:
+            return self._compiled_golden(random_inputs(self.artifact))
+        others = [self._compiled_golden(each.inputs) for each in carried.others]
+        return replace(self._compiled_golden(carried.inputs), others=others)
+
+    def _compiled_golden(self, inputs: Sequence[np.ndarray[Any, Any]]) -> Golden:
         program = self.program
         outputs = program.run(inputs)
-        tolerances = estimated_tolerances(program.outputs, program.params, self.artifact.precision)
+        described = [{"shape": each.shape, "dtype": str(each.dtype)} for each in outputs]
+        tolerances = estimated_tolerances(described, program.params, self.artifact.precision)
         return Golden(inputs, outputs, reference.COMPILED, tolerances)
+
+
+def calls_of(program: runtime.Program) -> Calls:
+    """Calls of a program that return Tensors."""
+    return Calls(program.executor, _result(program.executor), _tensor)
 
 
 def _result(executor: Executor) -> type | None:

@@ -17,6 +17,7 @@ from needle_tvm.artifact import Artifact, trees
 from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
+from needle_tvm.frontend.sized import Sized
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.lower import build
 from needle_tvm.process.scratch import scratch_folder
@@ -26,15 +27,16 @@ from needle_tvm.target.spec import TargetSpec, resolve
 
 def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
     """Every node's value in float64 on the NumPy device (integers and booleans unchanged)."""
-    values: dict[Node, Any] = {}
-    for leaf, array in zip(graph.inputs, arrays, strict=True):
+    sized, values = Sized(graph), dict[Node, Any]()
+    for leaf, array in zip(sized.of(arrays).inputs, arrays, strict=True):
         values[leaf.node] = _widened(array)
     for leaf in (*graph.params, *graph.constants):
         values[leaf.node] = _widened(to_numpy(leaf.value))
-    for node in graph.nodes:
+    by_node = sized.by_node(arrays)
+    for node in by_node.values():
         if node.op is not None:
             values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
-    return values
+    return {node: values[each] for node, each in by_node.items()}
 
 
 def first_divergence(
@@ -57,7 +59,9 @@ def first_divergence(
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
     compiled = program.artifact
     precision = compiled.precision if compiled.manifest["stage"] == stage else FLOAT32
-    bounds, spec = error_bounds(graph, precision), _target_of(program)
+    sized, spec = Sized(graph), _target_of(program)
+    bounds = error_bounds(sized.of(arrays), precision)
+    by_node = sized.by_node(arrays)
     target = spec.to_tvm()
     module = lowering.lower(probe, target, stage, precision=precision)
     module = build.schedule(module, target, stage)
@@ -69,7 +73,7 @@ def first_divergence(
         probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = probed.run(arrays)
     for node, result in zip(nodes, results, strict=True):
-        if worst([expected[node]], [result])[1] > bounds[node]:
+        if worst([expected[node]], [result])[1] > bounds[by_node[node]]:
             assert node.op is not None  # leaves were left out above
             return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
     return None

@@ -9,6 +9,7 @@ from needle_tvm._tvm.names import IRModule, Target
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.indices import index_ranges
+from needle_tvm.frontend.sized import described, described_shape
 from needle_tvm.frontend.translate import translate
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
@@ -34,12 +35,14 @@ def signature(graph: Graph) -> dict[str, Any]:
     Raises TranslationError for an argument that a manifest cannot hold.
     """
     ranges = index_ranges(graph)
+    dims = described(graph)
     return {
+        **({"dims": dims} if dims else {}),
         "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],
         "params": [_leaf(leaf) for leaf in graph.params],
         "ties": [[leaf.name, *leaf.others] for leaf in graph.params if leaf.others],
         "outputs": [
-            {"shape": list(spec.shape), "dtype": str(spec.dtype)}
+            {"shape": described_shape(spec.shape), "dtype": str(spec.dtype)}
             for node in graph.outputs
             for spec in node.specs
         ],
@@ -50,12 +53,12 @@ def signature(graph: Graph) -> dict[str, Any]:
 
 
 def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:
-    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": list(valid)}
+    return _leaf(leaf) if valid is None else {**_leaf(leaf), "range": described_shape(valid)}
 
 
 def _leaf(leaf: Leaf) -> dict[str, Any]:
     (spec,) = leaf.node.specs
-    return {"name": leaf.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}
+    return {"name": leaf.name, "shape": described_shape(spec.shape), "dtype": str(spec.dtype)}
 
 
 def _arguments(graph: Graph) -> list[dict[str, Any]]:

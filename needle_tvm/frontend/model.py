@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.dims import bounds_of
+from needle.errors import DimError
 from needle.spec import Spec
 from needle.trace import Graph, trace
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend import bounds, reference
+from needle_tvm.frontend.sized import Sized
 from needle_tvm.frontend.source import Source, to_numpy
 
 if TYPE_CHECKING:
@@ -22,25 +25,41 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = 2**59  # of 8 bytes each, so that sizes in bytes fit into int64 with some room
 
 
-def source(model: Any, inputs: Sequence[Any], training: bool, variant: Variant) -> Source:
+def source(
+    model: Any,
+    inputs: Sequence[Any],
+    training: bool,
+    variant: Variant,
+    dims: Mapping[Any, Any] | None = None,
+) -> Source:
     """The `Source` of a Module or a function of Tensors, traced on these example arguments.
 
-    Raises needle's TraceError, UsageError for tensors too large for any memory, ValueError for a
-    model in train mode unless `training`, and whatever the model itself raises.
+    Raises needle's TraceError, UsageError for `dims` that do not fit the inputs or the example and
+    for tensors too large for any memory, ValueError for a model in train mode unless `training`,
+    and whatever the model itself raises.
     """
-    graph = trace(model, *inputs, training=training)
+    try:
+        graph = trace(model, *inputs, training=training, dims=dims)
+    except DimError as error:
+        raise UsageError(str(error)) from None
+    return source_of(graph, variant)
+
+
+def source_of(graph: Graph, variant: Variant) -> Source:
+    """The `Source` of a traced graph; UsageError for tensors too large for any memory."""
     _check_extents(graph)
     example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     precision = variant.precision
+    sized = Sized(graph)
     return Source(
         fingerprint=graph.fingerprint(),
         lower=lambda target: _lower(graph, target, variant),
         weights=graph.weights,
-        example=example,
-        reference=lambda inputs, params: reference.eager_outputs(graph, inputs, params),
-        tolerances=lambda: reference.tolerances(graph, precision),
-        explain=lambda found: _explained(graph, example, found, precision),
-        diverges=lambda program, stage: _divergence(graph, example, program, stage),
+        examples=sized.examples(example),
+        reference=lambda inputs, params: reference.eager_outputs(sized.of(inputs), inputs, params),
+        tolerances=lambda inputs: reference.tolerances(sized.of(inputs), precision),
+        explain=lambda inputs, found: _explained(sized.of(inputs), inputs, found, precision),
+        diverges=lambda inputs, program, stage: _divergence(graph, inputs, program, stage),
         unfollowed=graph.unfollowed(),
     )
 
@@ -49,7 +68,7 @@ def _check_extents(graph: Graph) -> None:
     """Raise UsageError for a tensor with too many elements for 64-bit sizes."""
     for node in graph.nodes:
         for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
-            if prod(spec.shape) > _MOST_ELEMENTS:
+            if bounds_of(prod(spec.shape))[1] > _MOST_ELEMENTS:
                 what = "an input" if node.op is None else node.op.name
                 raise UsageError(f"{what} is {spec}: more than 2**59 elements, of no memory's size")
 
@@ -60,15 +79,15 @@ def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, di
     return lowering.lowered(graph, target, variant), lowering.signature(graph)
 
 
-def _explained(graph: Graph, example: list[Any], found: list[Any], precision: str) -> str | None:
+def _explained(graph: Graph, inputs: list[Any], found: list[Any], precision: str) -> str | None:
     params = {name: to_numpy(value) for name, value in graph.weights.values().items()}
-    return bounds.Evaluation(graph, example, params, precision).difference(found)
+    return bounds.Evaluation(graph, inputs, params, precision).difference(found)
 
 
 def _divergence(
-    graph: Graph, example: list[Any], program: runtime.Program, stage: str
+    graph: Graph, inputs: list[Any], program: runtime.Program, stage: str
 ) -> str | None:
     from needle_tvm.frontend import divergence
 
-    expected = divergence.evaluate(graph, example)
-    return divergence.first_divergence(graph, example, expected, stage, program)
+    expected = divergence.evaluate(graph, inputs)
+    return divergence.first_divergence(graph, inputs, expected, stage, program)

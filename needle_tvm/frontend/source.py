@@ -47,22 +47,26 @@ class Source:
       also decides it but is not covered; if there is any, nothing is cached.
     - `lower(target)` returns the module after the stage's graph passes, and the signature for the
       manifest. It is called only if the cache has no entry.
-    - `reference(inputs, params)` returns the eager model's outputs, and `tolerances()` how far
-      each output may be from them, relative to its magnitude.
-    - `explain(found)` checks outputs for `example` and the current weights more closely. It says
-      what is wrong with them, or returns None.
-    - `diverges(program, stage)` names the first operation whose result is wrong when compiled at
-      that stage, or returns None if each is right.
+    - `examples` are inputs on which the code is checked: those that were given, and if sizes are
+      left to the call, others with other sizes.
+    - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` how
+      far each output may be from them, relative to its magnitude.
+    - `explain(inputs, found)` checks outputs for `inputs` and the current weights more closely. It
+      says what is wrong with them, or returns None.
+    - `diverges(inputs, program, stage)` names the first operation whose result is wrong when
+      compiled at that stage, or returns None if each is right.
+
+    `inputs` is one of `examples`, but for `reference`.
     """
 
     fingerprint: str
     lower: Callable[[Target], tuple[IRModule, dict[str, Any]]]
     weights: Weights
-    example: list[Array]
+    examples: list[list[Array]]
     reference: Callable[[list[Array], Mapping[str, Array]], list[Array]]
-    tolerances: Callable[[], list[float]]
-    explain: Callable[[list[Array]], str | None]
-    diverges: Callable[[Program, str], str | None]
+    tolerances: Callable[[list[Array]], list[float]]
+    explain: Callable[[list[Array], list[Array]], str | None]
+    diverges: Callable[[list[Array], Program, str], str | None]
     unfollowed: list[str] = field(default_factory=list)
 
     def params(self) -> dict[str, Array]:

@@ -8,10 +8,20 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import is_half
+from needle.dims import bounds_of
 from needle.ops import _te
-from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, IRModule, TensorType, relax, te
+from needle_tvm._tvm.names import (
+    OP_PATTERN,
+    TE_NAMESPACE,
+    IRModule,
+    TensorType,
+    relax,
+    te,
+    tvm_ffi,
+)
 from needle_tvm.errors import TranslationError
 from needle_tvm.faults import named, sentence
+from needle_tvm.frontend.extents import Extents
 from needle_tvm.lower.build import MAIN
 from needle_tvm.tir import reads
 from needle_tvm.tir.functions import nothing, tensors_of
@@ -28,13 +38,14 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
     Parameters stay parameters: attribute `num_input` of `main` is the number of inputs among its
     arguments. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes
     recognise them; otherwise every op becomes a tensor expression. One output is returned bare,
-    several as a tuple, in the graph's order.
+    several as a tuple, in the graph's order. Dims become variables, and their bounds attributes of
+    `main`.
 
     Raises TranslationError naming the op and the module that made it when an op has no rule, its
     rule fails, or gives other shapes and dtypes than `infer` says.
     """
-    builder = relax.BlockBuilder()
-    arguments = [_variable(leaf) for leaf in (*graph.inputs, *graph.params)]
+    builder, extents = relax.BlockBuilder(), Extents.of(graph)
+    arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
     values: dict[Node, Any] = {
         leaf.node: variable
         for leaf, variable in zip((*graph.inputs, *graph.params), arguments, strict=True)
@@ -44,12 +55,13 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
         array = leaf.value.numpy()
         values[leaf.node] = relax.const(array, array.dtype.name)
     try:
-        with builder.function(MAIN, arguments, attrs={"num_input": len(graph.inputs)}):
+        attributes = {"num_input": len(graph.inputs), **extents.attributes}
+        with builder.function(MAIN, arguments, attrs=attributes):
             with builder.dataflow():
                 for node in graph.nodes:
                     if node.op is not None:
                         operands = [values[operand] for operand in node.input_nodes]
-                        values[node] = _emit(builder, node, node.op, operands, prefer_emit)
+                        values[node] = _emit(builder, node, operands, prefer_emit, extents)
                 results = [builder.emit_output(values[node]) for node in graph.outputs]
             builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     except BaseException:
@@ -58,9 +70,10 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
     return builder.get()
 
 
-def _variable(leaf: Leaf) -> relax.Var:
+def _variable(leaf: Leaf, extents: Extents) -> relax.Var:
     (spec,) = leaf.node.specs
-    return relax.Var(_identifier(leaf.name), TensorType(spec.shape, str(spec.dtype)))
+    shape = extents.expressed(spec.shape)
+    return relax.Var(_identifier(leaf.name), TensorType(shape, str(spec.dtype)))
 
 
 def _identifier(name: str) -> str:
@@ -69,13 +82,18 @@ def _identifier(name: str) -> str:
 
 
 def _emit(
-    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], prefer_emit: bool
+    builder: relax.BlockBuilder,
+    node: Node,
+    operands: list[Any],
+    prefer_emit: bool,
+    extents: Extents,
 ) -> Any:
     try:
+        op: Op = extents.expressed(node.op)
         if op.structural:  # regroups values, whatever they are
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
-            return _nothing(builder, node)
+            return _nothing(builder, node, extents)
         # Like the eager kernels, widen halves, compute in float32, and round once.
         widen = _has_half(node) and not op.moves
         if prefer_emit and op.emit is not None and not _has_empty(node):
@@ -86,9 +104,10 @@ def _emit(
                     (spec,) = node.specs
                     result = relax.op.astype(builder.emit(result), spec.dtype)
                 value = builder.emit(result)
-                _check(node, "emit", tensors_of(value))
-                return _bind(builder, node, value)
-        return _emit_te(builder, node, op, operands, widen)
+                if not extents or _is_spelt(node, tensors_of(value), extents):
+                    _check(node, "emit", tensors_of(value), extents)
+                    return _bind(builder, node, value)
+        return _emit_te(builder, node, operands, widen, extents)
     except (TranslationError, KeyboardInterrupt):
         raise
     except Exception as error:  # the error of any rule must name its op
@@ -101,8 +120,30 @@ def _refused(node: Node, reason: str) -> TranslationError:
     return TranslationError(f"{named(node)} on {shapes}: {reason}")
 
 
+def _is_spelt(node: Node, found: Sequence[tuple[tuple[Any, ...], str]], extents: Extents) -> bool:
+    """Whether symbolic extents have the very form that other nodes have them in.
+
+    TVM's passes do not see that other forms are equal: that n // 8 * 8 is n, for multiples of 8.
+    """
+    return len(found) == len(node.specs) and all(
+        _same_form(shape, extents.expressed(spec.shape))
+        for (shape, _), spec in zip(found, node.specs, strict=True)
+    )
+
+
+def _same_form(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    return len(shape) == len(wanted) and all(
+        tvm_ffi.structural_equal(a, b, map_free_vars=False) if not isinstance(b, int) else a == b
+        for a, b in zip(shape, wanted, strict=True)
+    )
+
+
 def _check(
-    node: Node, rule: str, found: list[tuple[tuple[Any, ...], str]], wide: bool = False
+    node: Node,
+    rule: str,
+    found: list[tuple[tuple[Any, ...], str]],
+    extents: Extents,
+    wide: bool = False,
 ) -> None:
     """Raise TranslationError unless a rule gives the shapes and dtypes that `infer` says. With
     `wide`, halves may still be float32."""
@@ -110,16 +151,21 @@ def _check(
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
         dtypes = {spec.dtype, "float32"} if wide and is_half(spec.dtype) else {spec.dtype}
-        if shape != spec.shape or dtype not in dtypes:
+        if not extents.are(shape, spec.shape) or dtype not in dtypes:
             which = f" as result {number}" if len(found) > 1 else ""
-            extents = ", ".join(map(str, shape))
-            raise _refused(node, f"{rule} gives {dtype}[{extents}]{which}, infer says {spec}")
+            given = ", ".join(map(str, shape))
+            raise _refused(node, f"{rule} gives {dtype}[{given}]{which}, infer says {spec}")
 
 
-def _nothing(builder: relax.BlockBuilder, node: Node) -> Any:
+def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
     """The results of a node whose results all have no elements."""
     parts = tuple(
-        builder.emit_te(nothing, spec.shape, spec.dtype, primfunc_name_hint="nothing")
+        builder.emit_te(
+            nothing,
+            list(extents.expressed(spec.shape)),
+            spec.dtype,
+            primfunc_name_hint="nothing",
+        )
         for spec in node.specs
     )
     return parts if type(node.spec) is tuple else parts[0]
@@ -147,14 +193,22 @@ def _widened(builder: relax.BlockBuilder, operand: Any) -> Any:
 
 
 def _emit_te(
-    builder: relax.BlockBuilder, node: Node, op: Op, operands: list[Any], widen: bool
+    builder: relax.BlockBuilder,
+    node: Node,
+    operands: list[Any],
+    widen: bool,
+    extents: Extents,
 ) -> Any:
+    used = extents.used_by(node)
+
     def wide(x: Any) -> Any:
         if not hasattr(x, "dtype"):
             return [wide(part) for part in x]
         return _te.cast(TE_NAMESPACE, x, "float32") if is_half(_te.dtype_of(x)) else x
 
-    def rule(*tensors: Any) -> Any:
+    def rule(*tensors: Any, sizes: Sequence[Any] = ()) -> Any:
+        own = Extents(dict(zip(used, sizes, strict=True)))  # a function has its own variables
+        op = own.expressed(node.op)
         result = op.emit_te(TE_NAMESPACE, *(map(wide, tensors) if widen else tensors))
         several = type(node.spec) is tuple  # a Spec is a named tuple
         if several != isinstance(result, Sequence):
@@ -166,7 +220,7 @@ def _emit_te(
                 raise _refused(
                     node, f"emit_te returns {type(part).__name__}, not a tensor expression"
                 )
-        _check(node, "emit_te", tensors_of(parts), widen)
+        _check(node, "emit_te", tensors_of(parts), own, widen)
         if not type(op).__module__.startswith("needle."):  # the rules of needle's ops are tested
             wrong = reads.fault(parts, tensors)
             if wrong:
@@ -177,11 +231,20 @@ def _emit_te(
                 for part, spec in zip(parts, node.specs, strict=True)
             ]
         parts = _apart(parts, tensors)
+        if own:
+            parts = [
+                _spelt(part, own.expressed(spec.shape))
+                for part, spec in zip(parts, node.specs, strict=True)
+            ]
         return parts if several else parts[0]
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
     marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
-    result = builder.emit_te(rule, *grouped, primfunc_name_hint=op.name, primfunc_attrs=marks)
+    assert node.op is not None
+    given = {"sizes": list(used.values())} if used else {}
+    result = builder.emit_te(
+        rule, *grouped, primfunc_name_hint=node.op.name, primfunc_attrs=marks, **given
+    )
     if type(node.spec) is tuple and len(node.spec) == 1:
         return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple
     return _bind(builder, node, result)
@@ -196,12 +259,22 @@ def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
     return parts
 
 
+def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
+    """The same elements with symbolic extents in the form that other nodes have them in."""
+    if _same_form(part.shape, shape):
+        return part
+    return te.compute(shape, lambda *index: part(*index), name="spelt")
+
+
 def _ends_a_product_twice(node: Node) -> bool:
     """Whether a matmul whose result the node reads could be fused with it into a function of
     several results. Matmul schedules go from the reduction to one single last block."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
-    return len(parts) > 1 and min(parts) >= max(operands, default=0)
+    if len(parts) < 2:
+        return False
+    smallest = min(bounds_of(size)[1] for size in parts)
+    return smallest >= max((bounds_of(size)[0] for size in operands), default=0)
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:

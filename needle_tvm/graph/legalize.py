@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle import ops
@@ -15,6 +15,7 @@ from needle.ops.norm import Normalize
 from needle.ops.reduce import Argmax, Max, Mean, Min, Summation
 from needle.ops.scalar import MulScalar
 from needle_tvm._tvm.names import TE_NAMESPACE, Constant, relax, te, tirx, topi
+from needle_tvm.tir.extents import exprs_of, extent_of, is_static
 from needle_tvm.tir.functions import static_shape
 
 
@@ -80,18 +81,21 @@ def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
     """Propagate NaN, which TVM drops, and return -inf for windows of -inf, where TVM returns the
     least finite number. Handles one, two or three dimensions."""
     attrs, layout = call.attrs, str(call.attrs.layout)
-    shape = [int(extent) for extent in call.ty.shape.values]
     axes = [layout.index(place) for place in "DHW" if place in layout]
     given = (attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding)
     windows = [tuple(int(each[i]) for each in given) for i in range(len(axes))]
 
-    def rule(x: te.Tensor) -> te.Tensor:
-        dtype = str(x.dtype)
-        return _te.cast(TE_NAMESPACE, pooled(_wide(x)), dtype)
+    def rule(x: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
+        dtype, shape = str(x.dtype), exprs_of(map(extent_of, extents))
+        return _te.cast(TE_NAMESPACE, pooled(_wide(x), shape), dtype)
 
-    def pooled(x: te.Tensor) -> te.Tensor:
+    def pooled(x: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
         largest, start = _te.largest(TE_NAMESPACE, str(x.dtype))
-        taps = [te.reduce_axis((0, window[0])) for window in windows]
+        index = "int32" if is_static(shape) else "int64"
+        taps = [
+            te.reduce_axis((tirx.const(0, index), tirx.const(window[0], index)))
+            for window in windows
+        ]
 
         def seen(*at: Any) -> Any:
             places, inside = list(at), []
@@ -100,15 +104,19 @@ def max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
             ):
                 places[axis] = at[axis] * stride + tap * dilation - before
                 if before:
-                    inside.append(tirx.LE(0, places[axis]))
-                extent = int(x.shape[axis])
-                if (shape[axis] - 1) * stride + (kernel - 1) * dilation - before >= extent:
+                    inside.append(tirx.LE(tirx.const(0, str(places[axis].ty)), places[axis]))
+                extent = x.shape[axis]
+                last = (shape[axis] - 1) * stride + (kernel - 1) * dilation - before
+                if not is_static([extent]):
                     inside.append(tirx.LT(places[axis], extent))
+                elif last >= int(extent):
+                    end = tirx.const(int(extent), str(places[axis].ty))
+                    inside.append(tirx.LT(places[axis], end))
             return tirx.if_then_else(tirx.all(*inside), x(*places), start) if inside else x(*places)
 
         return te.compute(shape, lambda *at: largest(seen(*at), axis=taps), name="max_pool")
 
-    return builder.call_te(rule, *call.args, primfunc_name_hint="max_pool")
+    return builder.call_te(rule, *call.args, call.ty.shape, primfunc_name_hint="max_pool")
 
 
 def _extreme(op: type[Max] | type[Min]) -> Callable[[relax.BlockBuilder, Any], Any]:

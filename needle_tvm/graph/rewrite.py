@@ -23,6 +23,7 @@ from needle_tvm.graph.dependence import (
     parameters_of,
     readers_of,
 )
+from needle_tvm.tir.extents import UNBOUNDED, Size, bounds_of, interval
 
 
 def rewrite(
@@ -101,8 +102,10 @@ class Rewriter(expr_functor.PyExprMutator):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
         self.target = target
+        self.on_gpu = str(target.kind) == "cuda"
         self.readers = readers_of(function)
         self._parameters = parameters_of(function)
+        self._bounds = bounds_of(function)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -117,6 +120,11 @@ class Rewriter(expr_functor.PyExprMutator):
         """Whether `expr` depends on parameters and constants alone."""
         behind = arguments_behind(expr, self.lookup_binding)
         return all(argument in self._parameters for argument in behind)
+
+    def most(self, extent: Size) -> int:
+        """The most that an extent may be; UNBOUNDED if it has no upper bound."""
+        high = extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[1]
+        return UNBOUNDED if high is None else high
 
     def only_use(self, expr: Any) -> Any:
         """The value of the variable `expr`, or None unless it is read in exactly one place."""

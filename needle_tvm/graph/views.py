@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import relax, tvm
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of
 
 _PERMUTE, _RESHAPE, _SLICE = (
     tvm.ir.Op.get(f"relax.{name}") for name in ("permute_dims", "reshape", "strided_slice")
@@ -25,7 +25,8 @@ class View:
 
 
 def view_of(expr: Any, lookup: Lookup) -> View:
-    """`expr` as a view of the first tensor behind it that is not a view. All shapes are static."""
+    """`expr` as a view of the first tensor behind it that is not a view. All
+    ranks are static."""
     steps: list[Callable[[Index], list[Any]]] = []
     while True:
         value = lookup(expr) if isinstance(expr, relax.Var) else None
@@ -46,14 +47,14 @@ def view_of(expr: Any, lookup: Lookup) -> View:
 
 def order_of(call: Any) -> list[int]:
     """The axes of a permutation's source in the order of its result."""
-    count, axes = len(static_shape(call.args[0]) or ()), call.attrs.axes
+    count, axes = len(shape_of(call.args[0]) or ()), call.attrs.axes
     return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
 
 
 def _step(call: Any) -> Callable[[Index], list[Any]] | None:
     """Maps an index into a view to one into its source; None if `call` is not a view."""
-    before = static_shape(call.args[0]) if call.op in (_PERMUTE, _RESHAPE, _SLICE) else None
-    after = static_shape(call)
+    before = shape_of(call.args[0]) if call.op in (_PERMUTE, _RESHAPE, _SLICE) else None
+    after = shape_of(call)
     if before is None or after is None or 0 in before or 0 in after:
         return None
     if call.op == _PERMUTE:
@@ -64,27 +65,38 @@ def _step(call: Any) -> Callable[[Index], list[Any]] | None:
     return _slice(call, before)
 
 
-def _slice(call: Any, before: tuple[int, ...]) -> Callable[[Index], list[Any]] | None:
+def _slice(call: Any, before: tuple[Size, ...]) -> Callable[[Index], list[Any]] | None:
     axes, begin, _, *strides = call.args[1:]
+    if not is_static(
+        [*_items(axes), *_items(begin), *(each for s in strides for each in _items(s))]
+    ):
+        return None
     if strides and any(int(s) != 1 for s in _numbers(strides[0])):
         return None
     first = dict(zip(_numbers(axes), _numbers(begin), strict=True))
-    if any(axis < 0 or not 0 <= start < before[axis] for axis, start in first.items()):
-        return None
+    for axis, start in first.items():
+        size = before[axis] if axis >= 0 else 0
+        if not isinstance(size, int) or not 0 <= start < size:
+            return None
     return lambda index: [i + first.get(axis, 0) for axis, i in enumerate(index)]
 
 
+def _items(items: Any) -> list[Any]:
+    return [getattr(item, "value", item) for item in getattr(items, "fields", items)]
+
+
 def _numbers(items: Any) -> list[int]:
-    return [int(getattr(item, "value", item)) for item in getattr(items, "fields", items)]
+    return [int(item) for item in _items(items)]
 
 
-def reshaped_index(index: Index, shape: Sequence[int], other: Sequence[int]) -> list[Any]:
+def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -> list[Any]:
     """The index after a reshape to `other` of element `index` of an array of `shape`.
 
     Neighbouring axes are fused only as far as the extents require, and splitting an axis needs no
-    division.
+    division. From symbolic extents on of which neither is known to divide the other, all are fused.
     """
     result: list[Any] = []
+    sizes, others = exprs_of(shape), exprs_of(other)
     i = j = 0
     while i < len(shape) or j < len(other):
         group, counterpart = [i], [j]
@@ -92,7 +104,13 @@ def reshaped_index(index: Index, shape: Sequence[int], other: Sequence[int]) -> 
         right = other[j] if j < len(other) else 1
         i, j = i + 1, j + 1
         while left != right:
-            if left < right:
+            fewer = _is_less(left, right)
+            if fewer is None:
+                group += range(i, len(shape))
+                counterpart += range(j, len(other))
+                i, j = len(shape), len(other)
+                break
+            if fewer:
                 left, i = left * shape[i], i + 1
                 group.append(i - 1)
             else:
@@ -101,12 +119,22 @@ def reshaped_index(index: Index, shape: Sequence[int], other: Sequence[int]) -> 
         flat: Any = 0
         for axis in group:
             if axis < len(shape):
-                flat = flat * shape[axis] + index[axis] if axis != group[0] else index[axis]
+                flat = flat * sizes[axis] + index[axis] if axis != group[0] else index[axis]
         parts: list[Any] = []
         for axis in reversed(counterpart):
             if axis >= len(other):
                 continue
-            parts.append(flat if axis == counterpart[0] else flat % other[axis])
-            flat = flat // other[axis] if axis != counterpart[0] else flat
+            parts.append(flat if axis == counterpart[0] else flat % others[axis])
+            flat = flat // others[axis] if axis != counterpart[0] else flat
         result.extend(reversed(parts))
     return result
+
+
+def _is_less(left: Size, right: Size) -> bool | None:
+    """Whether one extent is less than another that it does not equal; None if neither is known to
+    divide the other."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left < right
+    if right // left * left == right:
+        return True
+    return False if left // right * right == left else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, cpu_features, tirx
+from needle_tvm.tir import extents
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
 # Kernels of fewer scalar operations run on one core. Whether waking the thread pool pays is decided
@@ -40,16 +42,31 @@ def blocks_of(sch: Schedule) -> list[Any]:
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    return int(sch.get(loop).extent)
+    """The iterations of a loop; the most that there may be if they are symbolic."""
+    count = sch.get(loop).extent
+    return int(count) if isinstance(count, tirx.IntImm) else extents.most(sch.mod["main"], count)
+
+
+def least_extent(sch: Schedule, loop: Any) -> int:
+    """The fewest iterations that a loop may have."""
+    count = sch.get(loop).extent
+    return int(count) if isinstance(count, tirx.IntImm) else extents.least(sch.mod["main"], count)
+
+
+def is_symbolic(sch: Schedule, loop: Any) -> bool:
+    """Whether a loop's number of iterations is known only at the call."""
+    return not isinstance(sch.get(loop).extent, tirx.IntImm)
+
+
+def divides(sch: Schedule, loop: Any, factor: int) -> bool:
+    """Whether a loop's number of iterations is always a multiple of `factor`."""
+    return extents.is_multiple(sch.get(loop).extent, factor)
 
 
 def block_work(sch: Schedule, block: Any) -> int:
     """The number of scalar operations of a block: the product of its loops' extents."""
     work = int(sch.get(block).annotations.get(WRITTEN, 1))
-    for loop in sch.get_loops(block):
-        extent = sch.get(loop).extent
-        work *= int(extent) if isinstance(extent, tirx.IntImm) else 1 << 20
-    return work
+    return work * math.prod(extent(sch, loop) for loop in sch.get_loops(block))
 
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
@@ -110,9 +127,25 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
 
 
 def work(function: PrimFunc) -> int:
-    """The number of scalar operations of a function's largest block."""
+    """The number of scalar operations of a function's largest block, at most."""
     sch = Schedule(function)
     return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
+
+
+def least_work(function: PrimFunc) -> int:
+    """The number of scalar operations of a function's largest block, at the least of its symbolic
+    extents, one at least."""
+    sch = Schedule(function)
+
+    def work(block: Any) -> int:
+        count = int(sch.get(block).annotations.get(WRITTEN, 1))
+        loops = sch.get_loops(block)
+        return count * math.prod(
+            max(1, least_extent(sch, each)) if is_symbolic(sch, each) else extent(sch, each)
+            for each in loops
+        )
+
+    return max(map(work, blocks_of(sch)), default=0)
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
@@ -167,8 +200,11 @@ def sum_in_registers(
 def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
     """Split a long loop in two, of which the cores share out the outer one.
 
-    A buffer used within an iteration is allocated anew in each iteration of the parallel loop.
+    A buffer used within an iteration is allocated anew in each iteration of the parallel loop. A
+    symbolic number of iterations is not cut: each block inside would check where it ends.
     """
+    if is_symbolic(sch, loop):
+        return [loop]
     count = extent(sch, loop)
     tasks = next(n for n in range(min(count, TASKS * cores), count + 1) if count % n == 0)
     return [loop] if tasks == count else list(sch.split(loop, [tasks, None]))

@@ -15,6 +15,7 @@ from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
 from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import CPU, rules
+from needle_tvm.tir.extents import note_bounds
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction
 
@@ -30,6 +31,7 @@ def schedule(module: IRModule, target: Target, without: Collection[str] = ()) ->
 
     `without` lists the `names()` to leave out.
     """
+    module = note_bounds(module)
     return schedule_each(
         module, lambda function: schedule_function(function, target, without), or_as_it_is=True
     )

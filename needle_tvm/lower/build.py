@@ -17,7 +17,7 @@ from needle_tvm._tvm.names import (
     script,
 )
 from needle_tvm.artifact.layout import LIBRARY, SCRIPT
-from needle_tvm.errors import ArtifactError, ToolchainError
+from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
@@ -30,6 +30,7 @@ from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target import cublas, host, nvcc
 from needle_tvm.target.spec import TargetSpec
+from needle_tvm.tir.extents import bounds_of
 
 Progress = Callable[[str], None]
 MAIN = "main"  # the function that is the model
@@ -39,9 +40,16 @@ TRANSFORM = f"{MAIN}_transform_params"
 def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
     """Run the variant's graph passes on a Relax module, whatever frontend made it.
 
-    Its function `main` takes `num_input` inputs (an attribute) and then the parameters.
+    Its function `main` takes `num_input` inputs (an attribute) and then the parameters. Their
+    extents may be symbolic, for a CPU. Raises TargetError for symbolic ones for a GPU.
     """
     check_well_formed(module)
+    symbols = list(bounds_of(module[MAIN]))
+    if symbols and str(target.kind) == "cuda":
+        names = ", ".join(str(symbol.name) for symbol in symbols)
+        raise TargetError(
+            f"sizes {names}: code for a GPU is for one size; compile it for each size"
+        )
     chosen = pipeline.without(target, variant.stage, variant.disable)
     chosen = pipeline.by_library(chosen, variant.by_library, variant.precision)
     chosen = pipeline.in_precision(chosen, variant.precision)

@@ -77,9 +77,23 @@ def build_executable(
     if planned is not None:
         plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
         lowering.insert(plan + 1, module_pass(planned))
+    lowering.append(module_pass(_shape_functions_restricted))
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
+
+
+def _shape_functions_restricted(module: IRModule) -> IRModule:
+    """Mark the functions that compute symbolic extents, whose only parameter has no alias.
+
+    If one function of a library may have aliases, TVM 0.27 generates code for all of them as if
+    theirs did, and their accumulators are written to memory in each step.
+    """
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and "tirx.noalias" not in (function.attrs or {}):
+            if len(function.params) == 1:
+                module.update_func(name, function.with_attr("tirx.noalias", True))
+    return module
 
 
 def write_object(library: Any, path: str) -> None:

@@ -1,9 +1,9 @@
 """Merges runs of small kernels into one kernel with one parallel region.
 
 Before: consecutive bindings of `main` in a dataflow block, each
-- a `call_tir` of a scheduled PrimFunc of static shapes and one result that is not large, whose body
-  is a list of loop nests, each parallel as a whole or not at all, takes no buffer's address and
-  cannot fail; or
+- a `call_tir` of a scheduled PrimFunc of one result that is not large, whose body is a list of loop
+  nests or of choices between nests by size, each parallel as a whole or not at all, takes no
+  buffer's address and cannot fail; or
 - a reshape or another name of such a result.
 
 After: one `call_tir` for the run. Its function has all nests in order, on threads that are woken
@@ -26,9 +26,9 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax
 from needle_tvm.graph.dependence import is_op, readers_of
-from needle_tvm.kernels.blocks import work
+from needle_tvm.kernels.blocks import least_work
 from needle_tvm.lower.region import Kernel, Region
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import bounds_of, shape_of
 
 BY_KERNEL = "main_by_kernel"
 
@@ -74,6 +74,7 @@ class _Merger:
         self._target = target
         self._builder = builder
         self._readers = readers
+        self._bounds = bounds_of(module["main"])
         self.merged = 0
 
     def bindings(self, bindings: Sequence[Any]) -> list[Any]:
@@ -103,12 +104,12 @@ class _Merger:
         """The kernel a binding's value calls; None if it does not meet the preconditions."""
         if not is_op(value, "relax.call_tir") or len(value.args) != 2:
             return None
-        if static_shape(value) is None:
+        if shape_of(value) is None:
             return None
-        function, arguments = self._module[value.args[0]], list(value.args[1].fields)
-        if not isinstance(function, PrimFunc) or work(function) > _LARGE:
+        function = self._module[value.args[0]]
+        if not isinstance(function, PrimFunc) or least_work(function) > _LARGE:
             return None
-        return Kernel.of(function, arguments, self._target)
+        return Kernel.of(function, value, self._target)
 
     def _merge(self, run: _Run) -> list[Any]:
         """The bindings that replace a run's."""
@@ -125,7 +126,7 @@ class _Merger:
             or not inside.issuperset(self._readers.get(variable, ()))
         ]
         kept = {run.source[variable] for variable in wanted}
-        region = Region()
+        region = Region(self._bounds)
         for variable, kernel in run.kernels:
             arguments = [run.source.get(each, each) for each in kernel.arguments]
             region.add(kernel, [*arguments, variable])
@@ -137,7 +138,9 @@ class _Merger:
         self.merged += 1
         types = [variable.ty for variable in results]
         types += [relax.TensorType((size,), dtype) for dtype, size in plan.workspaces]
-        call = relax.call_tir(function, plan.inputs, out_ty=types if len(types) > 1 else types[0])
+        call = relax.call_tir(
+            function, [*plan.inputs, *plan.symbols], out_ty=types if len(types) > 1 else types[0]
+        )
         call = self._builder.normalize(call)
         if len(types) == 1:
             bindings = [relax.VarBinding(results[0], call)]

@@ -8,17 +8,23 @@ A buffer that nothing outside reads is a slot of a workspace, one workspace per 
 placed largest first at the lowest offset that is free during their lifetime (Pisarchyk and Lee,
 "Efficient memory management for deep neural net inference", 2020, greedy by size). Lifetimes are
 counted in phases: within one phase, a thread may be ahead of another.
+
+Sizes may be symbolic. Then a slot is placed after others so that they do not overlap at any size,
+and if threads pay at some sizes only, the function holds the steps twice and picks by size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from needle_tvm._tvm.names import PrimFunc, Target
+from needle_tvm._tvm.names import PrimFunc, Target, TensorType, tirx
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
-from needle_tvm.tir import regions
+from needle_tvm.kernels.variants import either
+from needle_tvm.tir import extents, nests, regions
+from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
 
@@ -26,26 +32,35 @@ _CACHE_LINE = 64  # bytes: no two slots share one
 # barrier (1 us and 0.5 us on two cores of a Zen 4).
 _WAKING, _WAITING = 4000, 2000
 
+_PRECISION = 1 / 64  # of the search for the size from which threads pay, on a log scale
+
 
 @dataclass(frozen=True)
 class Kernel:
     """A call of a scheduled function, taken apart. Buffers are the lowered function's own."""
 
-    arguments: tuple[Any, ...]  # of the call, without the result
+    arguments: tuple[Any, ...]  # tensors of the call, without the result
     parameters: tuple[Any, ...]  # a buffer for each argument, and one for the result
     scratch: tuple[Any, ...]  # buffers that one nest writes and another reads
     views: dict[Any, Any]  # buffer -> the parameter or scratch buffer whose memory it is
     nests: tuple[Any, ...]
+    symbols: dict[Any, Any]  # variable of a symbolic extent -> its value, of the caller's variables
 
     @classmethod
-    def of(cls, function: PrimFunc, arguments: Sequence[Any], target: Target) -> Kernel | None:
+    def of(cls, function: PrimFunc, call: Any, target: Target) -> Kernel | None:
         """Take a call apart; None if the function is not a plain list of loop nests over buffers of
-        static shape."""
+        known shape."""
+        values = extents.arguments_for(function, call)
         lowered, statements = regions.lowered_statements(function, target)
+        symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
+        arguments = [each for each in call.args[1].fields if isinstance(each.ty, TensorType)]
+        parameters = [each for each in lowered.params if tirx.is_buffer_var(each)]
         views: dict[Any, Any] = {}
         scratch: list[Any] = []
         nests: list[Any] = []
-        owners = set(lowered.params)
+        owners = set(parameters)
+        if symbols:
+            statements = [regions.choice_of_nests(each) or each for each in statements]
         if all(regions.is_serial(each) for each in statements):  # one step, its scratch its own
             body = [each for each in statements if not regions.is_view(each)]
             statements = [each for each in statements if regions.is_view(each)]
@@ -60,15 +75,19 @@ class Kernel:
             elif regions.is_shared_allocation(statement):
                 scratch.append(statement.buffer)
                 owners.add(statement.buffer)
+            elif isinstance(statement, tirx.IfThenElse) and not symbols:
+                return None
             elif regions.is_parallel(statement) or regions.is_serial_loop(statement):
                 nests.append(statement)
             else:
                 return None
-        sized = all(regions.size_of(buffer) is not None for buffer in (*owners, *views))
+        sized = all(regions.is_sized(buffer, symbols) for buffer in (*owners, *views))
         known = all(regions.buffers_in(nest) is not None for nest in nests)
-        if not (nests and sized and known and len(lowered.params) == len(arguments) + 1):
+        if not (nests and sized and known and len(parameters) == len(arguments) + 1):
             return None
-        return cls(tuple(arguments), tuple(lowered.params), tuple(scratch), views, tuple(nests))
+        return cls(
+            tuple(arguments), tuple(parameters), tuple(scratch), views, tuple(nests), symbols
+        )
 
 
 @dataclass
@@ -76,7 +95,8 @@ class _Value:
     """A value in memory: an argument, a result, or scratch of one kernel."""
 
     key: Hashable
-    buffer: Any  # the first buffer that stands for it
+    shape: list[Any]  # extents of the caller's variables
+    dtype: str
     first: int = 0  # phases in which it is alive
     last: int = 0
     written: bool = False
@@ -84,17 +104,22 @@ class _Value:
 
 @dataclass
 class Plan:
-    """A merged function. It takes `inputs`, then the requested results, then the workspaces."""
+    """A merged function. It takes `inputs` and `symbols`, then the requested results, then the
+    workspaces."""
 
     function: PrimFunc
     inputs: list[Any]
-    workspaces: list[tuple[str, int]]  # dtype and number of elements
+    symbols: list[Any]  # the caller's variables of symbolic extents
+    workspaces: list[tuple[str, Any]]  # dtype and number of elements
 
 
 @dataclass
 class Region:
-    """Collects the kernels of one region."""
+    """Collects the kernels of one region. `bounds` are those of the caller's variables of symbolic
+    extents."""
 
+    bounds: extents.Bounds = field(default_factory=dict)
+    _symbols: dict[Any, Any] = field(default_factory=dict)  # of all kernels
     _values: dict[Any, _Value] = field(default_factory=dict)
     _places: list[tuple[Any, Any]] = field(default_factory=list)  # (buffer, key of its value)
     _phases: list[list[Any]] = field(default_factory=lambda: [[]])
@@ -108,8 +133,10 @@ class Region:
         """
         owners = dict(zip(kernel.parameters, operands, strict=True))
         owners |= {buffer: buffer for buffer in kernel.scratch}
+        self._symbols |= kernel.symbols
         for buffer, key in owners.items():
-            self._values.setdefault(key, _Value(key, buffer, first=-1))
+            shape = [_substituted(extent, kernel.symbols) for extent in buffer.shape]
+            self._values.setdefault(key, _Value(key, shape, str(buffer.dtype), first=-1))
         keys = owners | {view: owners[owner] for view, owner in kernel.views.items()}
         direct: set[Any] = set()
         for nest in kernel.nests:
@@ -143,62 +170,144 @@ class Region:
             value.written |= key in written
 
     def phases(self, target: Target) -> list[list[Any]]:
-        """The steps by phase, or all of them on one thread if that is faster."""
-        threads = int(target.attrs["num-cores"])
-        lanes = vector_registers(target)[1] // 4
-        steps = [nest for phase in self._phases for nest in phase]
-        shared = [nest for nest in steps if regions.is_parallel(nest)]
-        saved = sum(regions.instructions(nest, lanes) for nest in shared) * (threads - 1) // threads
-        if saved > _WAKING + _WAITING * (len(self._phases) - 1):
-            return self._phases
-        return [[regions.serial(nest) for nest in steps]]
+        """The steps by phase, or all of them on one thread if that is never slower."""
+        return self._phases if self.threads_from(target) is not None else self._on_one_thread()
 
     def takes_threads_back(self, target: Target) -> bool:
-        """Whether `phases` runs steps on one thread that a rule has parallelised."""
-        return self.phases(target) != self._phases
+        """Whether steps run on one thread, at some sizes or all, that a rule has parallelised."""
+        if self.threads_from(target) == {}:
+            return False
+        return any(regions.is_parallel(nest) for phase in self._phases for nest in phase)
+
+    def threads_from(self, target: Target) -> dict[Any, int] | None:
+        """The sizes, by variable, from whose product on several threads are faster: none in
+        particular if they always are, None if they never are."""
+        sizes = {"least": self._sizes(0.0), "most": self._sizes(1.0)}
+        if self._pays(sizes["least"], target):
+            return {}
+        if not self._pays(sizes["most"], target):
+            return None
+        low, high = 0.0, 1.0
+        while self._sizes(low) != self._sizes(high) and high - low > _PRECISION:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._pays(self._sizes(middle), target) else (middle, high)
+        return self._sizes(high)
+
+    def _sizes(self, place: float) -> dict[Any, int]:
+        """Sizes of the caller's variables between their least (0) and most (1), by ratios."""
+        found = {}
+        for variable, (low, high) in self.bounds.items():
+            least, most = max(1, low), extents.UNBOUNDED if high is None else max(1, high)
+            found[variable] = round(least * (most / least) ** place)
+        return found
+
+    def _pays(self, sizes: dict[Any, int], target: Target) -> bool:
+        """Whether several threads are faster at these sizes of the caller's variables."""
+        threads = int(target.attrs["num-cores"])
+        lanes = vector_registers(target)[1] // 4
+        own = {var: _at_sizes(value, sizes) for var, value in self._symbols.items()}
+        shared = [nest for phase in self._phases for nest in phase if regions.is_parallel(nest)]
+        work = sum(regions.instructions(nest, lanes, own) for nest in shared)
+        return work * (threads - 1) // threads > _WAKING + _WAITING * (len(self._phases) - 1)
+
+    def _on_one_thread(self) -> list[list[Any]]:
+        return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
     def plan(self, results: Sequence[Any], target: Target) -> Plan:
         """The merged function, whose results are those of these keys."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
-        buffers = {value.key: _like(value.buffer, f"p{n}") for n, value in enumerate(outside)}
+        callers = list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
+        own = {variable: tirx.Var(variable.name, str(variable.ty)) for variable in callers}
+        buffers = {value.key: _like(value, f"p{n}", own) for n, value in enumerate(outside)}
         parameters = list(buffers.values())
+        parameters[len(inputs) : len(inputs)] = own.values()
         inner = [value for value in self._values.values() if value.key not in buffers]
         slots: dict[Any, tuple[Any, int]] = {}
         workspaces = []
-        for dtype in sorted({_size(value)[1] for value in inner}):
-            values = [value for value in inner if _size(value)[1] == dtype]
-            offsets, size = _place(values, item_bytes(dtype))
+        for dtype in sorted({value.dtype for value in inner}):
+            values = [value for value in inner if value.dtype == dtype]
+            offsets, size = _place(values, item_bytes(dtype), self.bounds)
             workspaces.append((dtype, size))
-            workspace = regions.new_buffer(f"workspace_{dtype}", [size], dtype)
+            workspace = regions.new_buffer(f"workspace_{dtype}", [_substituted(size, own)], dtype)
             parameters.append(workspace)
-            slots |= {key: (workspace, offset) for key, offset in offsets.items()}
+            slots |= {
+                key: (workspace, _substituted(offset, own)) for key, offset in offsets.items()
+            }
         views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
         placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
-        declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
-        phases = [
-            [regions.placed_in(nest, placed) for nest in phase] for phase in self.phases(target)
+        declared = [
+            regions.bound_to(var, _substituted(value, own)) for var, value in self._symbols.items()
         ]
-        function = regions.region_function(parameters, declared, phases)
-        return Plan(function, [value.key for value in inputs], workspaces)
+        declared += [regions.declared_over(buffer, memory) for buffer, memory in views]
+
+        def function(phases: list[list[Any]]) -> PrimFunc:
+            steps = [[regions.placed_in(nest, placed) for nest in phase] for phase in phases]
+            return regions.region_function(parameters, declared, steps)
+
+        merged = function(self.phases(target))
+        many = self.threads_from(target)
+        if many:
+            least = math.prod(many.values())
+            enough = math.prod(own[each] for each in many) >= least
+            phases = [[self._chosen(nest, least, None) for nest in p] for p in self._phases]
+            alone = [
+                [self._chosen(nest, 0, least - 1) for nest in p] for p in self._on_one_thread()
+            ]
+            merged = either(merged, [(enough, function(phases)), (None, function(alone))])
+        return Plan(merged, [value.key for value in inputs], callers, workspaces)
+
+    def _chosen(self, nest: Any, least: int, most: int | None) -> Any:
+        """A nest without the choices for sizes beyond these of the caller's only variable."""
+        if len(self.bounds) != 1:
+            return nest
+        ((variable, (low, high)),) = self.bounds.items()
+        low, high = max(low, least), high if most is None else most
+        analyzer = extents.analyzer_of({variable: (low, high)})
+
+        def decide(condition: Any) -> bool | None:
+            condition = _substituted(condition, self._symbols)
+            if analyzer.can_prove(condition):
+                return True
+            return False if analyzer.can_prove(tirx.Not(condition)) else None
+
+        return regions.chosen(nest, decide)
 
 
-def _like(buffer: Any, name: str) -> Any:
-    return regions.new_buffer(name, list(buffer.shape), str(buffer.dtype))
+def _substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
+    """An extent with other expressions in place of variables; a number stays as it is."""
+    if not values or isinstance(expr, int | tirx.IntImm):
+        return expr
+    return simplified(nests.substitute(expr, values))
 
 
-def _size(value: _Value) -> tuple[int, str]:
-    size = regions.size_of(value.buffer)
-    assert size is not None  # `Kernel.of` takes no other
-    return size
+def _at_sizes(expr: Any, sizes: Mapping[Any, int]) -> int:
+    numbers = {variable: tirx.const(size, "int64") for variable, size in sizes.items()}
+    return int(_substituted(expr, numbers))
 
 
-def _place(values: Sequence[_Value], itemsize: int) -> tuple[dict[Any, int], int]:
+def _like(value: _Value, name: str, own: Mapping[Any, Any]) -> Any:
+    shape = [_substituted(extent, own) for extent in value.shape]
+    return regions.new_buffer(name, shape, value.dtype)
+
+
+def _size(value: _Value) -> Any:
+    """The number of elements of a value: an int, or an expression of the caller's variables."""
+    if extents.is_static(value.shape):
+        return math.prod(map(int, value.shape))
+    return simplified(math.prod(value.shape))
+
+
+def _place(
+    values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
+) -> tuple[dict[Any, Any], Any]:
     """The offset of each value in a workspace, in elements, and the workspace's size."""
+    if not all(isinstance(_size(value), int) for value in values):
+        return _place_symbolic(values, itemsize, bounds)
     unit = max(1, _CACHE_LINE // itemsize)
     placed: list[tuple[int, int, _Value]] = []  # begin, end
-    for value in sorted(values, key=lambda each: -_size(each)[0]):
-        extent = -(-_size(value)[0] // unit) * unit
+    for value in sorted(values, key=lambda each: -_size(each)):
+        extent = -(-_size(value) // unit) * unit
         begin = 0
         for other_begin, other_end, other in sorted(placed, key=lambda each: each[0]):
             together = other.first <= value.last and value.first <= other.last
@@ -206,4 +315,47 @@ def _place(values: Sequence[_Value], itemsize: int) -> tuple[dict[Any, int], int
                 begin = other_end
         placed.append((begin, begin + extent, value))
     size = max((end for _, end, _ in placed), default=0)
+    return {value.key: begin for begin, _, value in placed}, size
+
+
+def _place_symbolic(
+    values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
+) -> tuple[dict[Any, Any], Any]:
+    """Like `_place`, of symbolic sizes: a value lies at the beginning or behind another one, at the
+    first place where nothing that lives at the same time is known to overlap it.
+
+    Which place is first, and which value is largest, is decided at the most that sizes may be.
+    """
+    unit = max(1, _CACHE_LINE // itemsize)
+    most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}
+    analyzer = extents.analyzer_of(bounds)
+    placed: list[tuple[Any, Any, _Value]] = []  # begin, end
+
+    def number(expr: Any) -> int:
+        return _at_sizes(expr, most)
+
+    def precedes(one: Any, other: Any) -> bool:
+        return bool(analyzer.can_prove(tirx.const(0, "int64") + one <= other))
+
+    for value in sorted(values, key=lambda each: -number(_size(each))):
+        extent = simplified(
+            tirx.floordiv(_size(value) + (unit - 1), tirx.const(unit, "int64")) * unit
+        )
+        beside = [(b, e) for b, e, v in placed if v.first <= value.last and value.first <= v.last]
+        places = sorted([tirx.const(0, "int64"), *(end for _, end, _ in placed)], key=number)
+        for begin in places:
+            end = simplified(begin + extent)
+            if all(precedes(e, begin) or precedes(end, b) for b, e in beside):
+                break
+        else:  # behind everything
+            begin = simplified(sum((e - b for b, e, _ in placed), tirx.const(0, "int64")))
+            end = simplified(begin + extent)
+        placed.append((begin, end, value))
+    ends: list[Any] = []
+    for _, end, _ in sorted(placed, key=lambda each: -number(each[1])):
+        if not any(precedes(end, other) for other in ends):
+            ends.append(end)
+    size = ends[0] if ends else tirx.const(0, "int64")
+    for end in ends[1:]:
+        size = tirx.max(size, end)
     return {value.key: begin for begin, _, value in placed}, size

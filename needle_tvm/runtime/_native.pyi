@@ -20,7 +20,9 @@ class Caller:
     can take as it is. `function` is the entry of a virtual machine of its own, as one thread may
     use it; `inputs` has (shape, dtype, DLPack's code, bits, range of an index, alignment in bytes)
     for each; `raise_error` is called with kind and message of an error of the code. The last
-    `written` inputs are memory for results; if there are any, a call returns None.
+    `written` inputs are memory for results; if there are any, a call returns None. `dims` has
+    (min, max, multiple_of) for each size that a call decides, and `axes` (input, axis, dim, factor,
+    added) for each axis whose extent is factor * size + added, whatever `inputs` has there.
     """
 
     def __new__(
@@ -34,5 +36,7 @@ class Caller:
         tuple: bool,
         threads: int,
         written: int = 0,
+        dims: tuple[tuple[int, int, int], ...] = (),
+        axes: tuple[tuple[int, int, int, int, int], ...] = (),
     ) -> Caller: ...
     def __call__(self, weights: Any, /, *arrays: Any) -> Any: ...

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from needle_tvm._tvm.ffi import load_ffi, native
+from needle_tvm.artifact.sizes import Dim, Extent
 from needle_tvm.artifact.trees import LEAF, flatten
 from needle_tvm.runtime.executor import Executor
-from needle_tvm.runtime.inputs import destinations
+from needle_tvm.runtime.inputs import Input, destinations
 from needle_tvm.runtime.memory import HostMemory
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -72,7 +73,7 @@ class Calls:
         if caller is None:
             caller = self._local.into = self._new_caller(into=True)
         if caller(self._executor.bound, *values, *outputs) is NotImplemented:
-            found = destinations(outputs, self._executor.results, values)
+            found = destinations(outputs, self._executor.results_for(values), values)
             results = self._executor.run(values)
             for array, result in zip(found, results, strict=True):
                 array[...] = result
@@ -112,12 +113,16 @@ class Calls:
             return _no_caller
         ffi = load_ffi()
         specs = [*executor.inputs, *(executor.results if into else ())]
+        sizes = _sizes(specs, self._main.dims)
+        if sizes is None:
+            return _no_caller
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in specs]
+        shapes = [tuple(n if isinstance(n, int) else 1 for n in spec.shape) for spec in specs]
         return module.Caller(
             function,
             tuple(
-                (spec.shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
-                for spec, dtype in zip(specs, dtypes, strict=True)
+                (shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
+                for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True)
             ),
             tuple(spec.dtype for spec in executor.results),
             _raise,
@@ -126,7 +131,29 @@ class Calls:
             not self._single,
             executor.threads,
             len(executor.results) if into else 0,
+            **sizes,
         )
+
+
+def _sizes(specs: Sequence[Input], dims: Sequence[Dim]) -> dict[str, Any] | None:
+    """What the native caller takes about sizes that a call decides; None if it knows no such
+    extents: products and quotients of sizes, and indices whose range depends on one."""
+    if not dims:
+        return {}
+    axes = []
+    for number, spec in enumerate(specs):
+        if not all(isinstance(end, int) for end in spec.range or ()):
+            return None
+        for axis, extent in enumerate(spec.shape):
+            if isinstance(extent, Extent):
+                linear = extent.linear(dims)
+                if linear is None:
+                    return None
+                axes.append((number, axis, *linear))
+    return {
+        "dims": tuple((dim.min, dim.max, dim.multiple_of) for dim in dims),
+        "axes": tuple(axes),
+    }
 
 
 def _no_caller(*_: Any) -> Any:

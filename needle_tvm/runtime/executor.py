@@ -17,6 +17,7 @@ from needle_tvm._tvm.ffi import load_library, native
 from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.bfloat16 import dtype_named
 from needle_tvm.artifact.layout import LIBRARY
+from needle_tvm.artifact.sizes import shape_at
 from needle_tvm.errors import ArtifactError, CaptureError, ParameterError
 from needle_tvm.process.threads import available_cores, configure_tvm_threads
 from needle_tvm.runtime import memory
@@ -51,7 +52,7 @@ class Executor:
         self.threads = min(artifact.target.get("num-cores", cores), cores)
         configure_tvm_threads(self.threads)  # for code that does not use needle's threads
         self.memory = memory.of(artifact.target, {spec.dtype for spec in self.results}, device)
-        self._inputs = Inputs(self.inputs, self.memory)
+        self._inputs = Inputs(self.inputs, self.memory, self.main.sizes)
         # A GPU may still run kernels of calls that have returned when the code is dropped.
         library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
@@ -102,6 +103,17 @@ class Executor:
             except CaptureError as error:
                 self._go_on_without_graph(error)
         return self.to_arrays(self._call(self._inputs.convert(values)))
+
+    def results_for(self, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Input]:
+        """The results of a call with these inputs, of which it needs the shapes.
+
+        Raises InputError for inputs that do not fit.
+        """
+        if not self.main.dims:
+            return self.results
+        checked = self._inputs.check(inputs)
+        sizes = self.main.sizes.of([array.shape for array in checked])
+        return [each._replace(shape=shape_at(each.shape, sizes)) for each in self.results]
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed.
@@ -172,7 +184,7 @@ class Executor:
             # Only code for a GPU has a graph.
             assert self._graph is not None and isinstance(self.memory, memory.CudaMemory)
             self._local.replay = None  # frees the old one's memory for the new one
-            inputs = [(spec.shape, spec.dtype) for spec in self._inputs.specs]
+            inputs = [(shape_at(spec.shape, {}), spec.dtype) for spec in self._inputs.specs]
             replay = Replay(
                 self.memory,
                 self._machine(),

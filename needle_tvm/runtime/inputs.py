@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
+from needle_tvm.artifact.sizes import Shape, Sizes, may_be, shape_at
 from needle_tvm.errors import InputError
 from needle_tvm.runtime.memory import CudaMemory, Memory
 
@@ -16,17 +17,18 @@ class Input(NamedTuple):
     """An input as the code takes it, or a result: `range` is an index's, `alignment` in bytes."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: np.dtype[Any]
-    range: tuple[int, int] | None
+    range: Shape | None  # of two
     alignment: int
 
 
 class Inputs:
-    """The inputs of a function whose code works on the memory `here`."""
+    """The inputs of a function whose code works on the memory `here`; `sizes` finds its dims."""
 
-    def __init__(self, specs: Sequence[Input], here: Memory) -> None:
+    def __init__(self, specs: Sequence[Input], here: Memory, sizes: Sizes) -> None:
         self.specs = specs
+        self._sizes = sizes
         self._here = here
         self._gpu = here if isinstance(here, CudaMemory) else None
 
@@ -48,24 +50,27 @@ class Inputs:
             raise InputError(f"takes a list of arrays, was given a {type(values).__name__}")
         if len(values) != len(self.specs):
             raise InputError(f"takes {len(self.specs)} arrays, was given {len(values)}")
-        return [self._check(value, spec) for value, spec in zip(values, self.specs, strict=True)]
+        found = [self._check(value, spec) for value, spec in zip(values, self.specs, strict=True)]
+        sizes = self._sizes.of([each.shape for each in found]) if self._sizes.dims else {}
+        for array, spec in zip(found, self.specs, strict=True):
+            if spec.range is not None and isinstance(array, np.ndarray) and array.size:
+                _check_range(array, spec.name, *shape_at(spec.range, sizes))
+        return found
 
     def _check(self, value: Any, spec: Input) -> Any:
         gpu = self._gpu
         if gpu is not None and gpu.holds(value):
             tensor = gpu.imported(value)
             shape, dtype = tuple(tensor.shape), str(tensor.dtype)
-            if shape != spec.shape or dtype != str(spec.dtype):
+            if not may_be(shape, spec.shape) or dtype != str(spec.dtype):
                 raise _mismatch(spec, shape, dtype)
             if not tensor.is_contiguous():
                 raise InputError(f"input {spec.name!r} is not contiguous: give a contiguous copy")
             return tensor
         # Asking NumPy for a dtype's name takes microseconds: the dtypes themselves are compared.
         array = as_numpy(value, f"input {spec.name!r}")
-        if array.shape != spec.shape or array.dtype != spec.dtype:
+        if not may_be(array.shape, spec.shape) or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
-        if spec.range is not None and array.size:
-            _check_range(array, spec.name, *spec.range)
         return array
 
 

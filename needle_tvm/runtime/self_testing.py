@@ -14,6 +14,7 @@ from needle_tvm.runtime.program import Program
 class SelfTest:
     """The result of a self test: each output's distance from its recorded value.
 
+    If there are examples of several sizes, the outputs of one follow those of another.
     `differences` are relative to the recorded output's largest magnitude, infinite if NaNs or
     infinities are in different places; `tolerances` are the manifest's. `source` says what
     computed the recorded outputs: "eager", the model itself, or "compiled" if the model was not at
@@ -40,10 +41,13 @@ def self_test(program: Program) -> SelfTest:
     example = artifact.golden()
     if example is None:
         raise ArtifactError(f"{artifact.path}: carries no {GOLDEN}")
-    try:
-        results = program.run(example.inputs)
-    except InputError as error:
-        raise ArtifactError(f"{artifact.path / GOLDEN}: {error}") from error
-    pairs = zip(example.outputs, results, strict=True)
-    differences = tuple(relative_difference(wanted, result) for wanted, result in pairs)
-    return SelfTest(differences, tuple(example.tolerances), example.source)
+    differences: list[float] = []
+    tolerances: list[float] = []
+    for each in (example, *example.others):
+        try:
+            results = program.run(each.inputs)
+        except InputError as error:
+            raise ArtifactError(f"{artifact.path / GOLDEN}: {error}") from error
+        differences += map(relative_difference, each.outputs, results)
+        tolerances += each.tolerances
+    return SelfTest(tuple(differences), tuple(tolerances), example.source)

@@ -111,10 +111,11 @@ def inverse_of(
     return lambda values: dict(iter_affine_map.inverse_affine_iter_map(found.indices, list(values)))
 
 
-def nothing(shape: Sequence[int], dtype: str) -> te.Tensor:
+def nothing(shape: Sequence[Any], dtype: str) -> te.Tensor:
     """A tensor expression without elements; an extent of `shape` is 0."""
     zero = tirx.const(0, dtype)
-    return te.compute([tirx.const(n, "int64") for n in shape], lambda *_: zero, name="nothing")
+    extents = [tirx.const(n, "int64") if isinstance(n, int) else n for n in shape]
+    return te.compute(extents, lambda *_: zero, name="nothing")
 
 
 def simplified(expr: Any) -> Any:

@@ -12,9 +12,10 @@ from needle_tvm.tir.functions import nodes_in
 SPATIAL, REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
-def axis(name: str, extent: int, kind: int, dtype: str = "int64") -> Any:
-    """An axis of a block, over [0, extent)."""
-    domain = tvm.ir.Range(tirx.const(0, dtype), tirx.const(extent, dtype))
+def axis(name: str, extent: Any, kind: int, dtype: str = "int64") -> Any:
+    """An axis of a block, over [0, extent): a number or a symbolic extent."""
+    end = tirx.const(extent, dtype) if isinstance(extent, int) else extent
+    domain = tvm.ir.Range(tirx.const(0, dtype), end)
     return tirx.IterVar(domain, tirx.Var(name, dtype), kind)
 
 
@@ -66,12 +67,16 @@ def _in_loops(axes: Sequence[Any], block: Any) -> Any:
     return body
 
 
-def with_root(function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) -> PrimFunc:
-    """The function with other nests in its root block, and `buffers` besides its own."""
+def with_root(
+    function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any], dropped: Sequence[Any] = ()
+) -> PrimFunc:
+    """The function with other nests in its root block, and `buffers` besides its own, without those
+    `dropped`."""
     realize = function.body
     root = realize.block
     body = tirx.SeqStmt(list(nests)) if len(nests) > 1 else nests[0]
-    allocated = [*root.alloc_buffers, *buffers]
+    kept = [b for b in root.alloc_buffers if not any(b.same_as(each) for each in dropped)]
+    allocated = [*kept, *buffers]
     block = s_tir.SBlock(
         root.iter_vars,
         root.reads,

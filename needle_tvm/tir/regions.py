@@ -7,13 +7,15 @@ statement with a barrier, all threads wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
-from needle_tvm.tir.functions import lowered_loops, module_of
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import lowered_loops, module_of, simplified, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -43,10 +45,27 @@ def is_shared_allocation(statement: Any) -> bool:
 
 
 def is_parallel(statement: Any) -> bool:
-    """Whether a statement is a parallel loop with no parallel loop inside."""
+    """Whether a statement is a parallel loop with no parallel loop inside, or a choice between such
+    loops."""
+    if isinstance(statement, tirx.IfThenElse):
+        return all(map(is_parallel, _branches(statement)))
     if not isinstance(statement, tirx.For) or statement.kind != tirx.ForKind.PARALLEL:
         return False
     return is_serial(statement.body)
+
+
+def _with_body_apart(loop: Any) -> Any:
+    """A parallel loop whose body is a function of its own in the generated code. LLVM takes more
+    than linear time for a function, and a choice between nests makes it several times as long."""
+    apart = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, loop.body)
+    # A statement after it: what TVM 0.27 generates next would count as part of the function.
+    nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
+    body = tirx.SeqStmt([apart, nothing])
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+
+
+def _branches(choice: Any) -> list[Any]:
+    return [each for each in (choice.then_case, choice.else_case) if each is not None]
 
 
 def is_serial(statement: Any) -> bool:
@@ -56,7 +75,20 @@ def is_serial(statement: Any) -> bool:
 
 
 def is_serial_loop(statement: Any) -> bool:
-    return isinstance(statement, tirx.For) and is_serial(statement)
+    return isinstance(statement, (tirx.For, tirx.IfThenElse)) and is_serial(statement)
+
+
+def choice_of_nests(statement: Any) -> Any:
+    """A choice by size between loop nests, some of them parallel, as a choice between parallel ones
+    alone; None for any other statement."""
+    if isinstance(statement, tirx.IfThenElse):
+        branches = [choice_of_nests(each) for each in _branches(statement)]
+        if None in branches:
+            return None
+        return tirx.IfThenElse(statement.condition, *branches)
+    if is_parallel(statement):
+        return _with_body_apart(statement)
+    return _on_one_thread(statement) if is_serial_loop(statement) else None
 
 
 def in_sequence(statements: Sequence[Any]) -> Any:
@@ -67,23 +99,41 @@ def serial(nest: Any) -> Any:
     """A nest as one thread runs it."""
     if not is_parallel(nest):
         return nest
+    if isinstance(nest, tirx.IfThenElse):
+        return tirx.IfThenElse(nest.condition, *map(serial, _branches(nest)))
     return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
 
 
-def instructions(statement: Any, lanes: int) -> int:
+def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
+    """A nest without the branches that `decide(condition)` rules out; it returns None if a
+    condition may hold or not."""
+    if not isinstance(nest, tirx.IfThenElse):
+        return nest
+    decided = decide(nest.condition)
+    if decided is not None:
+        return chosen(nest.then_case if decided else nest.else_case, decide)
+    return tirx.IfThenElse(nest.condition, *(chosen(each, decide) for each in _branches(nest)))
+
+
+def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:
     """An estimate of a statement's instructions: its loads, stores and function calls.
 
     A vectorised loop takes one for every `lanes` iterations, a function such as exp takes a dozen.
-    A loop of unknown extent counts once, and so does a statement under a condition.
+    `sizes` are those of symbolic extents; it selects the branch of a choice by size. A loop of
+    unknown extent counts once, and so does a statement under another condition.
     """
     count, pending = 0, [(statement, 1)]
     while pending:
         item, times = pending.pop()
         if isinstance(item, tirx.For):
-            extent = int(item.extent) if isinstance(item.extent, tirx.IntImm) else 1
+            extent = _known(item.extent, sizes)
+            extent = 1 if extent is None else extent
             if item.kind == tirx.ForKind.VECTORIZED:
                 extent = -(-extent // lanes)
             pending.append((item.body, times * extent))
+        elif isinstance(item, tirx.IfThenElse) and _known(item.condition, sizes) is not None:
+            case = item.then_case if _known(item.condition, sizes) else item.else_case
+            pending += [(case, times)] if case is not None else []
         elif isinstance(item, tirx.SeqStmt):
             pending += [(each, times) for each in item.seq]
         elif isinstance(item, tirx.IfThenElse):
@@ -121,20 +171,28 @@ def memory_of(view: Any) -> Any:
     return None
 
 
-def size_of(buffer: Any) -> tuple[int, str] | None:
-    """The number of elements of a buffer, and their dtype; None if an extent or the offset of the
-    first element is not a number, as in buffers of statements that an op wrote itself."""
-    if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
+def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
+    """The value of an extent or a condition of symbolic extents; None if it is unknown."""
+    if isinstance(expr, tirx.IntImm):
+        return int(expr)
+    if not sizes:
         return None
-    size = 1
-    for extent in buffer.shape:
-        if not isinstance(extent, (int, tirx.IntImm)):
-            return None
-        size *= int(extent)
-    return size, str(buffer.dtype)
+    value = simplified(
+        nests.substitute(expr, {v: tirx.const(n, "int64") for v, n in sizes.items()})
+    )
+    return int(value) if isinstance(value, tirx.IntImm) else None
 
 
-def new_buffer(name: str, shape: Sequence[int], dtype: str) -> Any:
+def is_sized(buffer: Any, symbols: Collection[Any]) -> bool:
+    """Whether the shape of a buffer is known but for `symbols`, and its first element is where its
+    memory begins: not so in buffers of statements that an op wrote itself."""
+    if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
+        return False
+    extents = [each for each in buffer.shape if not isinstance(each, int)]
+    return all(variables_of(extent) <= set(symbols) for extent in extents)
+
+
+def new_buffer(name: str, shape: Sequence[Any], dtype: str) -> Any:
     return tirx.decl_buffer(list(shape), dtype, name, layout=None)
 
 
@@ -143,7 +201,12 @@ def declared_over(buffer: Any, memory: Any) -> Any:
     return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
 
 
-def placed_in(nest: Any, places: Mapping[Any, tuple[Any, int]]) -> Any:
+def bound_to(variable: Any, value: Any) -> Any:
+    """A statement that gives a variable its value, for the statements after it."""
+    return tirx.Bind(variable, value)
+
+
+def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
     """A nest in which some one-dimensional buffers are parts of others: (other, first element).
 
     Loads and stores name the other buffer itself. TVM's code generator would take a view declared

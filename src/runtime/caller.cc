@@ -32,8 +32,21 @@ constexpr uintptr_t kAlignment = 64;  // bytes; of copies
 // Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
 constexpr int64_t kKept = 1 << 22;
 
+// A size that a call decides.
+struct Dim {
+  int64_t min, max, multiple_of;
+  int64_t value = 0;  // in this call; 0 while it is not known
+};
+
+// An axis whose extent is factor * size + added, for the size of a dim.
+struct Axis {
+  size_t axis, dim;
+  int64_t factor, added;
+};
+
 struct Input {
   Window* window = nullptr;
+  std::vector<Axis> axes;          // the others have the window's extents
   PyObject* descriptor = nullptr;  // NumPy's dtype
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
@@ -72,6 +85,7 @@ struct Caller {
   int threads;
   bool bare, tuple, into, running;
   std::vector<Input>* inputs;
+  std::vector<Dim>* dims;
   std::vector<PyObject*>* outputs;  // NumPy's dtypes
   std::vector<TVMFFIAny>* arguments;
 };
@@ -142,18 +156,47 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
   return true;
 }
 
+// Gives a window the extents of an argument with as many axes, and finds sizes in them. False if a
+// size is none that the code takes, or differs from that of an argument before.
+bool resize(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
+  DLTensor& window = input.window->tensor;
+  for (const Axis& each : input.axes) {
+    const int64_t multiple = shape[each.axis] - each.added, size = multiple / each.factor;
+    Dim& dim = dims[each.dim];
+    if (size * each.factor != multiple) return false;
+    if (dim.value == 0) {
+      if (size < dim.min || size > dim.max || size % dim.multiple_of != 0) return false;
+      dim.value = size;
+    }
+    if (dim.value != size) return false;
+    window.shape[each.axis] = shape[each.axis];
+  }
+  int64_t step = 1;
+  for (int32_t i = window.ndim; i-- > 0;) {
+    window.strides[i] = step;
+    if (__builtin_mul_overflow(step, window.shape[i], &step)) return false;
+  }
+  return !__builtin_mul_overflow(step, window.dtype.bits / 8, &input.bytes);
+}
+
+// Whether an argument with as many axes has an input's shape.
+bool has_shape(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
+  const DLTensor& window = input.window->tensor;
+  if (!input.axes.empty() && !resize(input, shape, dims)) return false;
+  return std::memcmp(shape, window.shape, window.ndim * sizeof(int64_t)) == 0;
+}
+
 // Points an input's window at an argument's memory, or at an aligned copy. False if it does not
 // fit, for kinds of arrays that are left to Python, and with an interrupt set.
-bool place(Input& input, PyObject* argument, Held* held) {
+bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims) {
   DLTensor& window = input.window->tensor;
-  const size_t extents = window.ndim * sizeof(int64_t);
   void* data;
   if (Py_TYPE(argument) == py::detail::npy_api::get().PyArray_Type_) {
     const auto* array = py::detail::array_proxy(argument);
     if (array->descr != input.descriptor || array->nd != window.ndim ||
         (array->flags & py::array::c_style) == 0 ||
         (input.written && (array->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_) == 0) ||
-        std::memcmp(array->dimensions, window.shape, extents) != 0)
+        !has_shape(input, array->dimensions, dims))
       return false;
     data = array->data;
   } else {
@@ -168,7 +211,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
     if (input.written && (held->managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) return false;
     if (tensor.device.device_type != kDLCPU || tensor.ndim != window.ndim ||
         std::memcmp(&tensor.dtype, &window.dtype, sizeof tensor.dtype) != 0 ||
-        std::memcmp(tensor.shape, window.shape, extents) != 0 ||
+        !has_shape(input, tensor.shape, dims) ||
         (tensor.strides != nullptr && !is_compact(tensor.ndim, tensor.shape, tensor.strides, 1)))
       return false;
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
@@ -178,7 +221,7 @@ bool place(Input& input, PyObject* argument, Held* held) {
   held->given = static_cast<const char*>(data);
   if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
     if (input.written && input.bytes > 0) return false;
-    void*& copy = input.bytes <= kKept ? input.kept : held->copy;
+    void*& copy = input.bytes <= kKept && input.axes.empty() ? input.kept : held->copy;
     if (copy == nullptr) {
       const size_t rounded = (input.bytes + kAlignment) / kAlignment * kAlignment;
       copy = std::aligned_alloc(kAlignment, rounded);
@@ -318,8 +361,9 @@ bool overlapping(const Caller* self, const Held* held) {
 }
 
 PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
+  for (Dim& dim : *self->dims) dim.value = 0;
   for (size_t i = 0; i < self->inputs->size(); ++i)
-    if (!place((*self->inputs)[i], arrays[i], &held[i])) {
+    if (!place((*self->inputs)[i], arrays[i], &held[i], *self->dims)) {
       if (PyErr_Occurred()) return nullptr;
       Py_RETURN_NOTIMPLEMENTED;
     }
@@ -371,14 +415,37 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
   return result;
 }
 
+void add_dims(Caller* self, const py::tuple& dims) {
+  for (const py::handle each : dims) {
+    const auto [min, max, multiple_of] = each.cast<std::tuple<int64_t, int64_t, int64_t>>();
+    if (min < 1 || max < min || multiple_of < 1) throw py::value_error("dims: out of bounds");
+    self->dims->push_back({min, max, multiple_of});
+  }
+}
+
+void add_axes(Caller* self, const py::tuple& axes) {
+  for (const py::handle each : axes) {
+    const auto [number, axis, dim, factor, added] =
+        each.cast<std::tuple<size_t, size_t, size_t, int64_t, int64_t>>();
+    if (number >= self->inputs->size() || dim >= self->dims->size() || factor < 1)
+      throw py::value_error("axes: an input or a dim that is not there");
+    Input& input = (*self->inputs)[number];
+    if (axis >= static_cast<size_t>(input.window->tensor.ndim))
+      throw py::value_error("axes: an axis that is not there");
+    input.axes.push_back({axis, dim, factor, added});
+  }
+}
+
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
-                                       "bare",     "tuple",  "threads", "written",     nullptr};
-  PyObject *function, *inputs, *outputs, *raise, *result;
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
+                                       "result",   "bare",   "tuple",   "threads",
+                                       "written",  "dims",   "axes",    nullptr};
+  PyObject *function, *inputs, *outputs, *raise, *result, *dims = nullptr, *axes = nullptr;
   int bare, tuple, threads, written = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|i", const_cast<char**>(kNames),
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|iO!O!", const_cast<char**>(kNames),
                                    &function, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs,
-                                   &raise, &result, &bare, &tuple, &threads, &written))
+                                   &raise, &result, &bare, &tuple, &threads, &written,
+                                   &PyTuple_Type, &dims, &PyTuple_Type, &axes))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -390,6 +457,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     self->threads = threads;
     self->into = written > 0;
     self->inputs = new std::vector<Input>;
+    self->dims = new std::vector<Dim>;
     self->outputs = new std::vector<PyObject*>;
     self->arguments = new std::vector<TVMFFIAny>;
     self->function = Py_NewRef(function);
@@ -424,10 +492,12 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
         std::tie(input.low, input.high) = *range;
       }
       input.window = new_window(shape, dtype);
-      self->inputs->push_back(input);
+      self->inputs->push_back(std::move(input));
       self->inputs->back().descriptor = py::object(descriptor).release().ptr();
       self->arguments->push_back(tensor_argument(input.window));
     }
+    if (dims != nullptr) add_dims(self, py::reinterpret_borrow<py::tuple>(dims));
+    if (axes != nullptr) add_axes(self, py::reinterpret_borrow<py::tuple>(axes));
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
@@ -473,6 +543,7 @@ void deallocate(PyObject* object) {
   if (self->outputs != nullptr)
     for (PyObject* each : *self->outputs) Py_DECREF(each);
   delete self->inputs;
+  delete self->dims;
   delete self->outputs;
   delete self->arguments;
   PyTypeObject* type = Py_TYPE(object);

@@ -1,6 +1,5 @@
 """Diagrams show the trace they are made from."""
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,8 +9,13 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_rgb
+
 from kernel_lab import diagrams
+from kernel_lab.diagrams import stepwise
+from kernel_lab.diagrams.cells import Axis, element_axis, time_axis
 from kernel_lab.diagrams.space_time import described
+from kernel_lab.diagrams.style import PALETTE, SHARED, buffer_colours, who_colours
 from kernel_lab.diagrams.warp import request, turns_of
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import gpu, statistics, trace
@@ -29,33 +33,68 @@ def cpu():
     return trace(s.mod)
 
 
-def points(axis):
-    """The (time, element) pairs drawn in a panel, with loads and stores apart."""
-    return [np.asarray(drawn.get_offsets()).tolist() for drawn in axis.collections]
+def occupied(axis):
+    """The (time, element) of each cell that is drawn in a panel whose cells hold one of each."""
+    (image,) = axis.images
+    left, _, low, _ = image.get_extent()
+    rows, columns = np.nonzero(np.asarray(image.get_array())[..., 3])
+    return sorted(zip((columns + left + 0.5).tolist(), (rows + low + 0.5).tolist(), strict=True))
 
 
-def test_space_time_draws_every_access_of_each_buffer(cpu):
-    fig = diagrams.space_time(cpu, "title", "traced at 8 x 16 x 4")
+def test_space_time_draws_every_access_of_each_buffer():
+    s = kernels.gemm(4, 8, 4)
+    found = trace(s.mod)
+    fig = diagrams.space_time(found, "title", "traced at 4 x 8 x 4", span=(0, 400))
     assert [axis.get_ylabel().split("\n")[0] for axis in fig.axes] == ["A", "B", "C"]
     for axis, name in zip(fig.axes, "ABC", strict=True):
-        mine = cpu.of_buffer(name)
-        drawn = sorted(tuple(point) for part in points(axis) for point in part)
-        assert drawn == sorted(zip(mine.time.tolist(), mine.index.tolist(), strict=True))
-    loads, stores = points(fig.axes[2])
-    assert len(loads) == 8 * 16 * 4 and len(stores) == 8 * 16 * 5
-    assert "traced at 8 x 16 x 4" in fig._supxlabel.get_text()
+        mine = found.select(found.time < 400).of_buffer(name)
+        assert occupied(axis) == sorted(zip(mine.time.tolist(), mine.index.tolist(), strict=True))
+    note = " ".join(fig._supxlabel.get_text().split())
+    assert "traced at 4 x 8 x 4" in note and "a cell is 1 step by 1 element" in note
+    assert [text.get_text() for text in fig.legends[0].get_texts()][1] == "store"
+
+
+def test_the_axes_begin_and_end_with_the_accesses(cpu):
+    for axis in diagrams.space_time(cpu, "title").axes:
+        assert axis.get_xlim()[0] == axis.get_ylim()[0] == -0.5
+
+
+def test_a_cell_holds_whole_rounds_of_the_innermost_loop():
+    found = trace(kernels.gemm(16, 16, 16).mod)
+    axis = time_axis(found)
+    assert len(found) // 400 < axis.unit and axis.unit % 4 == 0  # load C, A, B; store C
+    assert element_axis(found.of_buffer("C")) == Axis(0, 255, 4)  # four to a cell: 16 have 4 cells
 
 
 def test_a_span_of_time_and_a_colour_for_each_worker(cpu):
     fig = diagrams.space_time(cpu, "title", by="worker", span=(10, 40))
-    times = [time for axis in fig.axes for part in points(axis) for time, _ in part]
+    times = [time for axis in fig.axes for time, _ in occupied(axis)]
     assert min(times) >= 10 and max(times) < 40
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert labels == ["load", "store", "worker 0", "worker 1"]
+    assert labels == ["worker 0", "worker 1", "several in one cell"]  # both read all of B
+
+
+def test_many_workers_have_the_shades_of_one_ramp():
+    found = trace(bound(kernels.transpose(64), "B").mod)
+    fig = diagrams.space_time(found, "title", by="worker")
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    blocks = found.regions[0].blocks
+    assert labels[:3] == ["block 0", f"block {blocks // 2}", f"block {blocks - 1}"]
+    assert len(set(who_colours(range(blocks)).values())) == blocks
+
+
+def test_a_buffer_has_one_colour_in_all_rungs():
+    colours = [buffer_colours(trace(s.mod)) for s in (kernels.gemm(4, 4, 4), shared())]
+    assert [colours[0][name] for name in "ABC"] == [colours[1][name] for name in "ABC"]
+    assert len(set(colours[1].values())) == 6  # A_shared, B_shared and C_local as well
+
+
+def shared():
+    return kernels.shared_gemm(8, 8, 8, 4, 4)
 
 
 def test_local_memory_is_left_out_beside_other_memory():
-    fig = diagrams.space_time(trace(kernels.shared_gemm(8, 8, 8, 4, 4).mod), "title", by="warp")
+    fig = diagrams.space_time(trace(shared().mod), "title", by="warp")
     names = [axis.get_ylabel().split("\n")[0] for axis in fig.axes]
     assert names == ["A", "B", "C", "A_shared", "B_shared"]
 
@@ -131,21 +170,74 @@ def test_what_cannot_be_drawn_is_refused(cpu):
         diagrams.bank_view(trace(bound(kernels.transpose(64), "B").mod), "title")
 
 
+def test_a_name_with_a_kind_is_one_file(cpu, tmp_path):
+    fig = diagrams.space_time(cpu, "title")
+    assert diagrams.save(fig, tmp_path / "one.svg") == [tmp_path / "one.svg"]
+    assert [path.name for path in tmp_path.iterdir()] == ["one.svg"]
+
+
 def test_the_stepper_holds_each_access_of_its_steps(cpu):
     text = diagrams.stepper(cpu, "gemm", "M=8")
-    data = json.loads(re.search(r"json\">(.*?)</script>", text)[1])
+    (data,) = stepwise.unpacked(text)
     assert [(grid["name"], grid["width"]) for grid in data["buffers"]] == [
         ("A", 4),
         ("B", 16),
         ("C", 16),
     ]
-    elements = [element for _, *elements in data["steps"] for element in elements]
-    assert elements == cpu.index.tolist()
-    stores = sum(len(touched) for site, *touched in data["steps"] if data["sites"][site][1])
-    assert stores == int(cpu.is_store.sum())
+    assert [grid["colour"] for grid in data["buffers"]] == list(PALETTE[:3])
+    assert sum(accesses for _, accesses, *_ in data["steps"]) == len(cpu)
+    touched = {name: set() for name in "ABC"}
+    for site, _, *runs in data["steps"]:
+        for first, length in zip(runs[::2], runs[1::2], strict=True):
+            touched["ABC"[data["sites"][site][0]]] |= set(range(first, first + length))
+    assert {name: len(elements) for name, elements in touched.items()} == {
+        "A": 32,
+        "B": 64,
+        "C": 128,
+    }
     assert "steps" not in text.split("</figcaption>")[0]  # nothing was left out
 
 
-def test_the_stepper_says_how_far_it_goes():
+def test_the_stepper_says_how_far_it_goes(monkeypatch):
+    monkeypatch.setattr(stepwise, "STEPS", 3000)
     text = diagrams.stepper(trace(kernels.gemm(16, 16, 8).mod), "gemm", "M=16")
     assert "M=16; the first 3,000 of 8,448 steps" in text
+
+
+def test_runs_side_by_side_need_one_worker(cpu):
+    with pytest.raises(LabUsageError, match="tiled has several workers"):
+        diagrams.side_by_side({"tiled": cpu}, "title", cache=256)
+
+
+def test_steps_have_the_values_of_the_loops_around_them():
+    s = kernels.gemm(4, 4, 2)
+    s.parallel(s.get_loops(s.get_sblock("C"))[0])
+    found = trace(s.mod, cores=1, follow=True)
+    (data,) = stepwise.unpacked(diagrams.stepper(found, "gemm"))
+    # A row of the parallel loop: each result is set to zero, and each term is four accesses.
+    expected = []
+    for j in range(4):
+        for k in range(2):
+            expected += [f"j={j}, k={k}"] * (5 if k == 0 else 4)
+    assert data["loops"] == 4 * expected
+    assert trace(s.mod).counters == {}
+
+
+def test_copies_that_workers_have_of_a_buffer_lie_apart():
+    s = kernels.conv1d_padded(12, 3)
+    outer, _ = s.split(s.get_loops(s.get_sblock("B"))[0], [2, None])
+    s.parallel(outer)
+    s.compute_at(s.get_sblock("P"), outer)
+    found = trace(s.mod)
+    assert {info.name for info in found.buffers if info.owned} == {"P"}
+    axis = next(
+        one
+        for one in diagrams.space_time(found, "title", by="worker").axes
+        if "P" in one.get_ylabel()
+    )
+    assert "a copy each" in axis.get_ylabel()
+    size = next(info.size for info in found.buffers if info.name == "P")
+    low = {element < size for _, element in occupied(axis)}
+    assert low == {True, False} and axis.get_ylim()[1] > size
+    colours = np.asarray(axis.images[0].get_array())[..., :3].reshape(-1, 3)
+    assert not (np.abs(colours - to_rgb(SHARED)) < 0.01).all(axis=1).any()  # shared by nobody

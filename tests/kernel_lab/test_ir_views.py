@@ -195,3 +195,9 @@ def test_a_difference_stands_side_by_side():
 
 def test_equal_texts_have_no_difference():
     assert rows_of(ir_views.difference("x", "x", "a", "b"))[-1] == ["no difference"]
+
+
+def test_a_compiler_that_does_not_end_is_an_error_of_the_lab(monkeypatch):
+    monkeypatch.setattr(ir_views, "_NVCC_SECONDS", 0.05)
+    with pytest.raises(LabError, match="sleep did not end within 0"):
+        ir_views._run(["/bin/sleep", "5"])

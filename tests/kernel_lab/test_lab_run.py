@@ -2,18 +2,22 @@
 
 import io
 import json
+import platform
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from kernel_lab import field, peers, registry, run, table
+from kernel_lab import build, field, load, peers, registry, run, table
 from kernel_lab.errors import LabUsageError, WrongResult
+from kernel_lab.factors import against, factor, with_quartiles
 from kernel_lab.ladders import gemm_cpu
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from needle_tvm.errors import ToolchainError
 from needle_tvm.process import timing
 from needle_tvm.target import host
 
@@ -202,3 +206,69 @@ def test_columns_without_an_entry_are_left_out():
         ["", "kind", "time", "GFLOP/s", "x previous"],
         ["naive", "naive", "2.00 ms", "0", "2.00 (1.96-2.04)"],
     ]
+
+
+def test_factors_are_written_as_people_say_them():
+    assert factor(5740.3) == "5,740x" and factor(2.004) == "2.00x" and factor(1.0) == "1.00x"
+    assert factor(0.0943) == "10.6 times slower"
+    assert against(5740.3, "naive") == "5,740 times as fast as naive"
+    assert against(0.0943, "tile") == "10.6 times slower than tile"
+    assert with_quartiles(timing.Spread(0.0943, 0.09, 0.1)) == "10.6 times slower"
+
+
+def test_a_loaded_machine_is_said_and_shares_of_impossible_speed_are_left_out(result):
+    rungs = [replace(entry, roofline=0.5) for entry in result.rungs]
+    quiet = replace(result, load=0.01, rungs=rungs, peers=[])
+    assert quiet.doubt is None and "busy" not in printed(quiet)
+    busy = replace(quiet, load=0.45)
+    assert "other work had 45% of the processors' time" in " ".join(printed(busy).split())
+    quiet.rungs[1].roofline = 1.19
+    said = " ".join(printed(quiet).split())
+    assert "vectorise took 84% of the least time" in said and "% roof" not in said
+
+
+def test_other_work_is_measured(monkeypatch, tmp_path):
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(load, "_STAT", stat)
+    monkeypatch.setattr(load.os, "sched_getaffinity", lambda pid: {1})
+    stat.write_text("cpu 9 9 9 9 9 9 9 9\ncpu0 0 0 0 0 0 0 0 0\ncpu1 10 0 5 100 5 0 0 0 0 0\n")
+
+    def later(seconds):
+        stat.write_text("cpu0 999 0 0 0 0 0 0 0\ncpu1 12 1 6 130 7 0 1 1 0 0\n")
+
+    monkeypatch.setattr(load.time, "sleep", later)
+    assert load.busy_share() == pytest.approx(6 / 38)  # user 2, nice 1, system 1, irq 1, stolen 1
+    monkeypatch.setattr(load, "_STAT", tmp_path / "missing")
+    assert load.busy_share() is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("gemm", "cuda", timed=False, arch="sm75"), "must be like sm_75"),
+        (Request("gemm", "cpu", timed=False, arch="sm_75"), "the device is a CPU"),
+        (Request("gemm", "cuda", arch="sm_75"), "only code that is not timed|no CUDA device"),
+    ],
+)
+def test_an_architecture_that_cannot_be_meant_is_refused(request_, words):
+    with pytest.raises(LabUsageError, match=words):
+        run.run(request_)
+
+
+def test_rungs_are_refused_for_the_architecture_that_is_asked_for():
+    size = {"M": 128, "N": 128, "K": 64}
+    found = run.run(Request("gemm", "cuda", size, timed=False, arch="sm_75"))
+    assert found.target["arch"] == "sm_75"
+    assert "it needs sm_80" in found.rung("tensor_core_mma").refused
+
+
+def test_code_that_cannot_be_linked_here_is_one_line(tmp_path):
+    from needle_tvm._tvm.names import make_target
+
+    foreign = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 1}
+    if platform.machine() == "aarch64":
+        pytest.skip("this machine links that code")
+    module = registry.ladder("vector_add", "cpu")["naive"].module(Case({"N": 64}))
+    with pytest.raises(ToolchainError, match="does not link code for aarch64") as caught:
+        build.write_library(module, make_target(foreign), tmp_path / "x.so")
+    assert "\n" not in str(caught.value)

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
-from kernel_lab import build, registry, report
-from kernel_lab.diagrams import charts
-from kernel_lab.errors import LabUsageError
+from kernel_lab import build, ir_views, registry, report, report_rungs
+from kernel_lab.diagrams import charts, stepwise
+from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import (
     Check,
     LabResult,
@@ -24,7 +25,9 @@ from kernel_lab.results import (
 )
 from kernel_lab.rung import Ladder
 from kernel_lab.scaled import scaled_trace, smaller
-from kernel_lab.trace import TraceTooLarge
+from kernel_lab.sizes import drawn_size
+from kernel_lab.trace import TraceTooLarge, statistics, trace
+from kernel_lab.traffic import common_size, traffic
 from kernel_lab.workload import Case
 from needle_tvm.process.timing import Spread
 
@@ -136,8 +139,8 @@ def outline(page):
 def test_the_page_is_whole_and_needs_nothing_else(written):
     found = outline(written[1])
     assert found.open == [] and found.fetched == []
-    # One animated view for each drawn rung, and the script that animates them.
-    assert found.tags.count("script") == found.tags.count("canvas") + 1 == 3
+    # An animated view of both rungs side by side and one of each, and the script for them.
+    assert (found.tags.count("canvas"), found.tags.count("script")) == (2 + 1 + 1, 3 + 1)
     assert not re.search(r"url\(\s*['\"]?(?!data:|#)", written[1].read_text())
     assert found.tags.count("svg") >= 3 + 2 * 2  # charts, and diagrams of two rungs
 
@@ -151,14 +154,14 @@ def test_the_page_says_what_the_result_says(written):
         "as fast as numpy",
         "refused: N=4096 is too small",
         "PyTorch is not installed",
-        "Measured: 2.67.",
+        "Measured: 2.67 times as fast as naive.",
         "The numbers of this test are made up.",
         "One loop on one thread: two loads, an addition, a store.",
         "what changed since naive",
         "hot loop: ",
         "Table I",
         "30.4 ms",
-        "traced at N=4096, the size of the run",
+        "scaled down: traced at N=64 (the run has N=4096)",
     ):
         assert said in text, said
 
@@ -190,20 +193,45 @@ def test_a_browser_shows_the_page_in_light_and_dark(written, tmp_path, theme):
         assert (np.abs(band - paper) > 0.4).mean() > 0.002
 
 
+def rendered(page, folder):
+    """The page's HTML after its scripts have run, in Chromium."""
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    flags += " --virtual-time-budget=5000"  # for the steps, which are unpacked in the background
+    flags += " --disable-background-networking --disable-component-update --disable-sync"
+    command = ["chromium", *flags.split(), f"--user-data-dir={folder}/profile", "--dump-dom"]
+    done = subprocess.run(
+        [*command, page.as_uri()], check=True, capture_output=True, timeout=90, text=True
+    )
+    return done.stdout
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
-    flags += " --disable-background-networking --disable-component-update --disable-sync"
-    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
-    done = subprocess.run(
-        [*command, written[1].as_uri()], check=True, capture_output=True, timeout=90, text=True
-    )
-    outputs = re.findall(r"<output>(.*?)</output>", done.stdout)
+    outputs = re.findall(r"<output>(.*?)</output>", rendered(written[1], tmp_path))[-2:]
     lanes = build.processor(build.make_target("cpu")).lanes
     assert outputs == [
-        "step 1 of 3000: load a[i]",
-        f"step 1 of {3 * 4096 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",
+        "step 1 of 192: load a[i]",
+        f"step 1 of {3 * 64 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",
     ]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_a_browser_counts_the_misses_of_the_model(tmp_path):
+    ladder = registry.ladder("gemm", "cpu")
+    rungs = [ladder[name] for name in ("naive", "reorder", "register_tile")]
+    figure = side_by_side(ladder.workload, rungs, Case({"M": 64, "N": 64, "K": 64}))
+    size = {"M": 16, "N": 64, "K": 8}
+    assert "traced at M=16, N=64, K=8" in figure
+    page = tmp_path / "page.html"
+    page.write_text(figure.replace('value="0"', 'value="999999"') + stepwise.script())
+    outputs = re.findall(r"<output>(.*?)</output>", rendered(page, tmp_path))
+    runs = stepwise.unpacked(figure)
+    for rung, output, run in zip(rungs, outputs, runs, strict=True):
+        inputs = ladder.workload.inputs(size)
+        found = trace(rung.module(Case(size)), inputs, cores=1, ignore=("local",))
+        misses = statistics.cache(found, run["cache"] * 64).misses
+        assert output.endswith(f"; {misses} misses"), (rung.name, output)
+        assert ("k=" in output) == (rung.name != "register_tile"), output
 
 
 def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
@@ -232,6 +260,19 @@ def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
     assert "naive-warp.svg" in names and "time.svg" not in names
 
 
+def test_a_compiler_that_fails_costs_its_part_of_the_page_only(monkeypatch):
+    ladder = registry.ladder("vector_add", "cuda")
+    entry = entry_of(ladder["threads"], Case({"N": 512}), None)
+
+    def hangs(command):
+        raise LabError("nvcc did not end within 600 s")
+
+    monkeypatch.setattr(ir_views, "_run", hangs)
+    monkeypatch.setattr(ir_views.nvcc, "require", lambda: "nvcc")
+    text = report_rungs.code(entry, "cuda", build.make_target("cuda", "sm_75"))
+    assert "nvcc did not end within 600 s" in text
+
+
 def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path):
     page = tmp_path / "index.html"
     page.write_text("<p>precious</p>")
@@ -240,11 +281,39 @@ def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path):
     assert page.read_text() == "<p>precious</p>"
 
 
+def drawn(name, device, rung, size=None):
+    ladder = registry.ladder(name, device)
+    full = ladder.workload.size(device, size)
+    return drawn_size(ladder.workload, ladder[rung], Case(full))
+
+
+def test_a_picture_holds_two_whole_tiles_along_each_axis():
+    assert drawn("gemm", "cpu", "naive") == {"M": 16, "N": 16, "K": 8}
+    # Blocks of 32 x 32 with k in steps of 4; tiles of 8 x 32; 32 such tiles in a row of panels.
+    assert drawn("gemm", "cpu", "tile") == {"M": 64, "N": 64, "K": 8}
+    assert drawn("gemm", "cpu", "register_tile") == {"M": 16, "N": 64, "K": 8}
+    assert drawn("gemm", "cpu", "cache_block")["M"] >= 256
+    # Blocks of 64 x 64 results, strips of 8.
+    assert drawn("gemm", "cuda", "register_tile") == {"M": 128, "N": 128, "K": 16}
+
+
+def test_a_picture_of_a_convolution_has_an_image_larger_than_its_kernel():
+    for device in ("cpu", "cuda"):
+        for rung in registry.ladder("depthwise", device).rungs:
+            size = drawn("depthwise", device, rung.name)
+            assert size["H"] >= 2 * size["K"] and size["W"] >= 2 * size["K"], (rung.name, size)
+
+
+def test_no_dimension_is_drawn_larger_than_the_run():
+    assert drawn("gemm", "cpu", "naive", {"M": 3, "N": 5, "K": 2}) == {"M": 3, "N": 5, "K": 2}
+    assert drawn("gemm", "cpu", "tile", {"M": 40, "N": 512, "K": 2})["M"] == 40
+
+
 def test_a_trace_is_scaled_down_until_it_can_be_drawn():
     ladder = registry.ladder("gemm", "cpu")
     case = Case({"M": 512, "N": 256, "K": 300})
-    found = scaled_trace(ladder.workload, ladder["naive"], case, limit=50_000)
-    assert found.size == {"M": 32, "N": 16, "K": 18} or len(found.trace) <= 50_000
+    found = scaled_trace(ladder.workload, ladder["tile"], case, limit=50_000)
+    assert len(found.trace) <= 50_000 and found.size["M"] < 64
     assert found.error < 1e-6
     assert found.note.startswith("scaled down: traced at M=")
     assert found.note.endswith("(the run has M=512, N=256, K=300)")
@@ -281,6 +350,28 @@ def test_charts_show_the_figures(written):
     np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
     roof = charts.roofline_chart(result).axes[0].lines[0].get_ydata()
     assert roof.max() == 100.0
+
+
+def test_the_roofline_stands_at_the_traced_bytes_of_each_level():
+    ladder = registry.ladder("gemm", "cpu")
+    result = result_of(ladder, {"M": 64, "N": 64, "K": 8}, {"naive": 4e-6, "register_tile": 1e-6})
+    result.roofline = Roofline(100.0, 40.0, 1e-6, "memory", {1 << 14: 300.0})
+    case = Case(result.size)
+    rungs = [ladder[name] for name in ("naive", "register_tile")]
+    small = common_size(ladder.workload, rungs, case)
+    assert small == {"M": 16, "N": 64, "K": 8}
+    found = {rung.name: traffic(ladder.workload, rung, small, case) for rung in rungs}
+    # Naive: a multiply-add reads A, B and C and writes C, and each C is written once more.
+    terms = 16 * 64 * 8
+    assert found["naive"].accessed == 2 * terms / (4 * (4 * terms + 16 * 64))
+    assert found["register_tile"].accessed > found["naive"].accessed
+    for one in found.values():  # a larger cache misses less
+        assert one.caches[0] < one.caches[1] and one.missed[0] <= one.missed[1]
+    axis = charts.roofline_chart(result, found, "traced small").axes[0]
+    marks = [line.get_xdata()[0] for line in axis.lines if line.get_marker() in charts.LEVELS]
+    assert marks[:6] == [x for one in found.values() for x in (one.accessed, *one.missed)]
+    labels = [text for text in axis.texts if text.get_text().startswith(("naive", "register"))]
+    assert all(text.xyann[0] > 1 for text in labels)  # outside of the axes: no line crosses them
 
 
 def test_labels_that_would_overlap_are_moved_apart():

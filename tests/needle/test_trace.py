@@ -1,6 +1,7 @@
 """Tracing: the parts of a graph, and errors."""
 
 import contextlib
+import inspect
 import threading
 
 import numpy as np
@@ -416,3 +417,23 @@ def test_detach_cuts_gradients_while_tracing():
     graph = trace(fn, tensor(2))
     x = ndl.Tensor(np.array([3.0, 4.0], "float32"), device=ndl.cpu_numpy())
     assert evaluate(graph, x).numpy().tolist() == [3, 4]
+
+
+def test_errors_name_the_line_of_the_users_code():
+    def reads(x):
+        return x * float(ops.exp(x).sum())
+
+    line = inspect.getsourcelines(reads)[1] + 1
+    with pytest.raises(TraceError, match=rf"test_trace\.py:{line} \(return x \* float"):
+        trace(reads, tensor(2))
+
+
+def test_a_detached_tensor_requires_no_gradient():
+    seen = []
+
+    def fn(x):
+        seen.append((x.requires_grad, x.detach().requires_grad))
+        return x.detach()
+
+    trace(fn, tensor(2))
+    assert seen == [(True, False)]

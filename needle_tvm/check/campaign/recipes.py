@@ -320,7 +320,12 @@ def _lstm(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, "", projected, h, c, w, results=3)
 
 
+def _arange(d: Drawer, cls: type[Op]) -> bool:
+    return d.apply(cls, f"count={d.rng.randint(1, 9)}, first={d.rng.randint(-3, 3)}", d.leaf(()))
+
+
 BUILDERS: dict[str, Builder] = {
+    "arange": _arange,
     "reshape": _reshape,
     "broadcast_to": _broadcast_to,
     "permute": _permute,

@@ -24,10 +24,10 @@ def source(taken: Taken, spec: TargetSpec, variant: Variant) -> Source:
     def lower(target: Target) -> tuple[IRModule, dict[str, Any]]:
         return lowered(taken.module, target, variant), taken.signature
 
-    def explain(found: list[Any]) -> str | None:
+    def explain(inputs: list[Any], found: list[Any]) -> str | None:
         return reference.Reference(taken, variant.precision).difference(found)
 
-    def diverges(program: Program, at: str) -> str | None:
+    def diverges(inputs: list[Any], program: Program, at: str) -> str | None:
         asked = variant if at == variant.stage else Variant(at)
         return divergence.first_divergence(taken, spec, asked)
 
@@ -36,9 +36,9 @@ def source(taken: Taken, spec: TargetSpec, variant: Variant) -> Source:
         fingerprint=_fingerprint(taken.module, taken.signature),
         lower=lower,
         weights=FixedWeights(taken.params),
-        example=taken.example,
+        examples=[taken.example],
         reference=reference.of(taken),
-        tolerances=lambda: estimated_tolerances(outputs, weights, variant.precision),
+        tolerances=lambda inputs: estimated_tolerances(outputs, weights, variant.precision),
         explain=explain,
         diverges=diverges,
     )

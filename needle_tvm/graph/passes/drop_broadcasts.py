@@ -2,7 +2,7 @@
 
 Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
-- all shapes are static, and `op(x, b)` has the same shape as before.
+- `op(x, b)` has the same shape as before; symbolic extents are those of both operands.
 
 After: `op(x, b)`. A bias is then read as the row it is, also by work on parameters done once at
 load, where the broadcast would store it once per row of the batch.
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, tvm
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import broadcast, shape_of
 
 _OPERATORS = tuple(
     tvm.ir.Op.get(f"relax.{name}")
@@ -36,14 +34,14 @@ class _Dropper(Rewriter):
         call = self.visit_expr_post_order(call)
         if call.op not in _OPERATORS:
             return call
-        operands, shape = list(call.args), static_shape(call)
+        operands, shape = list(call.args), shape_of(call)
         for position, other in ((0, 1), (1, 0)):
             source = self._before_broadcast(operands[position])
-            before = None if source is None else static_shape(source)
-            beside = static_shape(operands[other])
+            before = None if source is None else shape_of(source)
+            beside = shape_of(operands[other])
             if shape is None or before is None or beside is None:
                 continue
-            if np.broadcast_shapes(before, beside) == shape:
+            if broadcast(before, beside) == shape:
                 operands[position] = source
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 

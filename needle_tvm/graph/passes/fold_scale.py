@@ -3,7 +3,7 @@
 Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a result and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
-- all shapes are static, and `w` has two axes or more,
+- `w`, `s` and `b` have static shapes, and `w` has two axes or more,
 - `s` and `b` vary along the last axis only, which is that of the output channels, and add no axes
   to the result; `s` adds no columns either,
 - if `s` is a constant, none of its numbers is so large or small that weights may overflow or
@@ -26,6 +26,7 @@ from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, rela
 from needle_tvm.graph.convolutions import is_conv
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import shape_of
 from needle_tvm.tir.functions import static_shape
 
 
@@ -57,7 +58,7 @@ class _Folder(Rewriter):
                     product, bias = value, other
                     break
         if not self._is_product(product) or any(
-            len(static_shape(each) or ()) > len(static_shape(product) or ())
+            len(static_shape(each) or ()) > len(shape_of(product) or ())
             for each in (scale, bias)
             if each is not None
         ):

@@ -3,9 +3,8 @@
 Before: `add(add(y, a), b)`, where
 - `y` is a matmul or an NHWC, HWIO convolution that depends on an input: an addition to anything
   else may be meant to round it, like the first one in `(x + 1e8) - 1e8`,
-- all shapes are static,
-- `a` and `b` depend on parameters of the function and constants alone; their sum has no
-  more elements than the larger of them, and `y` has the result's shape,
+- `a` and `b` have static shapes and depend on parameters of the function and constants alone;
+  their sum has no more elements than the larger of them, and `y` has the result's shape,
 - nothing else reads `add(y, a)`.
 
 After: `add(y, add(a, b))`. The inner sum is work on parameters, which `LiftTransformParams` moves
@@ -23,6 +22,7 @@ from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import is_conv
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import shape_of
 from needle_tvm.tir.functions import static_shape
 
 
@@ -52,7 +52,7 @@ class _Folder(Rewriter):
 
     def _folded(self, call: Any, y: Any, a: Any, b: Any) -> Any:
         one, other = static_shape(a), static_shape(b)
-        if one is None or other is None or static_shape(y) != static_shape(call):
+        if one is None or other is None or shape_of(y) != shape_of(call):
             return call
         if math.prod(np.broadcast_shapes(one, other)) > max(math.prod(one), math.prod(other)):
             return call

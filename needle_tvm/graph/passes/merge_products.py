@@ -1,7 +1,7 @@
 """Merges matmuls of one tensor with several weights into one matmul.
 
 Before: `matmul(x, w)`, optionally plus a bias, in two places or more with the same `x`, where
-- `x` has two axes or more, all shapes are static and no extent is 0,
+- `x` has two axes or more; weights and biases have static shapes, and no extent is known to be 0,
 - `x` depends on an input, so that all weights can be computed before the first matmul,
 - each `w` has the shape (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
@@ -32,6 +32,7 @@ from needle_tvm.graph.dependence import (
     readers_of,
 )
 from needle_tvm.graph.rewrite import Rewriter, rebind, rewrite
+from needle_tvm.tir.extents import shape_of
 from needle_tvm.tir.functions import static_shape
 
 
@@ -85,7 +86,7 @@ class _Merger(Rewriter):
                 bias = self.visit_expr(product.bias)
                 rows.append(emit(relax.op.reshape(bias, (math.prod(static_shape(bias) or ()),))))
             merged = emit(relax.op.add(merged, emit(relax.op.concat(rows, axis=0))))
-        axis, begin = len(static_shape(merged) or ()) - 1, 0
+        axis, begin = len(shape_of(merged) or ()) - 1, 0
         for product in group:
             end = begin + _columns(product.weights)
             self._parts[product.result] = relax.op.strided_slice(merged, [axis], [begin], [end])
@@ -110,7 +111,7 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
 
     def product(call: Any) -> _Product | None:
         x, weights = call.args
-        shape, x_shape = static_shape(weights), static_shape(x)
+        shape, x_shape = static_shape(weights), shape_of(x)
         if shape is None or x_shape is None or len(shape) != 2 or len(x_shape) < 2:
             return None
         if 0 in shape or 0 in x_shape or not of_parameters(weights) or x not in late:

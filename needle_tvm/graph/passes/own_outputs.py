@@ -16,6 +16,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import Constant, IRModule, Target, relax, te
 from needle_tvm.graph.dependence import is_parameter_work, parameters_of
+from needle_tvm.tir.extents import own_variables
 
 
 def own_outputs(module: IRModule, target: Target) -> IRModule:
@@ -68,7 +69,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
 
 def _copy_function(module: IRModule, source: Any) -> tuple[Any, IRModule]:
     """Add to the module a PrimFunc that copies a tensor like `source`."""
-    shape, dtype = [int(extent) for extent in source.ty.shape.values], str(source.ty.dtype)
+    shape, dtype = own_variables(source.ty.shape.values), str(source.ty.dtype)
     x = te.placeholder(shape, dtype, name="x")
     copied = te.compute(shape, lambda *i: x(*i), name="copy")
     builder = relax.BlockBuilder(module)

@@ -14,7 +14,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, tvm
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import shape_of
 
 _REDUCTIONS = {
     tvm.ir.Op.get(f"relax.{name}"): getattr(relax.op, name)
@@ -37,7 +37,7 @@ class _Rewriter(Rewriter):
         value = self.lookup_binding(permuted) if isinstance(permuted, relax.Var) else None
         if value is None or not is_op(value, "relax.permute_dims"):
             return call
-        shape = static_shape(value)
+        shape = shape_of(value)
         if shape is None:
             return call
         rank = len(shape)

@@ -2,7 +2,7 @@
 
 Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
 epsilon, where
-- `x` has a static shape of two axes or more, no extent being 0: a bias is a row,
+- `x` has two axes or more, the last one static, and no extent is known to be 0: a bias is a row,
 - `g` and `b` depend on parameters of the function alone,
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.
@@ -27,6 +27,7 @@ from needle_tvm.graph.dependence import (
     readers_of,
 )
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import is_static, shape_of
 from needle_tvm.tir.functions import static_shape
 
 
@@ -59,7 +60,7 @@ class _Sharer(Rewriter):
     def _normalised(self, x: Any, norm: Any) -> Any:
         key = x, float(norm.attrs.epsilon)
         if key not in self._shared:
-            unused = relax.const(np.ones((static_shape(x) or ())[-1:]), str(x.ty.dtype))
+            unused = relax.const(np.ones((shape_of(x) or ())[-1:]), str(x.ty.dtype))
             plain = relax.op.nn.layer_norm(
                 x, unused, unused, axes=[-1], epsilon=key[1], center=False, scale=False
             )
@@ -76,8 +77,8 @@ def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
         return is_parameter_work(expr, parameters, bindings.get)
 
     def fits(variable: Any, norm: Any) -> bool:
-        shape = static_shape(norm)
-        if shape is None or len(shape) < 2 or 0 in shape:
+        shape = shape_of(norm)
+        if shape is None or len(shape) < 2 or 0 in shape or not is_static(shape[-1:]):
             return False
         if not all(map(of_parameters, norm.args[1:])):
             return False

@@ -8,7 +8,7 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): a tensor of no
   more axes that varies along the last one only, or any tensor of the view's own shape, which is
   reshaped to the rows.
-All shapes are static.
+All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
 a chain of convolutions that each go to channels last and back stays in channels last, and the
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tvm
 from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.graph.views import order_of
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import exprs_of, shape_of
 
 
 def _operators(*names: str) -> tuple[Any, ...]:
@@ -71,20 +71,20 @@ class _Permutation:
         self._made.clear()
 
     def is_view(self, call: Any) -> bool:
-        return call.op == _PERMUTE and static_shape(call.args[0]) is not None
+        return call.op == _PERMUTE and shape_of(call.args[0]) is not None
 
     def again(self, view: Any, x: Any) -> Any:
         return relax.op.permute_dims(x, order_of(view))
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        order, shape = order_of(view), static_shape(other)
+        order, shape = order_of(view), shape_of(other)
         if value is not None and self.is_view(value) and order_of(value) == order:
             return value.args[0]
         if shape is None or len(shape) != len(order):
             return None
         stored = [shape[order.index(axis)] for axis in range(len(order))]
         if sum(extent != 1 for extent in shape) <= 1:
-            return other if stored == list(shape) else relax.op.reshape(other, stored)
+            return other if stored == list(shape) else relax.op.reshape(other, exprs_of(stored))
         return self._made.get((other, tuple(order.index(axis) for axis in range(len(order)))))
 
 
@@ -98,25 +98,25 @@ class _Rows:
     def is_view(self, call: Any) -> bool:
         if call.op != _RESHAPE:
             return False
-        before, after = static_shape(call.args[0]), static_shape(call)
+        before, after = shape_of(call.args[0]), shape_of(call)
         if before is None or after is None or len(before) != 2 or len(after) < 2:
             return False
         return before[1] == after[-1]
 
     def again(self, view: Any, x: Any) -> Any:
-        return relax.op.reshape(x, static_shape(view))
+        return relax.op.reshape(x, exprs_of(shape_of(view) or ()))
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        rows, viewed, shape = map(static_shape, (view.args[0], view, other))
+        rows, viewed, shape = map(shape_of, (view.args[0], view, other))
         if shape is None or rows is None or viewed is None:
             return None
         if shape == viewed:
-            if value is not None and self.is_view(value) and static_shape(value.args[0]) == rows:
+            if value is not None and self.is_view(value) and shape_of(value.args[0]) == rows:
                 return value.args[0]
-            return relax.op.reshape(other, rows)
+            return relax.op.reshape(other, exprs_of(rows))
         along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
         if along_last and len(shape) <= len(viewed):  # further axes would become the result's
-            return other if len(shape) <= 2 else relax.op.reshape(other, (shape[-1],))
+            return other if len(shape) <= 2 else relax.op.reshape(other, exprs_of(shape[-1:]))
         return None
 
 
@@ -124,7 +124,7 @@ class _Units(_Rows):
     def is_view(self, call: Any) -> bool:
         if call.op != _RESHAPE:
             return False
-        before, after = static_shape(call.args[0]), static_shape(call)
+        before, after = shape_of(call.args[0]), shape_of(call)
         if before is None or after is None or len(before) != 4 or before[1] != 1:
             return False
         return after == (before[0], *before[2:])
@@ -132,7 +132,7 @@ class _Units(_Rows):
 
 def _moves_units_alone(source: Any, order: list[int]) -> bool:
     """Whether a permutation leaves every element where it is in memory."""
-    shape = static_shape(source)
+    shape = shape_of(source)
     moved = [] if shape is None else [axis for axis in order if shape[axis] != 1]
     return shape is not None and moved == sorted(moved)
 
@@ -145,13 +145,13 @@ def _permuted_once(outer: Any, inner: Any) -> Any:
     if order == sorted(order):
         return source
     if _moves_units_alone(source, order):
-        shape = static_shape(source) or ()
-        return relax.op.reshape(source, [shape[axis] for axis in order])
+        shape = shape_of(source) or ()
+        return relax.op.reshape(source, exprs_of([shape[axis] for axis in order]))
     return relax.op.permute_dims(source, order)
 
 
 def _reshaped(x: Any, shape: Any) -> Any:
-    return x if static_shape(x) == shape else relax.op.reshape(x, shape)
+    return x if shape_of(x) == shape else relax.op.reshape(x, exprs_of(shape))
 
 
 def sink_permutes(module: IRModule, target: Target) -> IRModule:
@@ -182,7 +182,7 @@ class _Reshaper(expr_functor.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op == _PERMUTE and _moves_units_alone(call.args[0], order_of(call)):
-            return relax.op.reshape(call.args[0], static_shape(call))
+            return relax.op.reshape(call.args[0], exprs_of(shape_of(call) or ()))
         return call
 
 
@@ -217,11 +217,11 @@ class _Sinker(expr_functor.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        if call.op == _RESHAPE and static_shape(call) is not None:
+        if call.op == _RESHAPE and shape_of(call) is not None:
             inner = self._value(call.args[0])
             if inner is not None and inner.op == _RESHAPE:
-                return _reshaped(inner.args[0], static_shape(call))
-        if call.op == _PERMUTE and static_shape(call) is not None:
+                return _reshaped(inner.args[0], shape_of(call))
+        if call.op == _PERMUTE and shape_of(call) is not None:
             if order_of(call) == sorted(order_of(call)):
                 return call.args[0]
             inner = self._viewed(call.args[0])
@@ -241,7 +241,7 @@ class _Sinker(expr_functor.PyExprMutator):
             if view is None:
                 continue
             partner = other
-            if not (isinstance(other, Constant) and static_shape(other) == ()):
+            if not (isinstance(other, Constant) and shape_of(other) == ()):
                 partner = self._view.beside(view, other, self._value(other))
             if partner is not None:
                 operands = [view.args[0], partner]

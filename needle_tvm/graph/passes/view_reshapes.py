@@ -2,7 +2,7 @@
 
 Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
 same values in the same order, and
-- the shapes are static and the operand is a variable;
+- the operand is a variable;
 - if the result leaves the block, it is made from a kernel's result that does not leave the block
   itself, nor through another such view: a model's results share no memory with each other or with
   its arguments.
@@ -18,7 +18,7 @@ import math
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax, tvm
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import exprs_of, shape_of
 
 _CALL_TIR, _RESHAPE = tvm.ir.Op.get("relax.call_tir"), tvm.ir.Op.get("relax.reshape")
 
@@ -54,8 +54,8 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
         inside = source in owner
         root = owner.get(source, source)
         if source is not None and (binding.var not in leaving or (inside and root not in shown)):
-            shape = static_shape(binding.value)
-            view = relax.op.reshape(source, shape)
+            shape = shape_of(binding.value)
+            view = relax.op.reshape(source, exprs_of(shape or ()))
             binding = relax.VarBinding(binding.var, view)
             if inside:  # of an argument's memory no result is a view, through this one either
                 owner[binding.var] = root
@@ -86,11 +86,13 @@ def _source(module: IRModule, value: Any) -> Any:
     """The operand that a binding's value only reshapes; None for any other value."""
     if not isinstance(value, relax.Call) or value.op != _CALL_TIR or len(value.args) != 2:
         return None
-    (function, operands), shape = value.args, static_shape(value)
-    if shape is None or len(operands.fields) != 1:
+    (function, operands), shape = value.args, shape_of(value)
+    # A function may also take symbolic extents, which are no tensors.
+    tensors = [each for each in operands.fields if isinstance(each.ty, relax.TensorType)]
+    if shape is None or len(tensors) != 1:
         return None
-    (source,) = operands.fields
-    before = static_shape(source)
+    (source,) = tensors
+    before = shape_of(source)
     called = module[function]
     if not isinstance(source, relax.Var) or before is None or not isinstance(called, PrimFunc):
         return None

@@ -17,6 +17,7 @@ from typing import Any
 from needle_tvm._tvm.names import Schedule, Target, te, tirx
 from needle_tvm.kernels.blocks import (
     extent,
+    is_symbolic,
     item_bytes,
     share_out,
     sum_in_registers,
@@ -24,6 +25,7 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.loops.whole_vectors import ENDS_AT
 from needle_tvm.kernels.rule import annotated
+from needle_tvm.tir.extents import Size, expr_of, exprs_of, is_static, tiles_in
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
@@ -36,10 +38,12 @@ Element = Callable[..., Any]  # element at (batch, head, position, feature or ke
 
 @dataclass(frozen=True)
 class AttentionShape:
-    batch: int
+    """Extents of an attention. On a CPU, batch, queries and keys may be symbolic."""
+
+    batch: Size
     heads: int
-    queries: int
-    keys: int
+    queries: Size
+    keys: Size
     features: int  # of a query and a key
     values: int  # features of a value
 
@@ -92,27 +96,32 @@ def attention(
     """Return attention (batch, queries, heads, values) of q (batch, heads, queries, features), k
     (batch, heads, keys, features) and v (batch, heads, keys, values). `mask(b, h, query, key)`, if
     any, is added to the scores."""
-    blocks = -(-shape.queries // tile.queries)
-    padded = -(-shape.keys // tile.keys) * tile.keys
-    lead = (shape.batch, shape.heads, blocks)
+    blocks, whole_queries = tiles_in(shape.queries, tile.queries)
+    tiles, whole_keys = tiles_in(shape.keys, tile.keys)
+    (batch, queries, keys, blocks) = exprs_of((shape.batch, shape.queries, shape.keys, blocks))
+    padded = exprs_of([tiles])[0] * tile.keys
+    heads, features, values, side = shape.heads, shape.features, shape.values, tile.queries
+    if not is_static([batch, queries, keys]):  # indices of one type, without casts
+        heads, features, values, side = map(expr_of, (heads, features, values, side))
+    lead = (batch, heads, blocks)
 
     def query(block: Any, i: Any) -> Any:  # past the end: the last query again
         position = block * tile.queries + i
-        if shape.queries % tile.queries == 0:
+        if whole_queries:
             return position
-        return tirx.min(position, tirx.const(shape.queries - 1, "int64"))
+        return tirx.min(position, expr_of(queries) - 1)
 
     def key(j: Any) -> Any:
-        return tirx.min(j, tirx.const(shape.keys - 1, "int64")) if padded > shape.keys else j
+        return j if whole_keys else tirx.min(j, expr_of(keys) - 1)
 
     turned = te.compute(
-        (*lead, shape.features, tile.queries),
+        (*lead, features, side),
         lambda b, h, n, d, i: q(b, h, query(n, i), d),
         name="turned",
     )
-    d = te.reduce_axis((0, shape.features), name="d")
+    d = te.reduce_axis((0, features), name="d")
     scores = te.compute(
-        (*lead, padded, tile.queries),
+        (*lead, padded, side),
         lambda b, h, n, j, i: te.sum(k(b, h, key(j), d) * turned[b, h, n, d, i], axis=d),
         name="scores",
         attrs={ATTENTION: [tile.queries, tile.keys, tile.rows, tile.columns]},
@@ -124,31 +133,31 @@ def attention(
             value = value * tirx.const(scale, dtype)
         return value if mask is None else value + mask(b, h, query(n, i), key(j))
 
-    weights = te.compute((*lead, padded, tile.queries), scaled, name="scaled")
-    j0, j1, j2 = (te.reduce_axis((0, shape.keys), name=name) for name in ("j0", "j1", "j2"))
+    weights = te.compute((*lead, padded, side), scaled, name="scaled")
+    j0, j1, j2 = (te.reduce_axis((0, keys), name=name) for name in ("j0", "j1", "j2"))
     top = te.compute(
-        (*lead, tile.queries),
+        (*lead, side),
         lambda b, h, n, i: te.max(weights[b, h, n, j0, i], axis=j0),
         name="top",
     )
     e = te.compute(
-        (*lead, shape.keys, tile.queries),
+        (*lead, keys, side),
         lambda b, h, n, j, i: tirx.exp(weights[b, h, n, j, i] - top[b, h, n, i]),
         name="exponentials",
     )
     total = te.compute(
-        (*lead, tile.queries),
+        (*lead, side),
         lambda b, h, n, i: te.sum(e[b, h, n, j1, i], axis=j1),
         name="total",
     )
     sums = te.compute(
-        (*lead, tile.queries, shape.values),
+        (*lead, side, values),
         lambda b, h, n, i, c: te.sum(e[b, h, n, j2, i] * v(b, h, j2, c), axis=j2),
         name="sums",
     )
     block, row = (lambda t: t // tile.queries), (lambda t: t % tile.queries)
     return te.compute(
-        (shape.batch, shape.queries, shape.heads, shape.values),
+        (batch, queries, heads, values),
         lambda b, t, h, c: sums[b, h, block(t), row(t), c] / total[b, h, block(t), row(t)],
         name="attention",
     )
@@ -168,8 +177,12 @@ def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) 
     sch.reorder(b, h, n, i, c, row, column)
     if values % columns:
         sch.annotate(c, ENDS_AT, values)
-    task = sch.fuse(b, h, n)
-    share_out(sch, task, scores, target)
+    if is_symbolic(sch, n):  # a symbolic divisor would hide from TVM which block is which
+        share_out(sch, sch.fuse(b, h), scores, target)
+        task = n
+    else:
+        task = sch.fuse(b, h, n)
+        share_out(sch, task, scores, target)
     sch.unroll(row)
     sch.vectorize(column)
 

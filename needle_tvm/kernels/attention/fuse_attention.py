@@ -4,21 +4,23 @@ Before: `matmul(softmax(s), v)`, where
 - `softmax` is over the last axis, and each intermediate has only one reader,
 - `s` is `matmul(q, kt)`, optionally times a scalar constant, optionally plus a mask; scalar
   constants that q or kt is multiplied by, or that any of them is divided by, count as well,
-- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have static shapes and one dtype that the
-  target's kernel supports, no extent is 0, and T is large enough to fill most of a vector,
-- a mask has that dtype and a static shape that broadcasts to (B, H, T, S).
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have one dtype that the target's kernel
+  supports, no extent is 0, and T is large enough to fill most of a vector,
+- H, D and E are static; B, T and S as well on a GPU,
+- a mask has that dtype and a shape that broadcasts to (B, H, T, S).
 
 After: a call of the kernel of `kernels.attention.cpu`, or on a GPU of `kernels.attention.gpu`. Its
 result has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to
 (B, H, T, E). Views that give q, kt and v (reshapes, permutations, slices) are skipped, and their
-sources are read in place. On a CPU, a mask is transposed in a kernel of its own, which is done once
+sources are read in place. If an extent is symbolic, the result is (B, T, H, E) instead of rows,
+which is the same memory. On a CPU, a mask is transposed in a kernel of its own, which is done once
 for a constant or a parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from needle_tvm._tvm.names import (
@@ -30,6 +32,7 @@ from needle_tvm._tvm.names import (
     Target,
     expr_functor,
     relax,
+    s_tir,
     te,
 )
 from needle_tvm.graph.dependence import is_op
@@ -38,7 +41,10 @@ from needle_tvm.graph.views import View, order_of, view_of
 from needle_tvm.kernels.attention import gpu as gpu_attention
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element, attention, attention_tile
 from needle_tvm.kernels.attention.gpu import Elements, Factors
+from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of, unbound
 from needle_tvm.tir.functions import module_of, static_shape
+
+_TYPICAL = 512  # queries and keys for which the tiles of symbolic ones are chosen
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,12 @@ def _on_cpu(
     elements: Elements,
     target: Target,
 ) -> PrimFunc:
+    if not is_static(_symbolic_extents(shape)):
+        sizes = (n if isinstance(n, int) else _TYPICAL for n in _symbolic_extents(shape))
+        batch, queries, keys = sizes
+        typical = replace(shape, batch=batch, queries=queries, keys=keys)
+        tile = attention_tile(typical, dtype, target)
+        return _of_symbolic(inputs, attention(shape, tile, dtype, scale, *elements(inputs)))
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
     # The rows that an output projection wants: the layout of the result, without another copy.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
@@ -82,6 +94,19 @@ def _on_gpu(
     target: Target,
 ) -> PrimFunc:
     return gpu_attention.attention(shape, scale, inputs, elements)
+
+
+def _symbolic_extents(shape: AttentionShape) -> tuple[Size, ...]:
+    """The extents that may be symbolic."""
+    return shape.batch, shape.queries, shape.keys
+
+
+def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
+    """The kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents that no
+    input has for an axis are parameters, after the inputs."""
+    scalars = unbound([tensor.shape for tensor in inputs], result.shape)
+    function = te.create_prim_func([*inputs, *scalars, result])
+    return s_tir.renew_defs(function).without_attr("global_symbol")
 
 
 _KERNELS = {
@@ -169,7 +194,7 @@ class _Fuser(Rewriter):
         return self._only_use(inner, "relax.matmul") is not None
 
     def _checked(self, q: Any, kt: Any, v: Any, scale: float | None, mask: Any) -> _Match | None:
-        shapes = [static_shape(operand) or () for operand in (q, kt, v)]
+        shapes = [shape_of(operand) or () for operand in (q, kt, v)]
         dtypes = {str(operand.ty.dtype) for operand in (q, kt, v)}
         if len(dtypes) != 1 or not dtypes <= set(self._kernel.dtypes):
             return None
@@ -180,10 +205,14 @@ class _Fuser(Rewriter):
         if shapes[1:] != [(batch, heads, features, keys), (batch, heads, keys, size)]:
             return None
         shape = AttentionShape(batch, heads, queries, keys, features, size)
-        if queries < self._kernel.queries or not self._kernel.fits(shape):
+        if not is_static((heads, features, size)):
+            return None
+        if self.on_gpu and not is_static(_symbolic_extents(shape)):
+            return None
+        if self.most(queries) < self._kernel.queries or not self._kernel.fits(shape):
             return None
         if mask is not None:
-            given = static_shape(mask)
+            given = shape_of(mask)
             if given is None or str(mask.ty.dtype) not in dtypes or len(given) > 4:
                 return None
             full = (batch, heads, queries, keys)
@@ -201,7 +230,7 @@ class _Fuser(Rewriter):
             turned = self._kernel.mask_turned
             sources.append(self._transposed(match.mask) if turned else match.mask)
         inputs = [
-            te.placeholder(static_shape(source), str(source.ty.dtype), name=f"x{i}")
+            te.placeholder(exprs_of(shape_of(source) or ()), str(source.ty.dtype), name=f"x{i}")
             for i, source in enumerate(sources)
         ]
 
@@ -212,7 +241,7 @@ class _Fuser(Rewriter):
                 return lambda *index: tensor[tuple(view.at(index))]
 
             def mask(*index: Any) -> Any:  # (b, h, i, j)
-                given = static_shape(sources[-1]) or ()
+                given = shape_of(sources[-1]) or ()
                 index = index[4 - len(given) :]
                 if self._kernel.mask_turned:
                     index = (*index[:-2], index[-1], index[-2])
@@ -228,20 +257,30 @@ class _Fuser(Rewriter):
             )
 
         shape = match.shape
+        split = exprs_of((shape.batch, shape.queries, shape.heads, shape.values))
+        if not is_static(_symbolic_extents(shape)):
+            function = self._kernel.make(
+                shape, match.dtype, match.scale, inputs, elements, self.target
+            )
+            function = function.with_attrs({"op_pattern": OP_PATTERN.opaque})
+            variable = self.builder_.add_func(function, "attention")
+            scalars = unbound([source.ty.shape.values for source in sources], split)
+            out_ty = relax.TensorType(split, match.dtype)
+            out = relax.call_tir(variable, [*sources, *scalars], out_ty=out_ty)
+            return relax.op.permute_dims(self.builder_.emit(out), [0, 2, 1, 3])
         rows = (shape.batch * shape.queries, shape.heads * shape.values)
         function = self._kernel.make(shape, match.dtype, match.scale, inputs, elements, self.target)
         function = function.with_attrs({"op_pattern": OP_PATTERN.opaque})
         variable = self.builder_.add_func(function, "attention")
         out = relax.call_tir(variable, sources, out_ty=relax.TensorType(rows, match.dtype))
-        split = (shape.batch, shape.queries, shape.heads, shape.values)
         apart = self.builder_.emit(relax.op.reshape(self.builder_.emit(out), split))
         return relax.op.permute_dims(apart, [0, 2, 1, 3])
 
     def _transposed(self, mask: Any) -> Any:
         """(..., T, S) -> (..., S, T), so that queries lie side by side."""
-        count = len(static_shape(mask) or ())
+        count = len(shape_of(mask) or ())
         if count < 2:
-            extents = (1,) * (2 - count) + tuple(static_shape(mask) or ())
+            extents = exprs_of((1,) * (2 - count) + tuple(shape_of(mask) or ()))
             mask, count = self.builder_.emit(relax.op.reshape(mask, extents)), 2
         axes = [*range(count - 2), count - 1, count - 2]
         return self.builder_.emit(relax.op.permute_dims(mask, axes))

@@ -13,8 +13,9 @@ import math
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
-from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import exprs_of
 
 
 def conv_as_matmul(module: IRModule, target: Target) -> IRModule:
@@ -26,7 +27,7 @@ def conv_as_matmul(module: IRModule, target: Target) -> IRModule:
 class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        shapes = conv_shapes(call)
+        shapes = conv_extents(call)
         if shapes is None or int(call.attrs.groups) != 1 or any(call.attrs.padding):
             return call
         (x, w), attrs, (before, weight, after) = call.args, call.attrs, shapes
@@ -34,7 +35,7 @@ class _Rewriter(Rewriter):
         if before[1:3] != tuple(window) or any(int(dilation) != 1 for dilation in attrs.dilation):
             return call
         k = math.prod(weight[:-1])
-        rows = self.builder_.emit(relax.op.reshape(x, (math.prod(before) // k, k)))
+        rows = self.builder_.emit(relax.op.reshape(x, exprs_of((math.prod(before) // k, k))))
         weights = self.builder_.emit(relax.op.reshape(w, (k, n)))
         product = self.builder_.emit(relax.op.matmul(rows, weights, attrs.out_dtype))
-        return relax.op.reshape(product, after)
+        return relax.op.reshape(product, exprs_of(after))

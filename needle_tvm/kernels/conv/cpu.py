@@ -20,8 +20,10 @@ from needle_tvm.kernels.blocks import (
     after,
     block_work,
     extent,
+    is_symbolic,
     item_bytes,
     lanes_of,
+    least_extent,
     share_out,
     sum_in_registers,
     write_back,
@@ -105,7 +107,9 @@ def _around_tiles(
     grouped = GROUP in details
     # All panels of a group read the same inputs, which are copied for that group only.
     panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
-    panels, images, rows = (extent(sch, loop) for loop in (panel, image_tile, row_tile))
+    # If the batch is symbolic, the fewest images have enough tasks for all cores.
+    images = max(1, least_extent(sch, image_tile))
+    panels, rows = (extent(sch, loop) for loop in (panel, row_tile))
     separate, copied = channelwise or grouped, None
     for copy in copies:  # one at most
         copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=separate)
@@ -156,7 +160,9 @@ def _copied(
     """The input that tasks copy for `images` tiles of images with `rows` rows of output."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
     buffer = sch.get(copy).writes[0].source
-    elements = math.prod(int(extent) for extent in buffer.shape)
+    of_image = math.prod(int(extent) for extent in buffer.shape[1:])
+    each = of_image if is_symbolic(sch, sch.get_loops(copy)[0]) else None
+    elements = math.prod(map(int, buffer.shape)) if each is None else images * each
     row = elements // (images * ((rows - 1) * step + window))
     return Copied(step, window, row, item_bytes(str(buffer.dtype)), shared)
 

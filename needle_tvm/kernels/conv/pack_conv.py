@@ -2,7 +2,7 @@
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
-- `x` has a static shape (B, H, W, C), and does not depend on parameters alone,
+- `x` (B, H, W, C) does not depend on parameters alone, and only B may be symbolic,
 - both are float32, or both float64, and no extent is 0.
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
@@ -19,12 +19,13 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
-from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.conv.te import Channels, Geometry, conv
 from needle_tvm.kernels.dense.pack_weights import Packer
+from needle_tvm.tir.extents import shape_of
 
 _DTYPES = ("float32", "float64")
 _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
@@ -46,12 +47,14 @@ class _ConvPacker(Packer):
         if not self._fits(call):
             return call
         (x, w), attrs = call.args, call.attrs
-        batch, rows, columns, n = (int(extent) for extent in call.ty.shape.values)
+        batch, rows, columns, n = shape_of(call) or ()
+        # Tiles of a symbolic batch lie in one image each: those of one image.
+        images = batch if isinstance(batch, int) else 1
         geometry = Geometry(
             (rows, columns), _pair(attrs.strides), _pair(attrs.dilation), _pair(attrs.padding)
         )
         channels, x = self._channels(call, x, n)
-        tile = self._tile(channels, (batch, rows, columns, n), geometry, w)
+        tile = self._tile(channels, (images, rows, columns, n), geometry, w)
         return self.builder_.call_te(
             lambda a, p: conv(a, p, n, geometry, channels, tile),
             x,
@@ -82,7 +85,7 @@ class _ConvPacker(Packer):
         return conv_tile(output, terms, dtype, self.target, each, overlapping=overlapping)
 
     def _fits(self, call: Any) -> bool:
-        if conv_shapes(call) is None:
+        if conv_extents(call) is None:
             return False
         x, w = call.args
         if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:

@@ -9,6 +9,7 @@ from typing import Any
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.conv.cpu import ALIKE, CONV, DEPTHWISE, GROUP, ROWS
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile
+from needle_tvm.tir.extents import expr_of, exprs_of, extent_of, is_static
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,18 @@ def conv(
     group.
     """
     names = ("c", "dy", "dx") if channels.planar else ("dy", "dx", "c")
+    # Indices of one type: those of a symbolic batch are int64.
+    sized = int if is_static([x.shape[0]]) else expr_of
     axes = [
-        te.reduce_axis((0, int(extent)), name=name)
+        te.reduce_axis((sized(0), sized(extent)), name=name)
         for extent, name in zip(panels.shape[1:4], names, strict=True)
     ]
     dy, dx, c = (axes[names.index(name)] for name in ("dy", "dx", "c"))
     (rows, columns), (s, t), (d, e) = geometry.counts, geometry.stride, geometry.dilation
-    batch, count = int(x.shape[0]), int(panels.shape[0])
-    counts = tile.counts(batch, rows, columns)
+    batch, count = exprs_of(map(extent_of, (x.shape[0], panels.shape[0])))
+    counts = tile.counts(batch if isinstance(batch, int) else 1, rows, columns)
+    if not isinstance(batch, int):  # tiles of one image each
+        counts = (batch, *counts[1:])
     reach = (
         counts[0] * tile.images,
         (counts[1] * tile.rows - 1) * s + (int(dy.dom.extent) - 1) * d + 1,
@@ -89,13 +94,14 @@ def conv(
     }
     if grouped:
         details[GROUP] = [channels.outputs // tile.channels]
-    tiles = te.compute((*counts, count, *extents), product, name="tiles", attrs=details)
+    shape = [sized(extent) for extent in (*counts, count, *extents)]
+    tiles = te.compute(shape, product, name="tiles", attrs=details)
 
     def result(*at: Any) -> Any:
         outer = [index // extent for index, extent in zip(at, extents, strict=True)]
         return tiles(*outer, *(index % extent for index, extent in zip(at, extents, strict=True)))
 
-    return te.compute((batch, rows, columns, n), result, name="conv")
+    return te.compute([sized(e) for e in (batch, rows, columns, n)], result, name="conv")
 
 
 def _padded(
@@ -108,7 +114,7 @@ def _padded(
     pixels of a few channels among hundreds would map to the same sets of the cache.
     """
     order = (0, 2, 3, 1) if channels.planar else (0, 1, 2, 3)
-    batch, height, width, count = (int(x.shape[axis]) for axis in order)
+    batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in order)
     each = count if channels.depthwise else channels.inputs
     top, left = before
 
@@ -116,7 +122,9 @@ def _padded(
         channel = c if each == count else g * each + c
         return x(b, channel, y, z) if channels.planar else x(b, y, z, channel)
 
-    inside = all(end <= e for end, e in zip(reach, (batch, height, width, count), strict=True))
+    ends = zip(reach[1:], (height, width, count), strict=True)
+    more_images = isinstance(batch, int) and reach[0] > batch
+    inside = not more_images and all(end <= e for end, e in ends)
     if inside and not (top or left) and each == count:
         return seen
 
@@ -134,7 +142,7 @@ def _padded(
         else:
             b, g, y, z, c = at
         conditions = [y >= top, y < height + top, z >= left, z < width + left]
-        if reach[0] > batch:
+        if more_images:
             conditions.append(b < batch)
         if reach[3] > count:
             conditions.append(c < count)
@@ -144,5 +152,7 @@ def _padded(
 
     alike = 1 if channels.planar or reach[3] > count else each
     extents = position(*reach[:3], count // each, each if each < count else reach[3])
+    if not isinstance(batch, int):
+        extents = tuple(map(expr_of, extents))
     padded = te.compute(extents, element, name="padded", attrs={ALIKE: alike})
     return lambda *at: padded(*position(*at))

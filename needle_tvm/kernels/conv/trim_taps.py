@@ -1,7 +1,8 @@
 """Trims rows and columns of a convolution's weights that only ever meet padding.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
+- `w` depends on parameters of the function alone; all shapes are static but for the batch,
+  no extent is 0,
 - the first or last rows or columns of `w` meet only padding, at every position of the output.
 
 After: `conv2d(x, w[first : last + 1])` with as much less padding. The padding's products are left
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
-from needle_tvm.graph.convolutions import conv_shapes, with_weights
+from needle_tvm.graph.convolutions import conv_extents, with_weights
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 
 
@@ -61,7 +62,7 @@ def trimmed(
 class _Trimmer(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        shapes = conv_shapes(call)
+        shapes = conv_extents(call)
         if shapes is None or not self.is_parameter_work(call.args[1]):
             return call
         w, attrs, (before, weight, after) = call.args[1], call.attrs, shapes

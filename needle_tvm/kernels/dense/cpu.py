@@ -19,6 +19,7 @@ from needle_tvm.kernels.blocks import (
     block_work,
     calls_functions,
     extent,
+    is_symbolic,
     item_bytes,
     lanes_of,
     share_out,
@@ -35,6 +36,7 @@ PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 _REDUCTION_UNROLL = 4
 _LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, accepted for fewer parts
+_MANY_ROWS = 64  # for which the panels of a symbolic number of rows are chosen
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
 
 # An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.
@@ -74,13 +76,11 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     then to the most arithmetic per load, then to the smallest.
     """
     cores = int(target.attrs["num-cores"])
-    registers, width = vector_registers(target)
-    lanes = width // item_bytes(dtype)
-    most_rows = _WAYS if k * item_bytes(dtype) % _SETS == 0 else registers
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
     tiles = [
         Tile(rows=-(-m // -(-m // rows)), columns=vectors * lanes)  # the last one is nearly full
         for vectors in TILE_VECTORS
-        for rows in range(1, max(1, min(most_rows, (registers - vectors - 2) // vectors)) + 1)
+        for rows in range(1, most_rows(k, vectors, dtype, target) + 1)
         if vectors == 1 or (vectors // 2) * lanes < n
     ]
 
@@ -94,6 +94,19 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
         return share * blocks * cycles, parts, blocks, loads, rows * vectors
 
     return min(tiles, key=cost)
+
+
+def most_rows(k: int, vectors: int, dtype: str, target: Target) -> int:
+    """The most rows of a tile of so many vectors, of sums over k terms."""
+    registers, _ = vector_registers(target)
+    fit = (registers - vectors - 2) // vectors
+    return max(1, min(_WAYS, fit) if k * item_bytes(dtype) % _SETS == 0 else fit)
+
+
+def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
+    """The register tile for a symbolic number of rows: that of many. Its columns are the width of
+    the panels; `dense_by_rows` adds tiles for other numbers of rows."""
+    return dense_tile(_MANY_ROWS, k, n, dtype, target)
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
@@ -202,7 +215,10 @@ def _tiled(
     panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
     cores = int(target.attrs["num-cores"])
     parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
-    m_part, m_block = sch.split(m_block, [parts, None])
+    if is_symbolic(sch, m_block) and parts > 1:
+        m_part, m_block = sch.split(m_block, [None, 1])
+    else:
+        m_part, m_block = sch.split(m_block, [parts, None])
     sch.reorder(*batch, m_part, panel, m_block, m_inner, n_inner)
     # If the loop over blocks were fused as well, a task would recompute its addresses in each.
     share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)

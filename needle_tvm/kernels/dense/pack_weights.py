@@ -24,8 +24,16 @@ from typing import Any
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax, te, tirx
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.kernels.dense.cpu import DENSE, Tile, dense_tile
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.kernels.dense.cpu import DENSE, Tile, dense_tile, symbolic_tile
+from needle_tvm.tir.extents import (
+    Size,
+    expr_of,
+    exprs_of,
+    extent_of,
+    is_static,
+    shape_of,
+    tiles_in,
+)
 
 Layout = Callable[[te.Tensor, int], te.Tensor]
 
@@ -67,7 +75,7 @@ class _DensePacker(Packer):
         if not is_op(call, "relax.matmul"):
             return call
         x, w = call.args
-        x_shape, w_shape = static_shape(x), static_shape(w)
+        x_shape, w_shape = shape_of(x), shape_of(w)
         if x_shape is None or w_shape is None or 0 in x_shape or 0 in w_shape:
             return call
         if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
@@ -77,10 +85,12 @@ class _DensePacker(Packer):
         *batch, k, n = w_shape
         if batch and batch != list(x_shape[:-2]):
             return call
-        count, rows = math.prod(batch), math.prod(x_shape[len(batch) : -1])
-        if rows < _FEWEST_ROWS and not self.is_parameter_work(w):
+        if not is_static((k, n)):
             return call
-        tile = dense_tile(rows, k, n, str(x.ty.dtype), self.target)
+        count, rows = math.prod(batch), math.prod(x_shape[len(batch) : -1])
+        if self.most(rows) < _FEWEST_ROWS and not self.is_parameter_work(w):
+            return call
+        tile = self._tile(rows, k, n, str(x.ty.dtype))
         outer = (count,) if batch else ()
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),
@@ -89,10 +99,21 @@ class _DensePacker(Packer):
             primfunc_name_hint="dense",
             primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
         )
-        return y if len(x_shape) == 2 + len(outer) else relax.op.reshape(y, (*x_shape[:-1], n))
+        return (
+            y
+            if len(x_shape) == 2 + len(outer)
+            else relax.op.reshape(y, exprs_of((*x_shape[:-1], n)))
+        )
 
-    def _shaped(self, x: Any, shape: tuple[int, ...]) -> Any:
-        return x if static_shape(x) == shape else self.builder_.emit(relax.op.reshape(x, shape))
+    def _tile(self, rows: Size, k: int, n: int, dtype: str) -> Tile:
+        if isinstance(rows, int):
+            return dense_tile(rows, k, n, dtype, self.target)
+        return symbolic_tile(k, n, dtype, self.target)
+
+    def _shaped(self, x: Any, shape: tuple[Size, ...]) -> Any:
+        if shape_of(x) == shape:
+            return x
+        return self.builder_.emit(relax.op.reshape(x, exprs_of(shape)))
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
@@ -130,7 +151,7 @@ def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
     The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
     Rows past the end repeat the last row and are dropped in the write-back.
     """
-    *batch, m, k = (int(extent) for extent in x.shape)
+    *batch, m, k = map(extent_of, x.shape)
     axis = te.reduce_axis((0, k), name="k")
 
     def term(*at: Any) -> Any:
@@ -141,7 +162,7 @@ def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
 
 
 def in_tiles(
-    shape: Sequence[int],
+    shape: Sequence[Size],
     tile: Tile,
     term: Callable[..., Any],
     axes: Sequence[Any],
@@ -150,16 +171,17 @@ def in_tiles(
     """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, in a block with
     `annotation`, which asks for its rule."""
     *batch, m, n = shape
+    blocks, whole = tiles_in(m, tile.rows)
 
     def product(*at: Any) -> Any:
         *b, block, panel, i, j = at
         row = block * tile.rows + i
-        if m % tile.rows:
-            row = tirx.min(row, tirx.const(m - 1, "int64"))
+        if not whole:
+            row = tirx.min(row, expr_of(m) - 1)
         return te.sum(term(*b, row, panel, j), axis=axes)
 
     tiles = te.compute(
-        (*batch, -(-m // tile.rows), -(-n // tile.columns), tile.rows, tile.columns),
+        exprs_of((*batch, blocks, -(-n // tile.columns), tile.rows, tile.columns)),
         product,
         name="tiles",
         attrs={annotation: [tile.rows, tile.columns]},
@@ -169,4 +191,4 @@ def in_tiles(
         *b, i, j = at
         return tiles(*b, i // tile.rows, j // tile.columns, i % tile.rows, j % tile.columns)
 
-    return te.compute((*batch, m, n), element, name="dense")
+    return te.compute(exprs_of((*batch, m, n)), element, name="dense")

@@ -11,11 +11,13 @@ from needle_tvm.kernels.blocks import (
     block_work,
     blocks_of,
     calls_functions,
+    divides,
     extent,
     inline_producers,
     is_partial,
     is_written,
     item_bytes,
+    least_extent,
     sums_along_rows,
     vector_registers,
     vectors_of_partial,
@@ -72,7 +74,7 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     chosen, tasks = [], 1
     for loop in loops:
         chosen.append(loop)
-        tasks *= extent(sch, loop)
+        tasks *= least_extent(sch, loop)
         if tasks >= TASKS * cores:
             break
     return chosen
@@ -97,10 +99,10 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
         return []
-    width = lanes if calls_functions(sch, block) else _side(extent(sch, spatial[-1]), lanes)
+    width = lanes if calls_functions(sch, block) else _side(sch, spatial[-1], lanes)
     if not lanes // 4 <= width <= extent(sch, spatial[-1]):
         return []
-    outer, inner = sch.split(crossing, [None, _side(extent(sch, crossing), lanes)])
+    outer, inner = sch.split(crossing, [None, _side(sch, crossing, lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
     # The operand's rows are read in their own order: caches prefetch along it.
@@ -110,12 +112,12 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     return around
 
 
-def _side(length: int, lanes: int) -> int:
+def _side(sch: Schedule, loop: Any, lanes: int) -> int:
     """The side of a square tile along an axis: a divisor of its length if that exceeds half a
     vector, so that no tile has to check where the axis ends."""
-    if length <= lanes:
-        return length
-    most = next(part for part in range(lanes, 0, -1) if length % part == 0)
+    if extent(sch, loop) <= lanes:
+        return extent(sch, loop)
+    most = next(part for part in range(lanes, 0, -1) if divides(sch, loop, part))
     return most if 2 * most > lanes else lanes
 
 
@@ -156,8 +158,8 @@ def _partial_results(
 ) -> list[Any]:
     """Sum terms that are contiguous in memory into a vector of partial results."""
     sch.reorder(*spatial, *reduced)
-    terms = extent(sch, reduced[-1])
-    if terms % lanes or terms < 2 * lanes or lanes == 1:
+    whole = divides(sch, reduced[-1], lanes)
+    if not whole or least_extent(sch, reduced[-1]) < 2 * lanes or lanes == 1:
         return spatial
     _, lane = sch.split(reduced[-1], [None, lanes])
     try:

@@ -18,6 +18,12 @@ for two buffers that the function allocates if each element is read at the posit
 written; and a buffer that a loop around computes part by part has no element before its part. So
 elements are computed twice only if all operands read along the vector are parameters.
 
+If the end is symbolic, the last elements are computed one by one:
+
+    for i in range(ceildiv(n, 16)):
+        if i * 16 <= n - 16: for lane in vectorized(16): y[i * 16 + lane] = ...
+        else: for lane in range(n - i * 16): y[i * 16 + lane] = ...
+
 A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles with annotation
 `ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
 
@@ -40,7 +46,7 @@ ENDS_AT = "needle.ends_at"
 
 def whole_vectors(function: PrimFunc) -> PrimFunc:
     """Rewrite every vectorised loop around one elementwise block whose only condition that differs
-    between lanes is that a position `number * width + lane` lies before a constant."""
+    between lanes is that a position `number * width + lane` lies before an end."""
     parameters = set(function.params)
 
     def changed(loop: Any) -> Any:
@@ -61,13 +67,17 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
     if len(bounds) != 1:
         return loop
     (bound,) = bounds
-    if not isinstance(bound, tirx.LT) or not isinstance(bound.b, tirx.IntImm):
+    if not isinstance(bound, tirx.LT) or lane in variables_of(bound.b):
         return loop
     if any(axis.iter_type != nests.SPATIAL for axis in block.iter_vars) or block.alloc_buffers:
         return loop
-    start, end = _start(bound.a, lane, width), int(bound.b)
+    start = _start(bound.a, lane, width)
     if start is None:
         return loop
+    if not isinstance(bound.b, tirx.IntImm):
+        rest = _one_by_one(loop, bound.b - start, others)
+        return tirx.IfThenElse(start <= bound.b - width, _lanes(loop, width, others), rest)
+    end = int(bound.b)
     along = [
         (axis.var, value)
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
@@ -145,6 +155,12 @@ def _lanes(loop: Any, width: int, condition: Any) -> Any:
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
     body = nests.realize(values, nests.renewed(realize.block), condition)
     return tirx.For(lane, loop.min, tirx.const(width, str(lane.ty)), loop.kind, body)
+
+
+def _one_by_one(loop: Any, count: Any, condition: Any) -> Any:
+    """The first `count` lanes of the loop in a plain loop."""
+    plain = _lanes(loop, 1, condition)
+    return tirx.For(plain.loop_var, plain.min, count, tirx.ForKind.SERIAL, plain.body)
 
 
 def _start(position: Any, lane: Any, width: int) -> Any:

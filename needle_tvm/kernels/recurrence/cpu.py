@@ -15,6 +15,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx
 from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
+from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
 
 GATES = 4  # i, f, g, o, side by side
 
@@ -66,7 +67,7 @@ def lstm_steps(inputs: Sequence[te.Tensor], tile: LstmTile, *, with_sums: bool) 
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
     panels of `pack_gates`."""
-    steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
+    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
@@ -89,8 +90,8 @@ class _Writer:
         self,
         s: Any,
         tile: LstmTile,
-        steps: int,
-        batch: int,
+        steps: Any,
+        batch: Any,
         hidden: int,
         projected: Any,
         h: Any,
@@ -122,7 +123,8 @@ class _Writer:
         """Compute the state after step t from the h and c before it."""
         s, tile = self._s, self._tile
         loop = s.parallel if tile.is_parallel else s.serial
-        panels, blocks = -(-self._hidden // tile.units), -(-self._batch // tile.rows)
+        panels = -(-self._hidden // tile.units)
+        (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
         with (
             self._when_parallel(_BARRIER),
             loop(0, panels) as panel,

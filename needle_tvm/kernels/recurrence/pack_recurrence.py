@@ -1,7 +1,7 @@
 """Packs the weights of LSTM recurrences and replaces them with a kernel of all their steps.
 
 Before: `lstm_sequence(projected, h, c, w)`, a kernel whose block op LstmSequence annotated, with
-static shapes, all of them float32 or float64.
+static shapes, all of them float32 or float64. On a CPU, steps and batch may be symbolic.
 
 After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `recurrence.cpu`, or on a GPU
 those of `recurrence.gpu`. It writes the sums of the gates only if they are still read, so dead code
@@ -23,9 +23,11 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence import gpu as gpu_recurrence
 from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack_gates
-from needle_tvm.tir.functions import NODES, nodes_in, static_shape
+from needle_tvm.tir.extents import is_static, shape_of
+from needle_tvm.tir.functions import NODES, nodes_in
 
 _DTYPES = ("float32", "float64")
+_FULL_TILES = 64  # a batch of which the tiles of a symbolic one are chosen, at most
 _SUMS = 2  # index of the sums among the op's results
 
 
@@ -47,10 +49,14 @@ class _Packer(Rewriter):
         if not is_op(call, "relax.call_tir") or not self._is_lstm(self._module[call.args[0]]):
             return call
         projected, h, c, w = call.args[1]
-        shape, dtype = static_shape(projected), str(projected.ty.dtype)
+        shape, dtype = shape_of(projected), str(projected.ty.dtype)
         if shape is None or dtype not in _DTYPES:
             return call
-        _, batch, sums = shape
+        steps, batch, sums = shape
+        if not is_static([sums]) or (self.on_gpu and not is_static([steps, batch])):
+            return call
+        if not is_static([batch]):
+            batch = min(self.most(batch), _FULL_TILES)
         units, steps, marks = self._kernel(batch, sums // GATES, dtype, with_sums)
         panels = self.builder_.emit_te(
             lambda weight: pack_gates(weight, units),
@@ -69,7 +75,7 @@ class _Packer(Rewriter):
         self, batch: int, hidden: int, dtype: str, with_sums: bool
     ) -> tuple[int, Callable[[Sequence[te.Tensor]], list[te.Tensor]], dict[str, Any]]:
         """The units per panel, a function that computes the steps, and the kernel's attributes."""
-        if str(self.target.kind) == "cuda":
+        if self.on_gpu:
             threads = gpu_recurrence.lstm_threads(batch, hidden)
             steps = partial(gpu_recurrence.lstm_steps, threads=threads, with_sums=with_sums)
             return threads.units, steps, {SCHEDULED: True}

@@ -13,12 +13,15 @@ from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     block_work,
     blocks_of,
+    divides,
     extent,
     in_tasks,
     inline_producers,
     is_partial,
+    is_symbolic,
     is_written,
     item_bytes,
+    least_extent,
     sums_along_rows,
     vector_registers,
     vectors_of_partial,
@@ -33,7 +36,7 @@ def rows(sch: Schedule, target: Target) -> bool:
     fit.
 
     The function's producers must be inlined already. It fits if it has several blocks, no axis of
-    symbolic extent or extent 0, no reduction in its last block, and if all other blocks can be
+    extent 0, no reduction in its last block, and if all other blocks can be
     computed under some leading loops of the last one without recomputation, each in every
     iteration.
     """
@@ -120,10 +123,10 @@ def _check_order_is_free(sch: Schedule) -> None:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block writes one value and all its axes have constant extents, none of them 0."""
+    """Whether a block writes one value and no axis has extent 0."""
     extents = [axis.dom.extent for axis in block.iter_vars]
-    plain = all(isinstance(extent, tirx.IntImm) and int(extent) > 0 for extent in extents)
-    return plain and len(block.writes) == 1
+    empty = any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in extents)
+    return not empty and len(block.writes) == 1
 
 
 def _computed_together(sch: Schedule, depth: int) -> Any:
@@ -159,7 +162,7 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     if not sums_along_rows(sch, block):
         return None
     term = sch.get_loops(block)[-1]
-    width = _divisor(extent(sch, term), lanes)
+    width = _divisor(sch, term, lanes)
     if width == 1:
         return None
     _, lane = sch.split(term, [None, width])
@@ -171,14 +174,15 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     return str(sch.get(partial).name_hint)
 
 
-def _divisor(terms: int, lanes: int) -> int:
+def _divisor(sch: Schedule, term: Any, lanes: int) -> int:
     """The width of the vector of partial results, 1 for none.
 
     It must divide the terms, since a block's bounds are lost when it is computed at another (TVM
     0.27). Whole vectors are tried first, then other widths down to 4.
     """
     widths = [lanes, *range(2 * lanes, 3, -1)]
-    return next((w for w in widths if w > 1 and terms % w == 0 and terms >= 2 * w), 1)
+    terms = least_extent(sch, term)
+    return next((w for w in widths if w > 1 and terms >= 2 * w and divides(sch, term, w)), 1)
 
 
 def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
@@ -192,9 +196,11 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
     *_, last = spatial
     if extent(sch, last) < lanes or lanes == 1:
         return
-    whole = extent(sch, last) % lanes == 0
+    whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    if not whole:
-        sch.annotate(rest, "pragma_loop_partition_hint", 1)  # a loop of its own for the remainder
+    # A loop of its own for the remainder. TVM 0.27 fails to partition around a loop of a symbolic
+    # extent: it compares numbers of two types.
+    if not whole and not any(is_symbolic(sch, loop) for loop in summed):
+        sch.annotate(rest, "pragma_loop_partition_hint", 1)
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)

@@ -1,5 +1,7 @@
 """Merging kernels into one parallel region, and reshapes as views: effects and limits."""
 
+import itertools
+import math
 import re
 
 import numpy as np
@@ -18,7 +20,8 @@ from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
 from needle_tvm.lower.region import _place, _Value
 from needle_tvm.runtime import profile
 from needle_tvm.target.spec import resolve
-from needle_tvm.tir.functions import calls_of, prim_funcs
+from needle_tvm.tir.functions import calls_of, prim_funcs, simplified
+from needle_tvm.tir.nests import substitute
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 WIDE = 1 << 16  # elements, enough for a parallel kernel
@@ -150,7 +153,7 @@ def test_a_large_kernel_ends_a_run(target):
     assert sorted(n.rstrip("12") for n in calls_of(merged, "main"))[1:] == ["region", "region"]
 
 
-def test_symbolic_shapes_stay(target):
+def test_symbolic_shapes_are_merged(target):
     rows = tvm.tirx.Var("rows", "int64")
     x = relax.Var("x", relax.TensorType((rows, 8), "float32"))
     builder = relax.BlockBuilder()
@@ -160,21 +163,44 @@ def test_symbolic_shapes_stay(target):
             z = builder.emit_te(lambda a: te.compute(a.shape, lambda *i: a(*i) + a(*i)), y)
             result = builder.emit_output(z)
         builder.emit_func_output(result)
-    module = builder.get()  # its extents are symbolic, so it is not scheduled either
-    assert merge_kernels(module, target) is module
+    merged = merge_kernels(cpu.schedule(builder.get(), target), target)
+    check_well_formed(merged)
+    assert calls_of(merged, "main") == ["region"]
 
 
 @pytest.mark.parametrize("third", [90, 100])  # which fills the first slot, or less
 def test_slots_of_a_workspace_are_used_again_but_not_while_they_live(third):
     def value(name, first, last, size):
-        buffer = tvm.tirx.decl_buffer((size,), "float32", name, layout=None)
-        return _Value(name, buffer, first, last)
+        return _Value(name, [size], "float32", first, last)
 
     values = [value("a", 0, 1, 100), value("b", 1, 2, 100), value("c", 2, 3, third)]
-    offsets, size = _place(values, 4)
+    offsets, size = _place(values, 4, {})
     assert offsets["a"] == offsets["c"] != offsets["b"]
     assert size == 2 * 112  # slots begin at multiples of a cache line
-    assert _place([], 4) == ({}, 0)
+    assert _place([], 4, {}) == ({}, 0)
+
+
+def test_slots_of_symbolic_sizes_do_not_overlap_at_any_size():
+    n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
+    shapes = [[n, 3], [m, 5], [n + m], [n, 3], [m], [40], [2 * n]]
+    lives = [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 4), (3, 4)]
+    values = [
+        _Value(number, shape, "float32", *life)
+        for number, (shape, life) in enumerate(zip(shapes, lives, strict=True))
+    ]
+    offsets, size = _place(values, 4, {n: (1, None), m: (0, 64)})
+    for sizes in ({n: 1, m: 0}, {n: 1, m: 64}, {n: 7, m: 9}, {n: 1000, m: 1}):
+
+        def number(expr, sizes=sizes):
+            known = {var: tvm.tirx.const(value, "int64") for var, value in sizes.items()}
+            return expr if isinstance(expr, int) else int(simplified(substitute(expr, known)))
+
+        ends = {v.key: number(offsets[v.key]) + math.prod(map(number, v.shape)) for v in values}
+        assert max(ends.values()) <= number(size)
+        for one, other in itertools.combinations(values, 2):
+            if one.first <= other.last and other.first <= one.last:
+                begins = number(offsets[one.key]), number(offsets[other.key])
+                assert ends[one.key] <= begins[1] or ends[other.key] <= begins[0]
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,17 @@ def test_what_stays(before, specs):
     check_stays(drop_broadcasts, relax_module(before, *specs))
 
 
-def test_shapes_that_are_not_static_stay():
+def test_symbolic_extents_of_one_operand():
     n = tirx.Var("n", "int64")
-    check_stays(drop_broadcasts, relax_module(lambda y, b: y + broadcast(b, n, 8), Spec(n, 8), B))
-    one = Spec(n, 1)  # n may be 3 and may be 1
-    check_stays(drop_broadcasts, relax_module(lambda y, b: y + broadcast(b, n, 8), Spec(1, 8), one))
+    for specs in ((Spec(n, 8), B), (Spec(1, 8), Spec(n, 1))):
+        check_becomes(
+            drop_broadcasts,
+            relax_module(lambda y, b: y + broadcast(b, n, 8), *specs),
+            relax_module(lambda y, b: y + b, *specs),
+        )
+
+
+def test_extents_that_only_the_broadcast_has_stay():
+    n = tirx.Var("n", "int64")
+    before = relax_module(lambda y, b, x: (y + broadcast(b, n, 8), x), Spec(1, 8), B, Spec(n))
+    check_stays(drop_broadcasts, before)

@@ -36,19 +36,22 @@ def part(y, begin, end):
     return relax.op.strided_slice(y, [axis], [begin], [end])
 
 
-def test_two_products():
+@pytest.mark.parametrize("rows", [3, tirx.Var("n", "int64")], ids=["static", "symbolic"])
+def test_two_products(rows):
     def after(x, v, w):
         y = merged(x, v, w)
-        return heads(part(y, 0, 6), 3, 2, 3), heads(part(y, 6, 10), 3, 2, 2)
+        return heads(part(y, 0, 6), rows, 2, 3), heads(part(y, 6, 10), rows, 2, 2)
+
+    x = Spec(rows, 8)
 
     check_becomes(
         merge_products,
         relax_module(
-            lambda x, v, w: (heads(matmul(x, v), 3, 2, 3), heads(matmul(x, w), 3, 2, 2)),
-            *(X, W, OTHER),
+            lambda x, v, w: (heads(matmul(x, v), rows, 2, 3), heads(matmul(x, w), rows, 2, 2)),
+            *(x, W, OTHER),
             params=2,
         ),
-        relax_module(after, X, W, OTHER, params=2),
+        relax_module(after, x, W, OTHER, params=2),
     )
 
 
@@ -232,14 +235,14 @@ def test_weights_of_two_dtypes_are_two_groups():
     check_stays(merge_products, relax_module(before, X, W, narrow, params=2))
 
 
-def test_shapes_that_are_not_static_stay():
+def test_weights_that_are_not_static_stay():
     n = tirx.Var("n", "int64")
-    rows = Spec(n, 8)
+    columns = Spec(8, n)
     check_stays(
         merge_products,
         relax_module(
-            lambda x, v, w: (heads(matmul(x, v), n, 2, 3), heads(matmul(x, w), n, 2, 3)),
-            *(rows, W, W),
+            lambda x, v, w: (heads(matmul(x, v), 3, 1, n), heads(matmul(x, w), 3, 1, n)),
+            *(X, columns, columns),
             params=2,
         ),
     )

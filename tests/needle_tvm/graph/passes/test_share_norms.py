@@ -40,7 +40,7 @@ def specs(*shape, dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8)])
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (tirx.Var("n", "int64"), 8)], ids=str)
 def test_two_norms(shape, dtype):
     def after(x, g, b, h, c, v, w):
         n = plain(x, dtype)
@@ -158,8 +158,9 @@ def test_a_norm_that_others_read_stays():
     check_stays(share_norms, relax_module(before, *specs(3, 8), params=6))
 
 
-def test_shapes_that_are_not_static_stay():
-    types = specs(tirx.Var("n", "int64"), 8)
+def test_rows_that_are_not_static_stay():
+    n = tirx.Var("n", "int64")
+    types = Spec(3, n), *[Spec(n)] * 4, *[Spec(n, 6)] * 2
     check_stays(share_norms, relax_module(two, *types, params=6))
 
 

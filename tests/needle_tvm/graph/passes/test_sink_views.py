@@ -194,11 +194,19 @@ def test_an_operand_that_varies_along_one_axis_and_is_stored_so_already():
     )
 
 
-def test_shapes_that_are_not_static_stay():
+def test_symbolic_extents():
     n = tirx.Var("n", "int64")
-    stays(sink_permutes, lambda x: op.negative(planes(x)), Spec(n, 5, 6, 4))
-    stays(sink_reshapes, lambda x: op.negative(op.reshape(x, (n, 1, 4))), Spec(n, 4))
-    stays(sink_units, lambda x: op.negative(op.reshape(x, (n, 6, 4))), Spec(n, 1, 6, 4))
+    for sink, view, spec in (
+        (sink_permutes, planes, Spec(n, 5, 6, 4)),
+        (sink_reshapes, lambda x: op.reshape(x, (n, 1, 4)), Spec(n, 4)),
+        (sink_units, lambda x: op.reshape(x, (n, 6, 4)), Spec(n, 1, 6, 4)),
+    ):
+        becomes(
+            sink,
+            lambda x, view=view: op.negative(view(x)),
+            lambda x, view=view: view(op.negative(x)),
+            spec,
+        )
 
 
 ROWS = Spec(6, 4)
@@ -369,8 +377,14 @@ def test_permutations_that_move_units_alone_are_reshapes():
         lambda x: op.reshape(x, (2, 5, 1, 4)),
         Spec(2, 1, 5, 4),
     )
+    n = tirx.Var("n", "int64")
+    becomes(
+        reshape_permutes,
+        lambda x: op.permute_dims(x),
+        lambda x: op.reshape(x, (1, n)),
+        Spec(n, 1),
+    )
     stays(reshape_permutes, lambda x: op.permute_dims(x, [0, 2, 1, 3]), Spec(2, 3, 5, 4))
-    stays(reshape_permutes, lambda x: op.permute_dims(x), Spec(tirx.Var("n", "int64"), 1))
     stays(reshape_permutes, lambda x: op.reshape(x, (5, 2)), Spec(2, 5))
 
 

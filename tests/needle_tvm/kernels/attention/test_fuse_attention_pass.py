@@ -287,9 +287,13 @@ STAYS = {
     "three axes": (attend, (Spec(3, 9, 8), Spec(3, 8, 12), Spec(3, 12, 5))),
     "no batch": (attend, (Spec(0, 3, 9, 8), Spec(0, 3, 8, 12), Spec(0, 3, 12, 5))),
     "no keys": (attend, (Q, Spec(2, 3, 8, 0), Spec(2, 3, 0, 5))),
-    "shapes that are not static": (
+    "heads that are not static": (
         attend,
-        (Spec(n, 3, 9, 8), Spec(n, 3, 8, 12), Spec(n, 3, 12, 5)),
+        (Spec(2, n, 9, 8), Spec(2, n, 8, 12), Spec(2, n, 12, 5)),
+    ),
+    "features that are not static": (
+        attend,
+        (Spec(2, 3, 9, n), Spec(2, 3, n, 12), V),
     ),
     "keys that heads share": (attend, (Q, Spec(2, 1, 8, 12), V)),
     "values that heads share": (attend, (Q, KT, Spec(2, 1, 12, 5))),

@@ -48,7 +48,7 @@ STAYS = {
     ),
     "groups": (conv, (Spec(5, 3, 3, 4), Spec(3, 3, 2, 6)), {"padding": 0, "groups": 2}),
     "no images": (conv, (Spec(0, 3, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
-    "shapes that are not static": (conv, (Spec(N, 3, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
+    "shapes that are not static": (conv, (Spec(5, N, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
     "other layouts": (planes_first, (Spec(5, 4, 1, 1), Spec(6, 4, 3, 3)), {}),
     "another operator": (op.matmul, (Spec(5, 4), Spec(4, 6)), {}),
 }

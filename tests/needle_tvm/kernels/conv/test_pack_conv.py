@@ -169,7 +169,7 @@ STAYS = {
     "halves": (conv, HALF, 1),
     "two dtypes": (lambda x, w: conv(x, w, out_dtype="float32"), (X, HALF[1]), 1),
     "no images": (conv, (Spec(0, 7, 6, 16), W), 1),
-    "shapes that are not static": (conv, (Spec(N, 7, 6, 16), W), 1),
+    "shapes that are not static": (conv, (Spec(2, N, 6, 16), W), 1),
     "other layouts": (planes_first, OF_PLANES, 1),
     "another operator": (relax.op.matmul, (Spec(2, 4), Spec(4, 6)), 1),
     "a function that does not name its parameters": (conv, (X, W), None),

@@ -1,5 +1,6 @@
 """Schedules by the rule for tensor cores. test_emulated_gpu.py checks their results."""
 
+import math
 import re
 
 import numpy as np
@@ -23,7 +24,7 @@ from needle_tvm.lower import build, pipeline
 from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import nodes_in
-from needle_tvm.tir.regions import lowered_statements, size_of
+from needle_tvm.tir.regions import lowered_statements
 from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
@@ -199,8 +200,10 @@ def test_a_tile_takes_the_shared_memory_that_is_counted(dtype, turned):
     for tile in warp_tiles(function, target)[::5]:
         lowered, _ = lowered_statements(tensor_core(function, target, tile).mod["main"], target)
         buffers = [each.buffer for each in nodes_in(lowered.body, tirx.AllocBuffer)]
-        sizes = [size_of(buffer) for buffer in buffers if buffer.scope() == "shared"]
-        taken = sum(count * item_bytes(kept) for count, kept in sizes)
+        shared = [buffer for buffer in buffers if buffer.scope() == "shared"]
+        taken = sum(
+            math.prod(map(int, each.shape)) * item_bytes(str(each.dtype)) for each in shared
+        )
         assert taken == _shared_bytes(found, instructions, tile) <= 48 << 10
 
 

@@ -126,7 +126,7 @@ STAYS = {
     "no columns": ((X, Spec(8, 0)), 1),
     "integers": ((Spec(5, 8, dtype="int32"), Spec(8, 6, dtype="int32")), 1),
     "halves": ((Spec(5, 8, dtype="float16"), Spec(8, 6, dtype="float16")), 1),
-    "rows that are not static": ((Spec(n, 8), W), 1),
+    "terms that are not static": ((Spec(5, n), Spec(n, 6)), 1),
     "columns that are not static": ((X, Spec(8, n)), 1),
     "a function that does not name its parameters": ((X, W), None),
 }

@@ -1,0 +1,124 @@
+"""Accesses counted in the cells of a raster: who made them, and how many.
+
+A cell is a whole number of time steps by a whole number of elements, the same for every cell of a
+panel, so that a regular walk looks regular. A cell that several workers access, or that is both
+loaded and stored, is its own case: no access hides another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernel_lab.trace import Trace
+
+COLUMNS, ROWS = 400, 96  # at most: few enough that a cell is two pixels wide in every output
+_ANY_POWER = 1 << 62  # of two: all of them divide it
+NOBODY, SEVERAL = -1, -2  # a cell without an access, and one accessed by more than one value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of a raster: from `first` on, in cells of `unit`, up to `last`, inclusive."""
+
+    first: int
+    last: int
+    unit: int
+
+    @property
+    def cells(self) -> int:
+        """The number of cells; the last one may reach past `last`."""
+        return (self.last - self.first) // self.unit + 1
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """The lower and the upper edge in the panel, where a step or an element is 1 wide."""
+        return self.first - 0.5, self.first + self.cells * self.unit - 0.5
+
+    def cell(self, places: np.ndarray) -> np.ndarray:
+        """The cells in which the places lie."""
+        return np.asarray((places - self.first) // self.unit)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """`count` accesses in each cell (row, column), made by the value `values[who]`, or by NOBODY or
+    SEVERAL."""
+
+    time: Axis
+    element: Axis
+    values: np.ndarray
+    who: np.ndarray
+    count: np.ndarray
+
+
+def time_axis(shown: Trace) -> Axis:
+    """The columns of a trace. If a cell holds several steps, it holds whole rounds of the innermost
+    loop where it can."""
+    first, last = int(shown.time.min()), int(shown.time.max())
+    return Axis(first, last, _unit(last - first + 1, COLUMNS, _period(shown)))
+
+
+def element_axis(panel: Trace) -> Axis:
+    """The rows of the trace of one buffer. If a cell holds several elements, they divide the
+    buffer's own rows, or are whole ones, where they can."""
+    first, last = int(panel.index.min()), int(panel.index.max())
+    shape = panel.buffers[int(panel.buffer[0])].shape
+    row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown
+    return Axis(first, last, _unit(last - first + 1, ROWS, row))
+
+
+def copies_apart(panel: Trace) -> Trace:
+    """The trace of one buffer; if each worker has a copy of it, with the copies one above the
+    other."""
+    info = panel.buffers[int(panel.buffer[0])]
+    if not info.owned:
+        return panel
+    return replace(panel, index=panel.index + panel.worker.astype(np.int64) * info.size)
+
+
+def cells(panel: Trace, time: Axis, by: str) -> Cells:
+    """Count the accesses of one buffer. `by` is a column of the trace, or "is_store"."""
+    element = element_axis(panel)
+    values, who = np.unique(getattr(panel, by), return_inverse=True)
+    place = element.cell(panel.index) * time.cells + time.cell(panel.time)
+    shape = (element.cells, time.cells)
+    count = np.bincount(place, minlength=shape[0] * shape[1])
+    low, high = np.full(len(count), len(values)), np.full(len(count), NOBODY)
+    np.minimum.at(low, place, who)
+    np.maximum.at(high, place, who)
+    high[(high >= 0) & (low != high)] = SEVERAL
+    return Cells(time, element, values, high.reshape(shape), count.reshape(shape))
+
+
+def _period(shown: Trace) -> int:
+    """The steps from one round of the innermost loop to the next: those between two executions of
+    the access that is executed most."""
+    times = np.unique(shown.time[shown.site == np.argmax(np.bincount(shown.site))])
+    return int(np.argmax(np.bincount(np.diff(times)))) if len(times) > 1 else 1
+
+
+def _unit(extent: int, most: int, period: int) -> int:
+    """The smallest unit with which `extent` takes at most `most` cells; at most twice as much if
+    that makes it a multiple or a divisor of the period."""
+    least = -(-extent // most)
+    if least == 1:
+        return 1
+    fitting = (n for n in range(least, 2 * least) if n % period == 0 or period % n == 0)
+    return next(fitting, least)
+
+
+def shades(found: Cells, colours: list[Any], several: Any) -> np.ndarray:
+    """The raster as RGBA: colour says who, opacity how many.
+
+    `colours` are those of `values`, as RGB. The fullest cell is opaque, and one with a single
+    access still shows.
+    """
+    table = np.array([*colours, several, (0, 0, 0)])  # the last two are indexed from the end
+    image = np.zeros((*found.who.shape, 4))
+    image[..., :3] = table[np.where(found.who == SEVERAL, -2, found.who)]
+    share = np.sqrt(found.count / found.count.max())
+    image[..., 3] = np.where(found.count > 0, 0.4 + 0.6 * share, 0)
+    return image

@@ -1,0 +1,28 @@
+"""Factors between times, as text."""
+
+from __future__ import annotations
+
+from needle_tvm.process.timing import Spread
+from needle_tvm.words import digits, quartiles
+
+
+def factor(value: float) -> str:
+    """How many times as fast, with three significant digits: "5,740x", or "10.6 times slower"."""
+    rounded = float(f"{value if value >= 1 else 1 / value:.3g}")
+    text = f"{rounded:,.0f}" if rounded >= 100 else digits(rounded)
+    return f"{text}x" if value >= 1 or rounded == 1 else f"{text} times slower"
+
+
+def against(value: float, other: str) -> str:
+    """A factor in a sentence: "5,740 times as fast as naive", "10.6 times slower than naive"."""
+    text = factor(value)
+    if text.endswith("x"):
+        return f"{text.removesuffix('x')} times as fast as {other}"
+    return f"{text} than {other}"
+
+
+def with_quartiles(ratio: Spread) -> str:
+    """A factor and its quartiles: "2.00 (1.96-2.04)"; one far from 1 alone, as `factor` has it."""
+    if 0.5 <= ratio.median < 1000:
+        return quartiles(ratio.median, ratio.lower, ratio.upper)
+    return factor(ratio.median)

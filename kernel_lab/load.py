@@ -1,0 +1,40 @@
+"""Detect other work on the machine, which makes times wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+BUSY = 0.15  # share of the processors' time from which on a machine counts as loaded
+_SECONDS = 0.5
+_STAT = Path("/proc/stat")
+
+
+def busy_share() -> float | None:
+    """The share of time, 0 to 1, that the processors we may use spend on others' work, measured
+    while this process sleeps for half a second. None where Linux's /proc/stat is missing."""
+    before = _times()
+    time.sleep(_SECONDS)
+    after = _times()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _times() -> tuple[int, int] | None:
+    """Busy and total time of our processors since the machine started, in ticks."""
+    try:
+        lines = _STAT.read_text().splitlines()
+    except OSError:
+        return None
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    busy = total = 0
+    for line in lines:
+        name, *numbers = line.split()
+        if name in mine:
+            # user, nice, system, idle, waiting, interrupts (2), stolen; guests are in user.
+            ticks = [int(number) for number in numbers[:8]]
+            total += sum(ticks)
+            busy += sum(ticks) - ticks[3] - ticks[4]
+    return (busy, total) if total else None

@@ -1,0 +1,106 @@
+"""The size at which a rung is drawn: the smallest that holds two whole tiles along each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.rung import Rung
+from kernel_lab.workload import Case, Workload
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import IRModule
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A schedule's loops: the kind and the extent of each, and how many blocks test a bound.
+
+    A block tests a bound where a tile is cut short.
+    """
+
+    kinds: tuple[int, ...]
+    extents: tuple[int, ...]
+    cut: int
+
+    def shows(self, whole: Nest, tile: frozenset[int]) -> bool:
+        """Whether a picture of this nest shows what `whole` does: the same loops, those in `tile`
+        as long, each other one at least twice round where it is so there, and no tile cut short
+        that is whole there. If tiles are cut short there, a third round makes room for two whole
+        ones."""
+        least = 3 if whole.cut else 2
+        return (
+            self.kinds == whole.kinds
+            and self.cut <= whole.cut
+            and all(
+                here == there if number in tile else here >= min(least, there)
+                for number, (here, there) in enumerate(
+                    zip(self.extents, whole.extents, strict=True)
+                )
+            )
+        )
+
+
+def nest_of(module: IRModule) -> Nest:
+    """The loops of a scheduled module. A loop whose extent is no constant counts as long."""
+    from needle_tvm.tir.functions import NODES, nodes_in
+
+    body = module["main"].body
+    loops = nodes_in(body, NODES.loop)
+    extents = [int(getattr(loop.extent, "value", 2)) for loop in loops]
+    cut = [block for block in nodes_in(body, NODES.realize) if not _is_true(block.predicate)]
+    return Nest(tuple(int(loop.kind) for loop in loops), tuple(extents), len(cut))
+
+
+def _is_true(predicate: Any) -> bool:
+    return bool(getattr(predicate, "value", False))
+
+
+def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
+    """The smallest size at which the rung's loops do what they do at the case's own.
+
+    One dimension after the other, the last first, is taken as small as it may be while
+    `Nest.shows` holds: from the workload's `drawn` upwards, doubling.
+    """
+
+    def nest(size: Mapping[str, Any]) -> Nest | None:
+        if rung.claims(size) is not None:
+            return None
+        return nest_of(rung.module(Case(size, case.processor)))
+
+    size = dict(case.size)
+    whole = nest_of(rung.module(case))
+    tile = _tile(size, whole, nest)
+    for name in reversed(_dimensions(size)):
+        for value in _doubling(int(workload.drawn(size)[name]), size[name]):
+            found = nest({**size, name: value})
+            if found is not None and found.shows(whole, tile):
+                size[name] = value
+                break
+    return size
+
+
+def _tile(
+    size: Mapping[str, Any], whole: Nest, nest: Callable[[Mapping[str, Any]], Nest | None]
+) -> frozenset[int]:
+    """The loops that are as long whatever the size: those over a tile."""
+    tile = set(range(len(whole.extents)))
+    for name in _dimensions(size):
+        for value in (2 * size[name], size[name] // 2):
+            found = nest({**size, name: value}) if value else None
+            if found is not None and found.kinds == whole.kinds:
+                tile -= {n for n in tile if found.extents[n] != whole.extents[n]}
+                break
+    return frozenset(tile)
+
+
+def _dimensions(size: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in size.items() if isinstance(value, int)]
+
+
+def _doubling(first: int, last: int) -> Iterator[int]:
+    while first < last:
+        yield first
+        first *= 2
+    yield last

@@ -1,0 +1,218 @@
+"""Sizes that a call decides: the dims of a compiled function, and the extents that depend on them.
+
+A manifest has an extent as an int or as text, such as "2 * n + 1": ints and dims with + - * // and
+parentheses, where // rounds down. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm.errors import InputError
+
+_LONGEST = 1000  # of a text
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A named size: every multiple of `multiple_of` from `min` to `max`."""
+
+    name: str
+    min: int
+    max: int
+    multiple_of: int
+
+    def __str__(self) -> str:
+        if self.min == self.max:
+            return f"{self.name} is {self.min}"
+        every = "" if self.multiple_of == 1 else f"a multiple of {self.multiple_of} "
+        return f"{self.name} is {every}from {self.min} to {self.max}"
+
+    def allows(self, size: int) -> bool:
+        """Whether the dim stands for this size."""
+        return self.min <= size <= self.max and size % self.multiple_of == 0
+
+
+class Extent:
+    """An extent that depends on dims: equal if the text is. Raises ValueError for other text."""
+
+    def __init__(self, text: str, dims: Sequence[str]) -> None:
+        self.text = text
+        try:
+            tree = ast.parse(text[: _LONGEST + 1], mode="eval").body
+        except (SyntaxError, MemoryError, RecursionError):
+            raise ValueError(f"extent {text[:40]!r}") from None
+        if len(text) > _LONGEST:
+            raise ValueError(f"extent {text[:40]!r}...")
+        self._value = _function(tree, dims)
+        nodes = list(ast.walk(tree))
+        self.names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+        if not self.names:
+            raise ValueError(f"extent {text!r}")
+        self._divides = any(isinstance(node, ast.FloorDiv) for node in nodes)
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The number, for a size of each dim."""
+        return self._value(sizes)
+
+    def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
+        """(i, factor, added) with a factor above 0 if the extent is factor * size of dims[i] +
+        added at every size; None if it is not."""
+        used = [i for i, dim in enumerate(dims) if dim.name in self.names]
+        if self._divides or len(used) != 1:
+            return None
+        (i,) = used
+        # A polynomial of one variable that has the values of a line at as many places as it has
+        # factors, and more, is that line.
+        places = range(2 + self.text.count(dims[i].name))
+        values = [self._value({dims[i].name: place}) for place in places]
+        factor, added = values[1] - values[0], values[0]
+        if factor < 1 or any(v != factor * x + added for x, v in zip(places, values, strict=True)):
+            return None
+        return i, factor, added
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extent) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+
+Shape = tuple[int | Extent, ...]
+
+
+def _function(tree: ast.expr, dims: Sequence[str]) -> Callable[[Mapping[str, int]], int]:
+    match tree:
+        case ast.Constant(value=int(number)):
+            return lambda sizes: number
+        case ast.Name(id=name) if name in dims:
+            return lambda sizes: sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _function(operand, dims)
+            return lambda sizes: -inner(sizes)
+        case ast.BinOp(left=a, op=sign, right=b) if type(sign) in _OPERATORS:
+            left, apply, right = _function(a, dims), _OPERATORS[type(sign)], _function(b, dims)
+            return lambda sizes: apply(left(sizes), right(sizes))
+    raise ValueError("extent")
+
+
+def shape_at(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The numbers of a shape."""
+    return tuple(each.at(sizes) if isinstance(each, Extent) else each for each in shape)
+
+
+def may_be(shape: Sequence[int], wanted: Shape) -> bool:
+    """Whether a shape is the wanted one for some sizes, as far as each extent by itself tells."""
+    return len(shape) == len(wanted) and all(
+        isinstance(b, Extent) or a == b for a, b in zip(shape, wanted, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of an input whose extent depends on dims."""
+
+    input: int
+    axis: int
+    extent: Extent
+    name: str  # of the input
+
+
+class Sizes:
+    """Finds the sizes of dims in the shapes of a call's inputs.
+
+    Raises ValueError if a dim is no whole axis of an input.
+    """
+
+    def __init__(self, dims: Sequence[Dim], inputs: Sequence[tuple[str, Shape]]) -> None:
+        self.dims = tuple(dims)
+        self._axes = [
+            _Axis(number, axis, extent, name)
+            for number, (name, shape) in enumerate(inputs)
+            for axis, extent in enumerate(shape)
+            if isinstance(extent, Extent)
+        ]
+        whole = {each.extent.text: each for each in reversed(self._axes)}
+        if not {dim.name for dim in dims} <= set(whole):
+            raise ValueError("dims")
+        self._first = [(dim, whole[dim.name]) for dim in dims]
+
+    def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+        """The size of each dim in the inputs' shapes, which `may_be` theirs.
+
+        Raises InputError for a size that a dim does not stand for, and for two inputs that differ.
+        """
+        sizes = {}
+        for dim, at in self._first:
+            size = sizes[dim.name] = int(shapes[at.input][at.axis])
+            if not dim.allows(size):
+                raise InputError(f"input {at.name!r} has {size} along axis {at.axis}, where {dim}")
+        for each in self._axes:
+            size, wanted = shapes[each.input][each.axis], each.extent.at(sizes)
+            if size != wanted:
+                raise self._differs(each, size, wanted, sizes)
+        return sizes
+
+    def _differs(self, each: _Axis, size: int, wanted: int, sizes: Mapping[str, int]) -> InputError:
+        by = ", ".join(
+            f"{dim.name} = {sizes[dim.name]} by input {at.name!r}, axis {at.axis}"
+            for dim, at in self._first
+            if dim.name in each.extent.names
+        )
+        is_dim = each.extent.text in sizes
+        what = each.extent.text if is_dim else f"{each.extent.text} = {wanted}"
+        return InputError(
+            f"input {each.name!r} has {size} along axis {each.axis}, where {what} is wanted ({by})"
+        )
+
+
+def parse_dims(entries: Any) -> tuple[Dim, ...]:
+    """The dims that an entry of a manifest lists; ValueError, KeyError or TypeError if it does
+    not."""
+    dims = []
+    for entry in entries:
+        name, *facts = (entry[key] for key in ("name", "min", "max", "multiple_of"))
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError("name of a dim")
+        if not all(type(fact) is int and fact >= 1 for fact in facts) or facts[0] > facts[1]:
+            raise ValueError(f"dim {name}")
+        dims.append(Dim(name, *facts))
+    if len({dim.name for dim in dims}) < len(dims):
+        raise ValueError("names of dims")
+    return tuple(dims)
+
+
+def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
+    """The shape that an entry of a manifest is; ValueError if it is none."""
+    shape = parse_extents(entry, dims)
+    if any(isinstance(extent, int) and extent < 0 for extent in shape):
+        raise ValueError("shape")
+    return shape
+
+
+def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
+    """The ints, which may be negative, and extents that an entry of a manifest lists."""
+    names = [dim.name for dim in dims]
+    found: list[int | Extent] = []
+    if not isinstance(entry, list):
+        raise ValueError("extents")
+    for each in entry:
+        if type(each) is not int and not isinstance(each, str):
+            raise ValueError("extent")
+        found.append(each if isinstance(each, int) else Extent(each, names))
+    return tuple(found)

@@ -1,0 +1,318 @@
+"""`jit`: a function of tensors that is compiled for each signature at its first call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from needle import Tensor, tree
+from needle._state import state
+from needle.autograd import Value
+from needle.errors import DimError, TraceError
+from needle.graph import Graph, is_tensor
+from needle.trace import trace_flat
+from needle.weights import Surroundings, differences, found_in
+from needle_tvm.compiler.compiler import compile_source
+from needle_tvm.compiler.entries import Compiled, Eager, Entry
+from needle_tvm.compiler.request import Choices, check_dims, request
+from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
+from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
+from needle_tvm.frontend.model import source_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Log = Callable[[str], None] | bool | None
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    static: Collection[str] = (),
+    maxsize: int = 16,
+    dims: Mapping[Any, Any] | None = None,
+    fallback: str | None = None,
+    log: Log = None,
+    **choices: Unpack[Choices],
+) -> Any:
+    """Compile a function of tensors at its first call, and again for each new signature.
+
+    A decorator, `@jit` or `@jit(static=("mode",))`, for functions, methods and Modules. The result
+    is called as the function is, and gives what it gives, without a graph: Tensors in lists, tuples
+    and dicts. A signature consists of
+
+    - shape, dtype, device and `requires_grad` of each tensor among the arguments, and the structure
+      of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become Tensors
+      without a gradient;
+    - numbers, strings and None among the arguments: *each value is compiled anew*. Give what
+      changes from call to call as an array (`np.array(0.1, "float32")`), which is an input;
+    - the arguments named in `static`, which can be hashed and never change;
+    - whether gradients are recorded (`needle.no_grad`);
+    - what the function reads around it: the values of variables, of attributes of Modules (train or
+      eval mode) and of the object that a method is called on.
+
+    Tensors around the function (a closure's, a Module's, those of the method's object) are
+    followed: a call uses their current values. The function's Python code runs only while it is
+    traced; what else it does, such as printing, happens then alone. Reading values (`numpy()`,
+    `float()`, `if`), drawing random numbers and writing to tensors are a TraceError that names the
+    line.
+
+    Gradients may be taken inside: `loss.backward()`, if the gradients it leaves in Parameters are
+    returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes
+    through a call from outside: `backward` on its result is an error.
+
+    - `dims`, as for `compile`, leaves sizes to the call: they are no part of the signature.
+    - `maxsize` compiled signatures are kept; the one not used for longest is unloaded. They keep
+      the objects and Modules they were called with alive.
+    - `fallback="eager"` runs what cannot be traced eagerly, and warns once for each function.
+    - `log` is a function that is called with a line of text for each compilation, which says why;
+      True writes it to stderr.
+    - all other keywords are those of `compile`, such as `target`, `stage`, `dtype` and `check`.
+
+    Inside another trace (another jit function, a model that is compiled) a call is inlined. Calls
+    are safe from any thread; those of one function compile in turn.
+
+    Raises UsageError for keywords that do not fit. A call raises InputError for an argument of
+    another kind, TraceError and TranslationError for what cannot be compiled, MismatchError, and
+    whatever the function raises.
+    """
+    if function is None:
+        options: dict[str, Any] = {"dims": dims, "fallback": fallback, "log": log}
+        return functools.partial(jit, static=static, maxsize=maxsize, **options, **choices)
+    return Jit(function, static, maxsize, dims, fallback, log, choices)
+
+
+class CacheInfo(NamedTuple):
+    """`compilations` counts all so far; `currsize` signatures are kept, of at most `maxsize`."""
+
+    compilations: int
+    maxsize: int
+    currsize: int
+
+
+class Jit:
+    """What `jit` returns."""
+
+    __name__: str
+    __qualname__: str
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        static: Collection[str],
+        maxsize: int,
+        dims: Mapping[Any, Any] | None,
+        fallback: str | None,
+        log: Log,
+        choices: Choices,
+    ) -> None:
+        _check_function(function)
+        if isinstance(static, str) or not all(isinstance(name, str) for name in static):
+            raise UsageError(f'jit: static={static!r}: must be names, as in static=("mode",)')
+        if type(maxsize) is not int or maxsize < 1:
+            raise UsageError(f"jit: maxsize={maxsize!r}: must be a whole number of at least 1")
+        if fallback not in (None, "eager"):
+            raise UsageError(f"jit: fallback={fallback!r}: must be None or 'eager'")
+        if not (log is None or isinstance(log, bool) or callable(log)):
+            raise UsageError(f"jit: log={log!r}: must be a function, True or False")
+        asked = request(**choices)
+        if dims:
+            check_dims(asked)
+        self._signature = Signature(function, static, dims or {})
+        # A Module's attributes must not become ours.
+        self._binds = isinstance(function, types.FunctionType)
+        functools.update_wrapper(self, function, updated=("__dict__",) if self._binds else ())
+        self.__wrapped__ = function
+        self._dims, self._maxsize, self._choices = dims, maxsize, choices
+        self._falls_back = fallback == "eager"
+        self._log = _to_stderr if log is True else log or None
+        self._compilations = 0
+        self._warned: set[type] = set()
+        # By key, the last used first. A tuple is never changed, so that readers need no lock.
+        self._entries: dict[Key, tuple[Entry, ...]] = {}
+        self._lock = threading.RLock()
+        _ALL.add(self)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None or not self._binds else types.MethodType(self, instance)
+
+    def __reduce__(self) -> str:  # copied and pickled as functions are
+        return self.__qualname__
+
+    def __repr__(self) -> str:
+        return f"<needle_tvm.jit of {self._signature.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, compiled for these arguments; see `jit`."""
+        if state.trace is not None:
+            return self.__wrapped__(*args, **kwargs)
+        args, given = self._signature.spelled(args, kwargs)
+        leaves: list[Any] = []
+        key = (state.grad, *self._signature.key(args, given, leaves))
+        entries = self._entries.get(key)
+        if entries and entries[0].is_current():
+            return entries[0](leaves)
+        with self._lock:  # who waits here finds what the other thread has compiled
+            entry = next((e for e in self._entries.get(key, ()) if e.is_current()), None)
+            if entry is None:
+                entry = self._compiled(key, args, given, leaves)
+            self._keep(entry)
+        return entry(leaves)
+
+    def cache_info(self) -> CacheInfo:
+        """How often this was compiled, and how many signatures are kept."""
+        return CacheInfo(self._compilations, self._maxsize, len(self._all()))
+
+    def clear_cache(self) -> None:
+        """Unload all that is compiled; later calls compile again."""
+        with self._lock:
+            self._entries.clear()
+
+    def _compiled(self, key: Key, args: Args, kwargs: Kwargs, leaves: list[Any]) -> Entry:
+        """Trace and compile the function for this call."""
+        function, signature = self.__wrapped__, self._signature
+        facts = {"recording of gradients": state.grad, **signature.facts(args, kwargs)}
+        trees, names = signature.trees(args, kwargs)
+        count, keywords = len(args), list(kwargs)  # the arguments themselves must not be kept
+        modules = signature.modules(args, kwargs)
+        around = types.MethodType(function, args[0]) if signature.owner else function
+
+        def call(tensors: Sequence[Tensor]) -> Any:
+            call_args, call_kwargs = rebuilt(trees, iter(tensors), count, keywords)
+            return function(*call_args, **call_kwargs)
+
+        def checked(tensors: Sequence[Tensor]) -> Any:
+            result = call(tensors)
+            _check_result(result)
+            return result
+
+        def find() -> Surroundings:
+            return found_in(around, modules)
+
+        entry: Entry
+        try:
+            inputs = list(zip(names, leaves, strict=True))
+            graph = trace_flat(checked, inputs, find, True, self._dims, signature.positions)
+            if self._log is not None:
+                why = self._reason({**facts, **graph.weights.baked})
+                self._log(f"{signature.name}: compilation {self._compilations + 1}: {why}")
+            entry = self._built(graph)
+        except DimError as error:
+            raise UsageError(f"{signature.name}: {error}") from None
+        except (TraceError, TranslationError) as error:
+            text = str(error)
+            error.args = (f"{signature.name}: {text}",)
+            if not self._falls_back:
+                raise
+            self._warn(EagerWarning, f"runs eagerly: {text}")
+            entry = Eager(call, find)
+        entry.key, entry.facts = key, {**facts, **entry.baked}
+        return entry
+
+    def _built(self, graph: Graph) -> Compiled:
+        output_tree, single = graph.output_tree, len(graph.outputs) == 1
+        graph.output_tree = tree.LEAF if single else {"tuple": [tree.LEAF] * len(graph.outputs)}
+        asked = request(**self._choices)
+        program = compile_source(source_of(graph, asked.variant), asked).program
+        self._compilations += 1
+        with_gradient = [node.requires_grad for node in graph.outputs]
+        return Compiled(self._signature.name, program, graph.weights, output_tree, with_gradient)
+
+    def _keep(self, entry: Entry) -> None:
+        """Put an entry before the others of its key; drop the one that was not used for longest."""
+        entry.use()
+        self._entries[entry.key] = (entry, *self._without(entry))
+        entries = self._all()
+        if len(entries) > self._maxsize:
+            oldest = min(entries, key=lambda each: each.used)
+            self._entries[oldest.key] = self._without(oldest)
+            if not self._entries[oldest.key]:
+                del self._entries[oldest.key]
+            self._warn(
+                RecompilationWarning,
+                f"compiled {self._compilations} times, of which {self._maxsize} are kept "
+                f"(maxsize); the last time because {self._reason(entry.facts, entry)}",
+            )
+
+    def _without(self, entry: Entry) -> tuple[Entry, ...]:
+        """The other entries of its key."""
+        return tuple(each for each in self._entries.get(entry.key, ()) if each is not entry)
+
+    def _all(self) -> list[Entry]:
+        return [entry for entries in self._entries.copy().values() for entry in entries]
+
+    def _reason(self, facts: Mapping[str, Any], but: Entry | None = None) -> str:
+        """Why a signature is compiled: its differences from the nearest, last used known one."""
+        others = [(differences(facts, each.facts), each) for each in self._all() if each is not but]
+        if not others:
+            return "this is its first call"
+        changes, nearest = min(others, key=lambda pair: (len(pair[0]), -pair[1].used))
+        return "; ".join(changes[:_MOST_CHANGES]) or nearest.outdated
+
+    def _warn(self, kind: type[Warning], text: str) -> None:
+        """Warn once of each kind, at the line of the call."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"{self._signature.name}: {text}", kind, stacklevel=_outside())
+
+
+_ALL: weakref.WeakSet[Jit] = weakref.WeakSet()
+_MOST_CHANGES = 3  # that are named
+
+
+def _unlock() -> None:
+    """Replace the locks in a forked child: a thread that is not there may hold one."""
+    for each in _ALL:
+        each._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
+def _check_function(function: Any) -> None:
+    if not callable(function) or isinstance(function, type):
+        raise UsageError(f"jit: {function!r}: must be a function, a method or a Module")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(f"jit: {function!r}: a generator or coroutine cannot be compiled")
+
+
+def _check_result(result: Any) -> None:
+    """TraceError unless a function's result can be given back by compiled code."""
+    pending, tensors = [result], 0
+    while pending:
+        each = pending.pop()
+        if type(each) in (list, tuple):
+            pending += each
+        elif type(each) is dict:
+            pending += each.values()
+        elif isinstance(each, Value) or is_tensor(each):
+            tensors += 1
+        elif each is not None:
+            raise TraceError(
+                f"the result holds a {type(each).__name__}; only tensors, None, and lists, tuples "
+                "and dicts of them can be returned"
+            )
+    if not tensors:
+        raise TraceError("the result holds no tensor, so there is nothing to compile")
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"needle_tvm.jit: {line}\n")
+
+
+def _outside() -> int:
+    """The stacklevel of the caller's caller that is not in this file."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame, level = frame.f_back, level + 1
+    return level

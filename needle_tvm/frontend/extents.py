@@ -1,0 +1,85 @@
+"""The extents of a graph with dims as TVM's expressions, and back.
+
+A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`Sized`
+sees to it), where TVM's virtual machine reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from needle.autograd import Node
+from needle.dims import Dim, Expression, dims_of, replaced, same
+from needle.trace import Graph
+from needle_tvm._tvm.names import tirx, tvm
+
+_BACK = {
+    tirx.Add: lambda a, b: a + b,
+    tirx.Sub: lambda a, b: a - b,
+    tirx.Mul: lambda a, b: a * b,
+    tirx.FloorDiv: lambda a, b: a // b,
+    tirx.FloorMod: lambda a, b: a % b,
+}
+
+
+class Extents:
+    """The variables of dims, and expressions of them."""
+
+    def __init__(self, variables: Mapping[Dim, Any]) -> None:
+        self._variables = dict(variables)
+        self._dims = {variable: dim for dim, variable in self._variables.items()}
+
+    @classmethod
+    def of(cls, graph: Graph) -> Extents:
+        """New variables for the dims of a graph."""
+        return cls({dim: tirx.Var(dim.name, "int64") for dim in graph.dims})
+
+    def used_by(self, node: Node) -> dict[Dim, Any]:
+        """The variables of the dims in a node's shapes and in its op."""
+        found: list[Expression] = []
+        specs = [*node.specs, *(spec for each in node.input_nodes for spec in each.specs)]
+        replaced((node.op, tuple(specs)), found.append)
+        used = dims_of(found)
+        return {dim: variable for dim, variable in self._variables.items() if dim in used}
+
+    def __bool__(self) -> bool:
+        return bool(self._variables)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What TVM's analyses read about the variables, as attributes of a function."""
+        if not self:
+            return {}
+        return {
+            "tir_var_lower_bound": {dim.name: dim.min for dim in self._variables},
+            "tir_var_upper_bound": {dim.name: dim.max for dim in self._variables},
+        }
+
+    def expressed(self, value: Any) -> Any:
+        """`value` (a shape, an op) with TVM's expressions in place of needle's."""
+        if not self:
+            return value
+        return replaced(value, lambda each: each.built(self._variables.__getitem__, tirx.floordiv))
+
+    def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
+        """Whether a shape of TVM's is that of a spec, whatever form its expressions have."""
+        return len(shape) == len(wanted) and all(
+            same(self.understood(a), b) for a, b in zip(shape, wanted, strict=True)
+        )
+
+    def understood(self, extent: Any) -> Any:
+        """An extent of TVM's as an int or needle's expression; None if it is neither."""
+        if isinstance(extent, int):
+            return extent
+        if isinstance(extent, tirx.IntImm):
+            return int(extent)
+        if isinstance(extent, tvm.ir.Var):
+            return self._dims.get(extent)
+        if isinstance(extent, tirx.Cast):
+            return self.understood(extent.value)
+        rule = _BACK.get(type(extent))
+        if rule is None:
+            return None
+        parts = [self.understood(part) for part in (extent.a, extent.b)]
+        return None if None in parts else rule(*parts)

@@ -1,0 +1,170 @@
+"""Matmuls of a symbolic number of rows: one kernel with several register tiles, picked by size.
+
+The tile that suits a matmul depends on its rows: one row waits for memory, a few must all fit one
+tile, and many should fill their tiles. The kernel holds the nests of a few tiles, which all read
+the same packed panels, and picks one in its code:
+
+    if m <= 1: nest of tiles of 1 row
+    elif m <= 2: nest of tiles of 2 rows
+    ...
+    elif m <= 8, or tiles of 8 rows cover m > 11 with fewer rows to spare than those of 11: ...
+    else: nest of tiles of 11 rows
+
+Each nest is the one that `dense` would write for a static number of rows of which the last tile is
+not full.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
+from needle_tvm.kernels.blocks import annotated, item_bytes, vector_registers
+from needle_tvm.kernels.dense.cpu import (
+    DENSE,
+    DENSE_VARIANTS,
+    DenseKnobs,
+    dense,
+    most_rows,
+)
+from needle_tvm.kernels.rule import CPU, rule
+from needle_tvm.kernels.variants import either
+from needle_tvm.tir import extents, nests
+from needle_tvm.tir.functions import NODES, nodes_in, simplified
+
+_ROWS = (1, 2, 4, 6, 7, 8, 11)  # of the tiles that a kernel holds, if registers hold them
+_MANY = (6, 7, 8, 11)  # of those for more rows than one tile has
+
+
+@rule(CPU, order=9, knobs=lambda function, target: ())
+def dense_by_rows(
+    function: PrimFunc, target: Target, knobs: DenseKnobs = DENSE_VARIANTS[0]
+) -> Schedule | None:
+    """Schedule a matmul of `dense.pack_weights` whose number of rows is symbolic."""
+    block = _tiles(function)
+    if block is None or extents.is_static([_rows_of(function, block)]):
+        return None
+    m = _rows_of(function, block)
+    low, high = extents.least(function, m), extents.most(function, m)
+    columns = int(block.annotations[DENSE][1])
+    dtype, terms = str(block.writes[0].source.dtype), int(block.iter_vars[-1].dom.extent)
+    sizes = tile_rows(terms, columns, dtype, target)
+    many = [rows for rows in sizes if rows >= _MANY[0]] or sizes[-1:]
+    made = []
+    for before, rows in itertools.pairwise([0, *sizes]):
+        among = [each for each in many if each >= rows] if rows in many else []
+        if before < high and (low <= rows or among):
+            sch = Schedule(retiled(function, rows))
+            dense(sch, annotated(sch, DENSE), target, knobs)
+            made.append((_condition(m, rows, max(sizes), among), sch.mod["main"]))
+    return Schedule(either(function, made))
+
+
+def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
+    """The rows of the tiles that a kernel holds for panels of `columns` columns, in order.
+
+    A tile of fewer accumulators than hide a multiply-add's latency takes as long as one of a row
+    more, so that few of those are held.
+    """
+    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    vectors = max(1, columns // lanes)
+    most = most_rows(terms, vectors, dtype, target)
+    return [rows for rows in _ROWS if rows <= most]
+
+
+def _condition(m: Any, rows: int, largest: int, among: list[int]) -> Any:
+    """Whether tiles of `rows` rows are best for a matmul of m rows, given that no smaller ones are:
+    they are one tile, or cover more rows than the largest tile has with the fewest to spare, of the
+    tiles `among`."""
+    fits = m <= tirx.const(rows, "int64")
+    if not among:
+        return fits
+    best = m > tirx.const(largest, "int64")
+    for other in among:
+        if other != rows:
+            best = tirx.all(best, _covered(m, rows) < _covered(m, other))
+    return tirx.any(fits, best)
+
+
+def _covered(m: Any, rows: int) -> Any:
+    """The rows of all tiles."""
+    return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
+
+
+def _tiles(function: PrimFunc) -> Any:
+    found = [b for b in nodes_in(function, NODES.sblock) if DENSE in b.annotations]
+    return found[0] if found else None
+
+
+def _rows_of(function: PrimFunc, tiles: Any) -> Any:
+    """The number of rows of the matmul: that of the block that reads the tiles."""
+    buffer = tiles.writes[0].source
+    reader = next(b for b in nodes_in(function, NODES.sblock) if _reads(b, buffer))
+    return reader.iter_vars[-2].dom.extent
+
+
+def _reads(block: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in block.reads)
+
+
+def retiled(function: PrimFunc, rows: int) -> PrimFunc:
+    """A matmul of `dense.pack_weights`, unscheduled, with tiles of another number of rows."""
+    tiles = _tiles(function)
+    m, old = _rows_of(function, tiles), int(tiles.annotations[DENSE][0])
+    buffer = tiles.writes[0].source
+    *batch, _, panels, _, columns = buffer.shape
+    blocks = tirx.floordiv(m - 1, rows) + 1
+    shape = [*batch, blocks, panels, tirx.const(rows, "int64"), columns]
+    made = tirx.decl_buffer(shape, buffer.dtype, buffer.name)
+    spatial = [each for each in tiles.iter_vars if each.iter_type == nests.SPATIAL]
+    new = [nests.axis(each.var.name, each.dom.extent, each.iter_type) for each in tiles.iter_vars]
+    at = len(spatial) - 4
+    new[at] = nests.axis(spatial[at].var.name, blocks, nests.SPATIAL)
+    new[at + 2] = nests.axis(spatial[at + 2].var.name, rows, nests.SPATIAL)
+    values = {axis.var: own.var for axis, own in zip(tiles.iter_vars, new, strict=True)}
+    first = new[at].var if rows == 1 else new[at].var * rows
+    row = first + new[at + 2].var
+    values[spatial[at].var] = row // old
+    values[spatial[at + 2].var] = row % old
+    place = [each.var for each in new[: len(spatial)]]
+
+    def in_tiles(load: Any) -> Any:
+        if not load.source.same_as(buffer):
+            return load
+        *outer, block, panel, row, column = load.indices
+        number = simplified(block * old + row)
+        return made[tuple([*outer, number // rows, panel, number % rows, column])]
+
+    own = made[tuple(place)]
+
+    def own_sum(load: Any) -> Any:
+        return own if load.source.same_as(buffer) else load
+
+    value = nests.map_nodes(tiles.body.value, NODES.load, own_sum)
+    value = nests.map_nodes(nests.substitute(value, values), NODES.load, _simplified)
+    notes = {**dict(tiles.annotations), DENSE: [rows, int(columns)]}
+    nest = nests.nest(
+        new,
+        tiles.name_hint,
+        tirx.BufferStore(made, value, place),
+        tirx.BufferStore(made, tiles.init.value, place),
+        notes,
+    )
+    root = function.body.block
+    statements = list(root.body.seq)
+    changed = []
+    for statement in statements:
+        (block,) = nodes_in(statement, NODES.sblock)
+        if block.same_as(tiles):
+            changed.append(nest)
+        elif _reads(block, buffer):
+            store = nests.map_nodes(block.body, NODES.load, in_tiles)
+            changed.append(nests.nest(block.iter_vars, block.name_hint, store))
+        else:
+            changed.append(statement)
+    return nests.with_root(function, changed, [made], dropped=[buffer])
+
+
+def _simplified(load: Any) -> Any:
+    return load.source[tuple(simplified(index) for index in load.indices)]

@@ -1,0 +1,285 @@
+"""Symbolic extents: sizes that are numbers only at the call.
+
+A size of a model's inputs may be a variable of TVM's, and then the extents of tensors are
+expressions of such variables. `main` bounds its variables by name, in the attributes
+`tir_var_lower_bound` and `tir_var_upper_bound`, which TVM reads as well. A PrimFunc has variables
+of its own. `note_bounds` finds their bounds from the calls of the function and keeps them in its
+attribute BOUNDS, where schedule rules look them up.
+
+Graph passes see an extent as an int or an `Extent`, which has the arithmetic of ints that passes
+use. A rule decides by the `least` and `most` that an extent may be; what it writes is right for
+every size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx, tvm
+from needle_tvm.tir.functions import nodes_in, simplified, variables_of
+
+BOUNDS = "needle.bounds"  # function attribute: [least, most] of each of `symbols_of`
+
+LOWER, UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # TVM's attributes of Relax functions
+
+# The size for which decisions are made if an extent has no upper bound.
+UNBOUNDED = 1 << 20
+
+
+class Extent:
+    """A symbolic extent of a Relax tensor. It equals what TVM can prove equal, and no number."""
+
+    def __init__(self, expr: Any) -> None:
+        self.expr = expr
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Extent):
+            return False
+        return bool(tvm.sym.Analyzer().can_prove_equal(self.expr, other.expr))
+
+    def __hash__(self) -> int:
+        return hash(frozenset(variables_of(self.expr)))
+
+    def __mul__(self, other: Any) -> Any:
+        return extent_of(self.expr * expr_of(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return extent_of(tirx.floordiv(self.expr, expr_of(other)))
+
+    def __rfloordiv__(self, other: int) -> Any:
+        return extent_of(tirx.floordiv(expr_of(other), self.expr))
+
+    def __repr__(self) -> str:
+        return str(self.expr)
+
+
+Size = Any  # an int or an Extent; those who need ints ask `is_static` first
+Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; None: no upper bound
+
+
+def extent_of(expr: Any) -> Size:
+    """An extent as an int if it is a number, else as an Extent."""
+    if not isinstance(expr, int):
+        expr = expr if isinstance(expr, tirx.IntImm) else simplified(expr)
+    return int(expr) if isinstance(expr, int | tirx.IntImm) else Extent(expr)
+
+
+def expr_of(extent: Any) -> Any:
+    """An extent as TVM takes it: an int64 number or an expression."""
+    if isinstance(extent, Extent):
+        return extent.expr
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def exprs_of(shape: Iterable[Any]) -> list[Any]:
+    """A shape as TVM takes it."""
+    return [each.expr if isinstance(each, Extent) else each for each in shape]
+
+
+def shape_of(expr: Any) -> tuple[Size, ...] | None:
+    """The shape of a Relax tensor expression; None if it has no known rank."""
+    extents = getattr(getattr(expr.ty, "shape", None), "values", None)
+    return None if extents is None else tuple(map(extent_of, extents))
+
+
+def own_variables(shape: Sequence[Any]) -> list[Any]:
+    """A shape for a new PrimFunc's parameter: a symbolic extent is a variable of its own, which the
+    function reads from its argument."""
+    found: dict[Size, Any] = {}
+    result: list[Any] = []
+    for number, extent in enumerate(map(extent_of, exprs_of(shape))):
+        if isinstance(extent, Extent):
+            result.append(found.setdefault(extent, tirx.Var(f"n{number}", "int64")))
+        else:
+            result.append(extent)
+    return result
+
+
+def is_static(extents: Sequence[Any]) -> bool:
+    """Whether all extents are numbers."""
+    return all(isinstance(extent, int | tirx.IntImm) for extent in extents)
+
+
+def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...] | None:
+    """The shape that NumPy would broadcast these to; None if it is not known to exist."""
+    result: list[Size] = []
+    for number in range(1, max(map(len, shapes), default=0) + 1):
+        extents = [shape[-number] for shape in shapes if len(shape) >= number]
+        others = [extent for extent in extents if extent != 1]
+        if any(other != others[0] for other in others):
+            return None
+        result.insert(0, others[0] if others else 1)
+    return tuple(result)
+
+
+def symbols_of(function: PrimFunc) -> list[Any]:
+    """The variables in the shapes of a PrimFunc's parameters, and those that are parameters."""
+    found: dict[Any, None] = {}
+    for parameter in function.params:
+        if tirx.is_buffer_var(parameter):
+            for extent in parameter.shape:
+                found |= dict.fromkeys(_in_order(extent))
+        else:
+            found[parameter] = None
+    return list(found)
+
+
+def _in_order(expr: Any) -> list[Any]:
+    return [] if isinstance(expr, int) else nodes_in(expr, tvm.ir.Var)
+
+
+def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
+    """The least and most of each symbolic variable of a function; most is None for no bound."""
+    if isinstance(function, PrimFunc):
+        symbols = symbols_of(function)
+        noted = (function.attrs or {}).get(BOUNDS)
+        if noted is None:
+            return dict.fromkeys(symbols, (0, None))
+        pairs = [(int(low), None if int(high) < 0 else int(high)) for low, high in noted]
+        return dict(zip(symbols, pairs, strict=True))
+    attributes = function.attrs or {}
+    lower, upper = (
+        {str(k): int(v) for k, v in attributes.get(a, {}).items()} for a in (LOWER, UPPER)
+    )
+    return {
+        var: (lower.get(str(var.name), 0), upper.get(str(var.name)))
+        for var in _relax_symbols(function)
+    }
+
+
+def _relax_symbols(function: relax.Function) -> list[Any]:
+    found: dict[Any, None] = {}
+    for parameter in function.params:
+        for extent in getattr(getattr(parameter.ty, "shape", None), "values", None) or ():
+            found |= dict.fromkeys(_in_order(extent))
+    return list(found)
+
+
+def analyzer_of(bounds: Bounds) -> Any:
+    """An analyzer that knows these bounds."""
+    analyzer = tvm.sym.Analyzer()
+    for variable, (low, high) in bounds.items():
+        dtype = str(variable.ty)
+        top = tirx.const(high if high is not None else 1 << 40, dtype)
+        analyzer.bind(variable, tvm.ir.Range.from_min_extent(tirx.const(low, dtype), top - low + 1))
+    return analyzer
+
+
+def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
+    """The least and most that an expression may be; most is None if a variable in it has no upper
+    bound."""
+    if isinstance(expr, int | tirx.IntImm):
+        return int(expr), int(expr)
+    found = analyzer_of(bounds).const_int_bound(expr)
+    unbounded = any(bounds.get(var, (0, None))[1] is None for var in variables_of(expr))
+    return max(0, int(found.min_value)), None if unbounded else int(found.max_value)
+
+
+def least(function: PrimFunc, extent: Any) -> int:
+    """The least that an extent in a PrimFunc may be."""
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    return interval(extent, bounds_of(function))[0]
+
+
+def most(function: PrimFunc, extent: Any) -> int:
+    """The most that an extent in a PrimFunc may be; UNBOUNDED if it has no bound."""
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    high = interval(extent, bounds_of(function))[1]
+    return UNBOUNDED if high is None else high
+
+
+def is_multiple(extent: Any, factor: int) -> bool:
+    """Whether an extent is known to be a multiple of a number."""
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent) % factor == 0
+    return bool(tvm.sym.Analyzer().can_prove_equal(tirx.floormod(extent, factor), 0))
+
+
+def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
+    """The variables in the shapes of a function's inputs and result that are no input's extent for
+    an axis, so that the function must be told their values."""
+    bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
+    used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
+    return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]
+
+
+def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
+    """The number of tiles that cover an axis, and whether the last one is known to be whole."""
+    if isinstance(extent, int):
+        return -(-extent // tile), extent % tile == 0
+    # In this form, TVM's schedules see that the tiles cover the axis.
+    return Extent(tirx.floordiv(extent.expr - 1, tile) + 1), is_multiple(extent.expr, tile)
+
+
+def note_bounds(module: IRModule) -> IRModule:
+    """Note in each PrimFunc with symbolic extents the bounds of its variables, as its calls in the
+    module's Relax functions have them."""
+    noted: dict[str, list[tuple[int, int | None]]] = {}
+    for function in list(module.functions.values()):
+        if not isinstance(function, relax.Function):
+            continue
+        bounds = bounds_of(function)
+        if not bounds:
+            continue
+        for call in _calls(function):
+            called = module[call.args[0]]
+            if not isinstance(called, PrimFunc) or not symbols_of(called):
+                continue
+            values = arguments_for(called, call)
+            name = call.args[0].name_hint
+            found = [
+                interval(values[var], bounds) if var in values else (0, None) for var in values
+            ]
+            before = noted.get(name, found)
+            noted[name] = [_around(one, other) for one, other in zip(before, found, strict=True)]
+    for variable, function in list(module.functions_items()):
+        if variable.name_hint in noted:
+            pairs = [[low, -1 if high is None else high] for low, high in noted[variable.name_hint]]
+            module.update_func(variable, function.with_attr(BOUNDS, pairs))
+    return module
+
+
+def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple[int, int | None]:
+    high = None if one[1] is None or other[1] is None else max(one[1], other[1])
+    return min(one[0], other[0]), high
+
+
+def _calls(function: relax.Function) -> list[Any]:
+    found: list[Any] = []
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op == call_tir:
+            found.append(expr)
+
+    relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
+    """The value of each of `symbols_of(function)` in the `call_tir` of it: an expression of the
+    caller's variables.
+
+    A variable is the whole extent of some parameter, or a parameter itself.
+    """
+    types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    given = [*call.args[1].fields, *types]
+    values: dict[Any, Any] = dict.fromkeys(symbols_of(function))
+    for parameter, value in zip(function.params, given, strict=True):
+        if not tirx.is_buffer_var(parameter):
+            values[parameter] = value
+            continue
+        shape = getattr(value, "ty", value).shape
+        for extent, size in zip(parameter.shape, shape.values, strict=True):
+            if isinstance(extent, tvm.ir.Var) and values[extent] is None:
+                values[extent] = size
+    missing = [var for var, value in values.items() if value is None]
+    if missing:
+        raise ValueError(f"a call of a function does not say what its variables {missing} are")
+    return values

@@ -1,0 +1,193 @@
+"""Pictures of every ladder and kind show what their traces hold; the checker sees faults."""
+
+import dataclasses
+import importlib
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("matplotlib")
+
+from kernel_lab import build, diagrams, registry, report_rungs
+from kernel_lab.diagrams import stepwise
+from kernel_lab.scaled import scaled_trace
+from kernel_lab.workload import Case, Processor
+from tests.kernel_lab.picture_checker import problems
+
+PICTURES = 40
+space_time = importlib.import_module("kernel_lab.diagrams.space_time")  # not the function
+
+
+def traced(name, device, rung):
+    """The trace of a rung as a report draws it, and the note about its size."""
+    ladder = registry.ladder(name, device)
+    processor = Processor() if device == "cuda" else build.processor(build.make_target("cpu"))
+    case = Case(ladder.workload.size(device), processor)
+    scaled = scaled_trace(ladder.workload, ladder[rung], case, ignore=("local",))
+    return scaled.trace, scaled.note
+
+
+def drawn(trace, note, kind):
+    if kind == "stepper":
+        return diagrams.stepper(trace, "a rung", note)
+    return report_rungs.pictures(trace, "a rung", note)[kind]
+
+
+def kinds(trace, note):
+    return ["stepper", *report_rungs.pictures(trace, "a rung", note)]
+
+
+def sample(seed, number):
+    """(ladder, rung) drawn by seed: every ladder in turn, its rungs in a random order."""
+    rng = np.random.default_rng(seed)
+    rungs = {
+        key: list(rng.permutation([r.name for r in ladder.rungs]))
+        for key, ladder in registry.LADDERS.items()
+    }
+    keys = [list(rungs)[place] for place in rng.permutation(len(rungs))]
+    chosen = []
+    while len(chosen) < number:
+        for key in keys:
+            if rungs[key]:
+                chosen.append((*key, rungs[key].pop()))
+    return chosen[:number]
+
+
+def check(seed, number):
+    """Check pictures, of each trace one of the kind that has been rarest; the kinds that were."""
+    seen = Counter()
+    for place, (name, device, rung) in enumerate(sample(seed, number)):
+        trace, note = traced(name, device, rung)
+        kind = min(kinds(trace, note), key=lambda one: seen[one])
+        seen[kind] += 1
+        wrong = problems(kind, drawn(trace, note, kind), trace, seed + place)
+        assert not wrong, (name, device, rung, kind, wrong[:3])
+    return seen
+
+
+def test_pictures_show_their_traces():
+    assert len(check(seed=1, number=8)) >= 5
+
+
+@pytest.mark.slow
+def test_forty_pictures_of_all_ladders_and_kinds_show_their_traces():
+    seen = check(seed=2, number=PICTURES)
+    assert sum(seen.values()) == PICTURES
+    assert len(seen) == 8 and min(seen.values()) >= 2
+
+
+@pytest.fixture(scope="module")
+def naive():
+    return traced("gemm", "cpu", "naive")
+
+
+def last_wins(panel, time, by):
+    """Cells as a raster has them in which each access covers the one before it."""
+    found = CELLS(panel, time, by)
+    _, who = np.unique(getattr(panel, by), return_inverse=True)
+    found.who[found.element.cell(panel.index), time.cell(panel.time)] = who
+    return found
+
+
+def without_a_tile(panel, time, by):
+    """Cells without the second quarter of what is there."""
+    found = CELLS(panel, time, by)
+    rows, columns = found.who.shape
+    tile = np.s_[rows // 2 :, : columns // 2] if rows > 1 else np.s_[:, : columns // 2]
+    found.who[tile], found.count[tile] = -1, 0
+    return found
+
+
+def shifted(panel, time, by):
+    """Cells one step late."""
+    found = CELLS(panel, time, by)
+    return dataclasses.replace(
+        found, who=np.roll(found.who, 1, 1), count=np.roll(found.count, 1, 1)
+    )
+
+
+def in_swapped_colours(found, colours, several):
+    return SHADES(found, colours[::-1], several)
+
+
+def darker_for_fewer(found, colours, several):
+    image = SHADES(found, colours, several)
+    image[..., 3] = np.where(image[..., 3] > 0, 1.4 - image[..., 3], 0)
+    return image
+
+
+CELLS, SHADES, COLOURS = space_time.cells, space_time.shades, space_time.buffer_colours
+FAULTS = {
+    "last access wins": ("cells", last_wins),
+    "a dropped tile": ("cells", without_a_tile),
+    "one cell late": ("cells", shifted),
+    "swapped colours": ("shades", in_swapped_colours),
+    "darker means fewer": ("shades", darker_for_fewer),
+}
+# In these the fault changes a pixel: there are cells of several, of loads, of uneven counts.
+SHOWN = (
+    ("last access wins", "workers", "cache_write"),
+    ("last access wins", "space-time", "naive"),
+    ("a dropped tile", "workers", "cache_write"),
+    ("a dropped tile", "space-time", "naive"),
+    ("one cell late", "workers", "cache_write"),
+    ("one cell late", "space-time", "naive"),
+    ("swapped colours", "workers", "cache_write"),
+    ("swapped colours", "detail", "naive"),
+    ("darker means fewer", "workers", "parallel"),
+    ("darker means fewer", "space-time", "tile"),
+)
+
+
+@pytest.mark.parametrize(("fault", "kind", "rung"), SHOWN)
+def test_the_checker_sees_a_planted_fault(fault, kind, rung, monkeypatch):
+    name, broken = FAULTS[fault]
+    trace, note = traced("gemm", "cpu", rung)
+    assert not problems(kind, drawn(trace, note, kind), trace, 0)
+    monkeypatch.setattr(space_time, name, broken)
+    assert problems(kind, drawn(trace, note, kind), trace, 0)
+
+
+def test_the_checker_sees_buffers_with_each_others_colours(naive, monkeypatch):
+    trace, note = naive
+
+    def swapped(trace):
+        found = COLOURS(trace)
+        return {**found, "A": found["B"], "B": found["A"]}
+
+    monkeypatch.setattr(space_time, "buffer_colours", swapped)
+    assert problems("space-time", drawn(trace, note, "space-time"), trace, 0)
+    monkeypatch.setattr(stepwise, "buffer_colours", swapped)
+    assert problems("stepper", drawn(trace, note, "stepper"), trace, 0)
+
+
+def test_the_checker_sees_a_stepper_without_a_tile(naive):
+    trace, note = naive
+    part = trace.select((trace.index < 64) | (trace.time < 4000))
+    assert problems("stepper", drawn(part, note, "stepper"), trace, 0)
+
+
+def test_the_checker_sees_a_wrong_size_of_a_cell(naive):
+    trace, note = naive
+    figure = drawn(trace, note, "space-time")
+    text = figure._supxlabel.get_text()
+    figure._supxlabel.set_text(re.sub(r"a cell is (\d+)", "a cell is 1\\1", text))
+    assert problems("space-time", figure, trace, 0)
+
+
+@pytest.mark.parametrize("kind", ["warp", "banks"])
+def test_the_checker_sees_threads_in_each_others_places(kind):
+    trace, note = traced("gemm", "cuda", "register_tile")
+    figure = drawn(trace, note, kind)
+    assert not problems(kind, figure, trace, 0)
+    assert problems(kind, figure, dataclasses.replace(trace, thread=trace.thread ^ 5), 0)
+
+
+def test_the_checker_sees_the_reuse_of_another_walk(naive):
+    trace, note = naive
+    figure = drawn(trace, note, "reuse")
+    assert not problems("reuse", figure, trace, 0)
+    assert problems("reuse", figure, traced("gemm", "cpu", "reorder")[0], 0)
