@@ -10,22 +10,19 @@ whatever else needs the number raises a TraceError.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
+from . import polynomials as poly
 from ._state import state
 from .errors import TraceError
 from .place import place
+from .polynomials import Terms
 
-Factors = tuple["Expression", ...]  # dims and quotients, in a fixed order; () is the constant 1
-Terms = dict[Factors, Fraction]  # coefficients, none of which is 0
 LARGEST = 2**31 - 1  # of a size
 
 
@@ -48,10 +45,10 @@ class Expression:
     @property
     def bounds(self) -> tuple[int, int]:
         """A least and a largest value; the true ones may be closer together."""
-        low, high = _interval(self._terms)
+        low, high = poly.interval(self._terms)
         # Rounding moves a quotient by less than 1. Without it, more terms cancel: n - n // 2.
-        other_low, _ = _interval(_without_rounding(self._terms, upwards=False))
-        _, other_high = _interval(_without_rounding(self._terms, upwards=True))
+        other_low, _ = poly.interval(_without_rounding(self._terms, upwards=False))
+        _, other_high = poly.interval(_without_rounding(self._terms, upwards=True))
         return math.ceil(max(low, other_low)), math.floor(min(high, other_high))
 
     def value(self, sizes: Mapping[Dim, int]) -> int:
@@ -80,15 +77,15 @@ class Expression:
 
     def __add__(self, other: Any) -> Any:
         terms = _terms_of(other)
-        return NotImplemented if terms is None else _expression(_sum(self._terms, terms))
+        return NotImplemented if terms is None else _expression(poly.add(self._terms, terms))
 
     def __sub__(self, other: Any) -> Any:
         terms = _terms_of(other)
-        return NotImplemented if terms is None else _expression(_sum(self._terms, terms, -1))
+        return NotImplemented if terms is None else _expression(poly.add(self._terms, terms, -1))
 
     def __mul__(self, other: Any) -> Any:
         terms = _terms_of(other)
-        return NotImplemented if terms is None else _expression(_product(self._terms, terms))
+        return NotImplemented if terms is None else _expression(poly.multiply(self._terms, terms))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -327,14 +324,6 @@ def _dim(name: str, least: int, largest: int, multiple_of: int) -> Dim:
     return Dim(name, min=least, max=largest, multiple_of=multiple_of)
 
 
-# Extents, which are ints or expressions
-
-
-def is_symbolic(shape: Iterable[Any]) -> bool:
-    """Whether an extent of a shape is an expression."""
-    return any(isinstance(n, Expression) for n in shape)
-
-
 def dims_of(shape: Iterable[Any]) -> frozenset[Dim]:
     """The dims that the extents of a shape depend on."""
     return frozenset(dim for n in shape if isinstance(n, Expression) for dim in n.dims)
@@ -348,38 +337,6 @@ def bounds_of(extent: int | Expression) -> tuple[int, int]:
 def size_of(extent: int | Expression, sizes: Mapping[Dim, int]) -> int:
     """An extent as a number."""
     return extent.value(sizes) if isinstance(extent, Expression) else extent
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two extents or shapes are equal at every size; False where that is not known."""
-    try:
-        return bool(a == b)
-    except TraceError:
-        return False
-
-
-def as_extent(value: Any) -> Any:
-    """An expression as it is, anything else as an int; TypeError if it is not one."""
-    return value if isinstance(value, Expression) else as_int(value)
-
-
-def replaced(value: Any, change: Callable[[Expression], Any]) -> Any:
-    """`value` with `change(e)` in place of each expression in it: in tuples, also named ones, and
-    in the fields of a frozen dataclass such as an op. The same object if there is none."""
-    if isinstance(value, Expression):
-        return change(value)
-    if isinstance(value, tuple):
-        parts = [replaced(part, change) for part in value]
-        if all(new is old for new, old in zip(parts, value, strict=True)):
-            return value
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        new = {name: replaced(field, change) for name, field in fields.items()}
-        if all(new[name] is field for name, field in fields.items()):
-            return value
-        return dataclasses.replace(value, **new)
-    return value
 
 
 # Terms
@@ -398,7 +355,7 @@ def _expression(terms: Terms) -> Any:
     """The int, the dim or the expression that these terms are."""
     if not terms.keys() - {()}:
         return int(terms.get((), 0))
-    ordered = {factors: terms[factors] for factors in sorted(terms, key=_order)}
+    ordered = {factors: terms[factors] for factors in sorted(terms, key=poly.order)}
     (first, coefficient), *others = ordered.items()
     if not others and coefficient == 1 and len(first) == 1:
         return first[0]
@@ -411,44 +368,6 @@ def _expression(terms: Terms) -> Any:
     return made
 
 
-def _order(factors: Factors) -> tuple[int, tuple[str, ...]]:
-    """Sorts products of more factors first; multiplying two by the same keeps their order."""
-    return -len(factors), tuple(repr(each._key) for each in factors)
-
-
-def _sum(left: Terms, right: Terms, times: Fraction | int = 1) -> Terms:
-    out = dict(left)
-    for factors, coefficient in right.items():
-        total = out.pop(factors, 0) + coefficient * times
-        if total:
-            out[factors] = Fraction(total)
-    return out
-
-
-def _product(left: Terms, right: Terms) -> Terms:
-    out: Terms = {}
-    for a, x in left.items():
-        for b, y in right.items():
-            factors = tuple(sorted(a + b, key=lambda each: repr(each._key)))
-            out = _sum(out, {factors: x * y})
-    return out
-
-
-def _multiple(factors: Factors) -> int:
-    """A number that divides every value of a product of factors."""
-    return math.prod(each.multiple_of for each in factors if isinstance(each, Dim))
-
-
-def _interval(terms: Terms) -> tuple[Fraction, Fraction]:
-    low = high = Fraction(0)
-    for factors, coefficient in terms.items():
-        ends = [coefficient]
-        for each in factors:
-            ends = [end * bound for end in ends for bound in each.bounds]
-        low, high = low + min(ends), high + max(ends)
-    return low, high
-
-
 def _without_rounding(terms: Terms, upwards: bool) -> Terms:
     """Terms of at least (`upwards`) or at most the value, in which exact quotients stand in the
     place of rounded ones."""
@@ -456,12 +375,12 @@ def _without_rounding(terms: Terms, upwards: bool) -> Terms:
     for factors, coefficient in terms.items():
         (first, *others) = factors or (None,)
         if others or not isinstance(first, _Quotient) or not isinstance(first.divisor, int):
-            out = _sum(out, {factors: coefficient})
+            out = poly.add(out, {factors: coefficient})
             continue
         down = 0 if (coefficient > 0) == upwards else first.divisor - 1
         exact = _terms_of(first.numerator - down) or {}
         scaled = {each: c * coefficient / first.divisor for each, c in exact.items()}
-        out = _sum(out, _without_rounding(scaled, upwards))
+        out = poly.add(out, _without_rounding(scaled, upwards))
     return out
 
 
@@ -473,51 +392,23 @@ def _quotient(numerator: Any, divisor: Any) -> Any:
         raise ValueError(f"a size is divided by {divisor}, which is not above 0")
     terms = _terms_of(numerator) or {}
     if isinstance(divisor, Expression):
-        whole, rest = _divided(terms, divisor._terms)
+        whole, rest = poly.divide(terms, divisor._terms)
         return _expression(whole) + _rounded(_expression(rest), divisor)
     return _by_number(terms, int(divisor))
-
-
-def _divided(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
-    """Whole-valued `quotient` and `rest` with terms = quotient * divisor + rest, by long division
-    of polynomials."""
-    leading = min(divisor, key=_order)
-    left, quotient, rest = dict(terms), Terms(), Terms()
-    while left:
-        first = min(left, key=_order)
-        factors = _without(first, leading)
-        ratio = left[first] / divisor[leading]
-        if factors is None or (ratio * _multiple(factors)).denominator != 1:
-            rest[first] = left.pop(first)
-            continue
-        part = {factors: ratio}
-        quotient = _sum(quotient, part)
-        left = _sum(left, _product(part, divisor), -1)
-    return quotient, rest
-
-
-def _without(factors: Factors, gone: Factors) -> Factors | None:
-    """The factors but for those of `gone`; None if one of those is not among them."""
-    left = {each._key: each for each in factors}
-    counts = Counter(each._key for each in factors)
-    counts.subtract(each._key for each in gone)
-    if min(counts.values(), default=0) < 0:
-        return None
-    return tuple(left[key] for key in counts.elements())
 
 
 def _by_number(terms: Terms, divisor: int) -> Any:
     whole, rest = {}, {}
     for factors, coefficient in terms.items():
-        each = _multiple(factors)  # the term is a whole number of times this
+        each = poly.multiple_of(factors)  # the term is a whole number of times this
         times, left = divmod(int(coefficient * each), divisor)
         whole[factors], rest[factors] = Fraction(times, each), Fraction(left, each)
     constant = int(rest.pop((), 0))
     rest = {factors: c for factors, c in rest.items() if c}
-    common = math.gcd(divisor, *(int(c * _multiple(factors)) for factors, c in rest.items()))
+    common = math.gcd(divisor, *(int(c * poly.multiple_of(factors)) for factors, c in rest.items()))
     rest = {factors: c / common for factors, c in rest.items()}
     inner = _expression(rest) + constant // common
-    return _expression(_sum({}, whole)) + _rounded(inner, divisor // common)
+    return _expression(poly.add({}, whole)) + _rounded(inner, divisor // common)
 
 
 def _rounded(rest: Any, divisor: Any) -> Any:

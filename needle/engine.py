@@ -10,8 +10,8 @@ from . import backend_ndarray as nd
 from ._state import call_recording, state
 from .backend_ndarray.dtypes import ITEMSIZE
 from .backend_ndarray.locks import fork_safe_lock
-from .dims import is_symbolic
 from .errors import ShapeError
+from .extents import is_symbolic
 from .node import Node
 from .tensor import Tensor, TensorTuple, handle, make_const
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import reach, tree
 from .backend_ndarray import NDArray
-from .dims import Dim, dims_of, replaced
+from .dims import Dim, dims_of
 from .engine import topological_order
 from .errors import TraceError
+from .extents import replaced
 from .node import Node
 from .tensor import TensorTuple
 

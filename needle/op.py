@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from .apply import apply
 from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
-from .dims import same
 from .errors import ShapeError
+from .extents import same
 from .op_types import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from .samples import ErrorSample, Sample
 from .spec import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .dims import as_extent
 from .errors import ShapeError, TraceError
+from .extents import as_extent
 
 if TYPE_CHECKING:
     from .backend_ndarray import Device

@@ -15,7 +15,7 @@ from .. import ops, rng
 from .._state import state
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import count, finite, not_negative, share
-from ..dims import is_symbolic
+from ..extents import is_symbolic
 from ..spec import as_shape
 from ..tensor import Tensor, Value
 

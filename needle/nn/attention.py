@@ -11,8 +11,8 @@ from .. import init, ops
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.arguments import counts
 from ..backend_ndarray.dtypes import finfo, is_floating
-from ..dims import is_symbolic
 from ..errors import ShapeError
+from ..extents import is_symbolic
 from ..tensor import Tensor, make_const
 from .basic import Dropout, Linear, ReLU, Sequential
 from .embedding import Embedding

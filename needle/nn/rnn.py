@@ -12,8 +12,8 @@ from typing import Any
 from .. import init, ops
 from ..backend_ndarray import Device
 from ..backend_ndarray.arguments import counts
-from ..dims import is_symbolic
 from ..errors import ShapeError, TraceError
+from ..extents import is_symbolic
 from ..tensor import Tensor
 from .module import Module, Parameter
 

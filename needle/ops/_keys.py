@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dims import Expression, as_extent, is_symbolic
+from ..dims import Expression
 from ..errors import ShapeError
+from ..extents import as_extent, is_symbolic
 
 
 class Range(NamedTuple):

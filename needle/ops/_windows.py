@@ -14,8 +14,8 @@ import numpy as np
 from ..backend_ndarray import NDArray, zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
-from ..dims import as_extent
 from ..errors import ShapeError
+from ..extents import as_extent
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..spec import Spec
 from . import _te

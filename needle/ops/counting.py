@@ -9,8 +9,8 @@ import numpy as np
 from ..apply import apply
 from ..backend_ndarray import Device, NDArray, array, full
 from ..backend_ndarray.dtypes import INTEGER, is_floating
-from ..dims import as_extent
 from ..errors import ShapeError
+from ..extents import as_extent
 from ..op import Op, register
 from ..op_types import Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample

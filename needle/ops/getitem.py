@@ -11,8 +11,9 @@ import numpy as np
 from .._state import state
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
-from ..dims import Expression, is_symbolic
+from ..dims import Expression
 from ..errors import TraceError
+from ..extents import is_symbolic
 from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
 from .index import RavelIndex, gather

@@ -13,8 +13,8 @@ from ..backend_ndarray import NDArray, array, zeros
 from ..backend_ndarray.dtypes import INTEGER, dtype_name
 from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
-from ..dims import as_extent
 from ..errors import ShapeError
+from ..extents import as_extent
 from ..op import Op, register
 from ..op_types import Expr, Extent, Gradients, Stmt, TeNamespace, TeTensor
 from ..samples import Arg, error, sample

@@ -11,9 +11,10 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray, zeros
-from ..dims import Expression, as_extent
+from ..dims import Expression
 from ..dtypes import value_in
 from ..errors import ShapeError
+from ..extents import as_extent
 from ..op import Movement, register
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import Arg, error, sample

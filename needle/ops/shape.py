@@ -11,8 +11,9 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray
-from ..dims import Expression, same
+from ..dims import Expression
 from ..errors import ShapeError, TraceError
+from ..extents import same
 from ..op import Movement, register, unbroadcast
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
 from ..samples import error, sample

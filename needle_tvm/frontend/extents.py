@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from needle.autograd import Node
-from needle.dims import Dim, Expression, dims_of, replaced, same
+from needle.dims import Dim, Expression, dims_of
+from needle.extents import replaced, same
 from needle.trace import Graph
 from needle_tvm._tvm.names import tirx, tvm
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import needle as ndl
-from needle.dims import Dim, Expression, bounds_of, replaced, same, size_of
+from needle.dims import Dim, Expression, bounds_of, size_of
 from needle.errors import TraceError
+from needle.extents import replaced, same
 from needle.ops import REGISTRY
 
 N = Dim("n", max=256)
