@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,12 @@ def compile(
     return compile_source(source, asked)
 
 
-def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:
+def compile_torch(
+    model: Any,
+    *inputs: Any,
+    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    **choices: Unpack[Choices],
+) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; options as for `compile`.
 
     `inputs` are tensors, or tuples, lists and dicts of them. `dtype` applies to stage "tuned" only,
@@ -107,6 +112,8 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
     dense tensors of real numbers.
     """
     asked = request(**choices)
+    if dims:
+        check_dims(asked)
     if asked.variant.precision != FLOAT32 and asked.stage != STAGES[-1]:
         # The other stages keep layouts that no pass of ours knows.
         raise StageError(
@@ -124,7 +131,7 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    return compile_source(source(take(model, inputs), asked.spec, asked.variant), asked)
+    return compile_source(source(take(model, inputs, dims), asked.spec, asked.variant), asked)
 
 
 def compile_source(source: Source, asked: Request) -> Executable:

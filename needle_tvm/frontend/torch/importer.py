@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import getitem
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm._tvm.names import IRModule, relax, tirx
+from needle_tvm._tvm.names import IRModule, relax, tvm_ffi
+from needle_tvm.faults import sentence
+from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.torch.symbols import Symbols
 
 
 def functional_program(
@@ -31,18 +35,46 @@ def functional_program(
 
 
 def from_exported_program(
-    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    program: Any,
+    converters: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    symbols: Symbols | None = None,
+    extents: Extents | None = None,
 ) -> IRModule:
     """The Relax module of a functional program, with weights as parameters of `main`.
 
     Attribute `num_input` of `main` is the number of inputs among its arguments. `converters`
-    translate the operators they are named for. Raises ValueError if the front end gives a value
-    another shape or dtype than PyTorch, or if an operator has no translation. Imports PyTorch.
+    translate the operators they are named for. `symbols` are the program's sizes, and `extents` the
+    variables for their dims. Raises ValueError if the front end gives a value another shape or
+    dtype than PyTorch, if an operator has no translation, or none for sizes that are not known.
+    Imports PyTorch.
     """
+    import torch
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    symbols, extents = symbols or Symbols({}), extents or Extents({})
 
     class Importer(ExportedProgramImporter):
         """Converts in PyTorch's precision and checks each value's type against PyTorch's."""
+
+        def shape(self, tensor: Any) -> tuple[Any, ...]:
+            """The extents that a tensor of PyTorch's has in TVM: ints, and expressions."""
+            found: tuple[Any, ...] = extents.expressed(symbols.shape(tensor))
+            return found
+
+        def product(self, extents_: Iterable[Any]) -> Any:
+            """The product of extents of TVM's, in the form that other values have it in."""
+            return extents.expressed(math.prod(map(extents.understood, extents_)))
+
+        def create_input_vars(self, program: Any) -> Any:
+            constants, inputs, bounds = super().create_input_vars(program)
+            if extents:
+                values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+                inputs = {
+                    name: relax.Var(name, relax.TensorType(self.shape(values[name]), _dtype(each)))
+                    for name, each in inputs.items()
+                }
+                bounds = {dim.name: dim.bounds for dim in symbols.dims}
+            return constants, inputs, bounds
 
         def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
             for name, convert in self.convert_map.items():
@@ -50,9 +82,38 @@ def from_exported_program(
             return super()._translate_fx_graph(*args, **kwargs)
 
         def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
+            if _is_size(node, symbols):
+                known = node.meta.get("val")
+                is_int = isinstance(known, torch.SymInt)  # no assertion, which the guards are for
+                return extents.expressed(symbols.size(known)) if is_int else None
+            if not extents:
+                return self._tensor(convert, node, *importer)
+            args, kwargs = node.args, node.kwargs
+            sizes = {each: self.env[each] for each in node.all_input_nodes if _is_size(each, symbols)}
+            try:
+                node.args, node.kwargs = _with_sizes((args, kwargs), sizes)
+                return self._spelt(node, self._tensor(convert, node, *importer))
+            except Exception as error:  # converters of TVM's fail in many ways where sizes are open
+                raise ValueError(_of_open_sizes(node, symbols, error)) from error
+            finally:
+                node.args, node.kwargs = args, kwargs
+
+        def _spelt(self, node: Any, result: Any) -> Any:
+            """A tensor with its extents in the form that other values have them in: TVM's passes do
+            not see that other forms are equal."""
+            known = node.meta.get("val")
+            if not hasattr(known, "shape"):
+                return result
+            shape = self.shape(known)
+            alike = tvm_ffi.structural_equal(
+                result.ty.shape, relax.ShapeExpr(shape), map_free_vars=False
+            )
+            return result if alike else self.block_builder.emit(relax.op.reshape(result, shape))
+
+        def _tensor(self, convert: Any, node: Any, *importer: Any) -> Any:
             known = node.meta.get("val")
             if _is_nothing(known):  # without elements there is nothing to loop over
-                return self.block_builder.emit(_each(_zeros, known))
+                return self.block_builder.emit(_each(self._zeros, known))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}
@@ -74,14 +135,33 @@ def from_exported_program(
                 result = self.block_builder.emit(result)
             if computed_in and _dtype(result) == computed_in != dtype and dtype:
                 result = self.block_builder.emit(relax.op.astype(result, dtype))
-            _compare(node, known, getattr(result, "ty", None))
+            self._compare(node, known, getattr(result, "ty", None))
             if isinstance(known, (tuple, list)) and _dtype(result) and _parts(node) - {0}:
                 raise ValueError(f"{node.target}: TVM's front end gives the first result alone")
             return result
 
+        def _zeros(self, value: Any) -> Any:
+            return relax.op.zeros(self.shape(value), str(value.dtype).partition(".")[2])
+
+        def _compare(self, node: Any, known: Any, found: Any) -> None:
+            """Raise ValueError if a Relax type differs from PyTorch's type of a node's value. Parts
+            of a tuple are compared where they are taken out of it."""
+            shape = getattr(getattr(found, "shape", None), "values", None)
+            if not hasattr(known, "dtype") or shape is None:
+                return
+            dtype = str(known.dtype).partition(".")[2]
+            if str(found.dtype) != dtype:
+                raise _differs(node, "dtype", str(found.dtype), dtype)
+            wanted = symbols.shape(known)
+            if not extents.are(shape, wanted):
+                raise _differs(node, "shape", [*map(extents.understood, shape)], list(wanted))
+
     several = len(program.graph_signature.user_outputs) > 1
     importer = Importer()
     importer.update_convert_map(dict(converters or {}))
+    for node in program.graph.nodes:  # the front end looks each up, and needs none for these
+        if _is_size(node, symbols):
+            importer.convert_map.setdefault(node.target.__name__, _no_tensor)
     missing = _missing(program, importer.convert_map)
     if missing:
         operators = "operator" if len(missing) == 1 else "operators"
@@ -99,6 +179,48 @@ def from_exported_program(
             importer.block_builder._end_block()  # or TVM warns of it on the terminal
         raise
     return relax.frontend.detach_params(module)[0]
+
+
+def _no_tensor(node: Any) -> Any:
+    raise ValueError(f"no translation of the operator {node.target}")
+
+
+def _is_size(node: Any, symbols: Symbols) -> bool:
+    """Whether a node computes with sizes of inputs, or asserts something of them."""
+    import torch
+
+    value = node.meta.get("val")
+    if node.op != "call_function":
+        return False
+    if isinstance(value, (torch.SymInt, torch.SymBool)):
+        return symbols.knows(value)
+    asserts = node.target is torch.ops.aten._assert_scalar.default
+    return asserts and _is_size(node.args[0], symbols)
+
+
+def _with_sizes(arguments: Any, sizes: Mapping[Any, Any]) -> Any:
+    """Arguments with TVM's expressions in the place of nodes of sizes."""
+    import torch
+
+    return torch.fx.node.map_arg(arguments, lambda node: sizes.get(node, node))
+
+
+def _of_open_sizes(node: Any, symbols: Symbols, error: Exception) -> str:
+    """What to say of an operator that has no translation for sizes that are not known."""
+    shapes = [
+        list(map(symbols.size, each.meta["val"].shape))
+        for each in node.all_input_nodes
+        if hasattr(each.meta.get("val"), "shape")
+    ]
+    dims = ", ".join(dim.described() for dim in symbols.dims)
+    return (
+        f"{node.target} on {', '.join(map(str, shapes))} has no translation with the dims {dims} "
+        f"({sentence(error)}): compile it for one size, without the dim"
+    )
+
+
+def _differs(node: Any, what: str, have: Any, want: Any) -> ValueError:
+    return ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")
 
 
 def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
@@ -135,7 +257,11 @@ def _parts(node: Any) -> set[int]:
 
 
 def _is_empty(node: Any) -> bool:
-    return 0 in getattr(node.meta.get("val"), "shape", ())
+    return _has_zero(getattr(node.meta.get("val"), "shape", ()))
+
+
+def _has_zero(shape: Iterable[Any]) -> bool:
+    return any(type(n) is int and n == 0 for n in shape)  # a question to a SymInt makes a guard
 
 
 def _of_nothing(node: Any) -> Any:
@@ -160,7 +286,7 @@ def _constant(tensor: Any) -> Any:
 def _is_nothing(value: Any) -> bool:
     """Whether a tensor, or each tensor of a tuple, has no elements."""
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return bool(parts) and all(0 in getattr(part, "shape", ()) for part in parts)
+    return bool(parts) and all(_has_zero(getattr(part, "shape", ())) for part in parts)
 
 
 def _each(rule: Callable[[Any], Any], value: Any) -> Any:
@@ -168,10 +294,6 @@ def _each(rule: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return relax.Tuple([rule(part) for part in value])
     return rule(value)
-
-
-def _zeros(value: Any) -> Any:
-    return relax.op.zeros(list(value.shape), str(value.dtype).partition(".")[2])
 
 
 def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
@@ -235,16 +357,3 @@ def _whole(dtype: str) -> bool:
 
 def _dtype(expr: Any) -> str:
     return str(getattr(getattr(expr, "ty", None), "dtype", ""))
-
-
-def _compare(node: Any, known: Any, found: Any) -> None:
-    """Raise ValueError if a Relax type differs from PyTorch's type of a node's value. Parts of a
-    tuple are compared where they are taken out of it."""
-    extents = getattr(getattr(found, "shape", None), "values", None)
-    if not hasattr(known, "dtype") or extents is None:
-        return
-    shape = [int(n) if isinstance(n, tirx.IntImm) else n for n in extents]
-    one, other = [str(found.dtype), shape], [str(known.dtype).partition(".")[2], list(known.shape)]
-    for what, have, want in zip(("dtype", "shape"), one, other, strict=True):
-        if have != want:
-            raise ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")
