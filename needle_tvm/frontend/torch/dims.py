@@ -15,7 +15,9 @@ from needle_tvm.errors import UsageError
 from needle_tvm.frontend.shapes import Shapes
 from needle_tvm.frontend.torch.arrays import array, tensor
 
-_TRACED = 6  # the first size to try a model at
+# The first size to try a model at, unless a dim is larger. Far from the least sizes, fewer extents
+# inside the model happen to be 1.
+_TRACED = 6
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Asked:
         for dim in self.dims:
             if dim.name not in sizes:
                 every, count = dim.multiple_of, len(given) + len(sizes) + 2
-                start = max(dim.min, min(_TRACED, dim.max) // every * every)
+                start = max(dim.min, min(max(_TRACED, 4 * dim.min + 3), dim.max) // every * every)
                 free = [*range(start, dim.max + 1, every)[:count], *range(start, 1, -every)]
                 taken = {1, *given, *sizes.values()}
                 found = (n for n in free if n >= dim.min and n not in taken)

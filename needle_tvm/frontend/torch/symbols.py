@@ -135,7 +135,7 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
     symbols = Symbols(known)
     for name, axis, extent, size in axes:
         where = f"axis {axis} of input {name!r}"
-        if isinstance(size, int):
+        if isinstance(size, int) or size.is_Integer:
             if extent not in asked.optional:
                 raise UsageError(
                     f"dims: {where} cannot be {extent}: the model is for {size} there"
