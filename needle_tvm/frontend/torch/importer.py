@@ -12,6 +12,7 @@ from needle.backend_ndarray.dtypes import HALVES
 from needle_tvm._tvm.names import IRModule, relax, tvm_ffi
 from needle_tvm.faults import sentence
 from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.torch.passes.one_spelling import one_spelling
 from needle_tvm.frontend.torch.symbols import Symbols
 
 
@@ -178,7 +179,7 @@ def from_exported_program(
         if importer.block_builder is not None:
             importer.block_builder._end_block()  # or TVM warns of it on the terminal
         raise
-    return relax.frontend.detach_params(module)[0]
+    return one_spelling(relax.frontend.detach_params(module)[0], extents)
 
 
 def _no_tensor(node: Any) -> Any:

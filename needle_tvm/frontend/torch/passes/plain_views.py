@@ -52,7 +52,7 @@ class _Rewriter(Rewriter):
 
     def _taken(self, call: Any, before: tuple[Size, ...], after: tuple[Size, ...]) -> Any:
         x, index = call.args
-        if not isinstance(index, Constant) or static_shape(index) != () or call.attrs.axis is None:
+        if not isinstance(index, Constant) or shape_of(index) != () or call.attrs.axis is None:
             return call
         axis, at = int(call.attrs.axis) % len(before), int(index.value.numpy())
         if not isinstance(before[axis], int):
