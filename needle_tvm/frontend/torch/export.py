@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import traceback
@@ -94,7 +95,7 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
         try:
             exported, functional = _exported(model, given, asked)
             symbols = _symbols(model, exported, functional, asked)
-            _refuse(model, functional, symbols)
+            _refuse(model, exported, functional, symbols)
             extents = Extents.of(symbols.dims)
             with blamed_on("the translation of PyTorch's program"):
                 try:
@@ -161,7 +162,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     )
     try:
         with _quiet():
-            exported = torch.export.export(model, inputs, dynamic_shapes=_hints(inputs, asked))
+            exported = torch.export.export(model, inputs, dynamic_shapes=_hints(model, inputs, asked))
             functional = importer.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
@@ -180,24 +181,26 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     return exported, functional
 
 
-def _hints(inputs: tuple[Any, ...], asked: Asked) -> Any:
+def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     """`dynamic_shapes` for inputs. Each axis is its own there, so that this package, and not
     PyTorch's pages of text, says which dims a model does not have."""
     from torch.export import Dim
 
     if not asked.dims:
         return None
-    return nested(
-        [
-            {
-                axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
-                for axis, extent in enumerate(shape)
-                if isinstance(extent, Expression)
-            }
-            for shape in asked.shapes
-        ],
-        inputs,
-    )
+    axes = [
+        {
+            axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
+            for axis, extent in enumerate(shape)
+            if isinstance(extent, Expression)
+        }
+        for shape in asked.shapes
+    ]
+    hints = nested(axes, inputs)
+    for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
+        if parameter.kind is parameter.VAR_POSITIONAL:  # one argument to export
+            return (*hints[:number], hints[number:])
+    return hints
 
 
 @contextlib.contextmanager
@@ -223,7 +226,7 @@ def _quiet() -> Iterator[None]:
             handler.removeFilter(nothing)
 
 
-def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
+def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> None:
     """Raise TranslationError for a program whose behaviour compiled code could not reproduce."""
     changed, random = torch_graph.changed(functional), torch_graph.random(functional)
     if random is not None or changed is not None:
@@ -249,6 +252,11 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
         raise TranslationError(
             f"{type(model).__name__} writes to its {changed}, and compiled code changes nothing: "
             "return the new value instead"
+        )
+    if symbols.dims and torch_graph.returned_size(exported):
+        raise TranslationError(
+            f"{type(model).__name__} returns a size that dims leave open, and compiled code returns "
+            "tensors alone: take it from the shape of a result"
         )
     if not torch_graph.outputs(functional):
         raise TranslationError(f"{type(model).__name__} returns no tensor")

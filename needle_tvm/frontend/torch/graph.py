@@ -32,6 +32,11 @@ def fixed(program: Any) -> list[Fixed | None]:
     ]
 
 
+def returned_size(program: Any) -> bool:
+    """Whether a model returns a size that dims leave open."""
+    return any(type(argument).__name__ == "SymIntArgument" for argument in _returned(program))
+
+
 def _returned(program: Any) -> list[Any]:
     specs = program.graph_signature.output_specs
     return [spec.arg for spec in specs if spec.kind.name == "USER_OUTPUT"]

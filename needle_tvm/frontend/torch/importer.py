@@ -9,7 +9,8 @@ from operator import getitem
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm._tvm.names import IRModule, relax, tvm_ffi
+from needle.dims import bounds_of
+from needle_tvm._tvm.names import IRModule, relax, te, tvm_ffi
 from needle_tvm.faults import sentence
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.frontend.torch.passes.one_spelling import one_spelling
@@ -66,6 +67,22 @@ def from_exported_program(
             """The product of extents of TVM's, in the form that other values have it in."""
             return extents.expressed(math.prod(map(extents.understood, extents_)))
 
+        def added(self, *extents_: Any) -> Any:
+            """The sum of extents of TVM's."""
+            return extents.expressed(sum(map(extents.understood, extents_)))
+
+        def least(self, extent: Any) -> int:
+            """The least value of an extent of TVM's."""
+            return bounds_of(extents.understood(extent))[0]
+
+        def number(self, extent: Any) -> Any:
+            """An extent of TVM's as a 0-d tensor of int64."""
+            if isinstance(extent, int):
+                return relax.const(extent, "int64")
+            return self.block_builder.emit_te(
+                lambda size: te.compute((), lambda: size), extent, primfunc_name_hint="size"
+            )
+
         def create_input_vars(self, program: Any) -> Any:
             constants, inputs, bounds = super().create_input_vars(program)
             if extents:
@@ -92,12 +109,16 @@ def from_exported_program(
             args, kwargs = node.args, node.kwargs
             sizes = {each: self.env[each] for each in node.all_input_nodes if _is_size(each, symbols)}
             try:
-                node.args, node.kwargs = _with_sizes((args, kwargs), sizes)
+                if _operator(node) in _ARITHMETIC:
+                    self.env.update({each: self.number(size) for each, size in sizes.items()})
+                else:
+                    node.args, node.kwargs = _with_sizes((args, kwargs), sizes)
                 return self._spelt(node, self._tensor(convert, node, *importer))
             except Exception as error:  # converters of TVM's fail in many ways where sizes are open
                 raise ValueError(_of_open_sizes(node, symbols, error)) from error
             finally:
                 node.args, node.kwargs = args, kwargs
+                self.env.update(sizes)
 
         def _spelt(self, node: Any, result: Any) -> Any:
             """A tensor with its extents in the form that other values have them in: TVM's passes do
@@ -230,7 +251,8 @@ def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
     missing = [node for node in nodes if node.target.__name__ not in known]
     effects = "with_effects"  # calls an operator that may raise an error
     targets = [n.args[1] if n.target.__name__ == effects else n.target for n in missing]
-    return list(dict.fromkeys(map(str, targets)))
+    names = [str(t) if hasattr(t, "_schema") else t.__name__ for t in targets]
+    return list(dict.fromkeys(names))
 
 
 # Operators that move, select or compare elements; and matmuls, whose converters sum in float32 and

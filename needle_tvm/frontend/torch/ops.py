@@ -520,6 +520,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "sort.stable": places.sort_stable,
     "argsort.default": places.argsort,
     "topk.default": places.topk,
+    "slice.Tensor": places.sliced,
     "amin.default": _extreme(_op.min),
     "any.default": any_,
     "any.dim": any_,

@@ -209,11 +209,9 @@ def _place_of(env: Any, size: int) -> str:
 
 
 def _place(site: Any) -> str:
-    """A place in words that end a sentence, or ""."""
+    """The line of the model's code that asked, in words that end a sentence, or ""."""
     frame = getattr(site, "framework_loc", None)
-    if _is_torchs(site) and getattr(site, "maybe_user_loc", None):
-        return f" (asked at {site.maybe_user_loc})"
-    if not hasattr(frame, "filename"):
+    if _is_torchs(site) or not hasattr(frame, "filename"):
         return ""
     line = f": {frame.line}" if frame.line else ""
     return f" (asked at {os.path.basename(frame.filename)}:{frame.lineno}{line})"
