@@ -1,4 +1,4 @@
-"""Shapes of inputs with dims: the sizes that arrays give them, and example inputs of other sizes."""
+"""Shapes of inputs with dims: the sizes that arrays give them, and examples of other sizes."""
 
 from __future__ import annotations
 

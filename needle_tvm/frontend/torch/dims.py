@@ -1,4 +1,4 @@
-"""The dims that a caller gives to axes of a PyTorch model's inputs, in needle's or torch's terms."""
+"""The dims that a caller gives to axes of a PyTorch model's inputs, as needle's or torch's."""
 
 from __future__ import annotations
 
@@ -189,7 +189,9 @@ def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim,
         kind = dim.type.name
         if kind == "STATIC" or (kind == "AUTO" and tensor.shape[axis] == 1):
             return None  # torch.export takes an axis of one element for a constant, too
-        found = _inferred(name, axis % tensor.ndim, dim, f"{where}: torch.export.Dim.{kind}(max=...)")
+        found = _inferred(
+            name, axis % tensor.ndim, dim, f"{where}: torch.export.Dim.{kind}(max=...)"
+        )
         inferred[found] = kind == "AUTO"
         return found
     if isinstance(dim, shapes._DerivedDim):
@@ -199,17 +201,13 @@ def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim,
 
 def _own(dim: Any, where: str) -> Dim:
     """The Dim for a named one of torch's, without 0."""
-    try:
-        most = int(dim.max)
-    except OverflowError:
-        most = LARGEST + 1
-    if most > LARGEST:
+    if not dim.max <= LARGEST:  # torch's infinity
         raise UsageError(
             f"{where}: torch's Dim {dim.__name__!r} has no max: give it one, as in "
             f"Dim({dim.__name__!r}, max=64)"
         )
     try:
-        return Dim(dim.__name__, min=max(1, int(dim.min)), max=most)
+        return Dim(dim.__name__, min=max(1, int(dim.min)), max=int(dim.max))
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None
 

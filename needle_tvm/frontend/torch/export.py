@@ -162,7 +162,9 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     )
     try:
         with _quiet():
-            exported = torch.export.export(model, inputs, dynamic_shapes=_hints(model, inputs, asked))
+            exported = torch.export.export(
+                model, inputs, dynamic_shapes=_hints(model, inputs, asked)
+            )
             functional = importer.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
@@ -177,7 +179,9 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
         ) from error
     except Exception as error:  # export has many error types for models that it cannot take
         dims = ", ".join(dim.described() for dim in asked.dims)
-        raise _not_taken(model, _named(error) + (f", with the dims {dims}" if dims else "")) from error
+        raise _not_taken(
+            model, _named(error) + (f", with the dims {dims}" if dims else "")
+        ) from error
     return exported, functional
 
 
@@ -255,8 +259,8 @@ def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> Non
         )
     if symbols.dims and torch_graph.returned_size(exported):
         raise TranslationError(
-            f"{type(model).__name__} returns a size that dims leave open, and compiled code returns "
-            "tensors alone: take it from the shape of a result"
+            f"{type(model).__name__} returns a size that dims leave open, and compiled code "
+            "returns tensors alone: take it from the shape of a result"
         )
     if not torch_graph.outputs(functional):
         raise TranslationError(f"{type(model).__name__} returns no tensor")

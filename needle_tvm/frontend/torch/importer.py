@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import getitem
 from typing import Any
 
-from needle.backend_ndarray.dtypes import HALVES
 from needle.dims import bounds_of
 from needle_tvm._tvm.names import IRModule, relax, te, tvm_ffi
 from needle_tvm.faults import sentence
 from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.torch.operands import (
+    ARITHMETIC,
+    computed_in,
+    in_range,
+    is_number,
+    operator_of,
+)
 from needle_tvm.frontend.torch.passes.one_spelling import one_spelling
 from needle_tvm.frontend.torch.symbols import Symbols
 
@@ -39,21 +45,21 @@ def functional_program(
 def from_exported_program(
     program: Any,
     converters: Mapping[str, Callable[[Any, Any], Any]] | None = None,
-    symbols: Symbols | None = None,
-    extents: Extents | None = None,
+    sizes: Symbols | None = None,
+    variables: Extents | None = None,
 ) -> IRModule:
     """The Relax module of a functional program, with weights as parameters of `main`.
 
     Attribute `num_input` of `main` is the number of inputs among its arguments. `converters`
-    translate the operators they are named for. `symbols` are the program's sizes, and `extents` the
-    variables for their dims. Raises ValueError if the front end gives a value another shape or
+    translate the operators they are named for. `sizes` are the program's, and `variables` those of
+    their dims. Raises ValueError if the front end gives a value another shape or
     dtype than PyTorch, if an operator has no translation, or none for sizes that are not known.
     Imports PyTorch.
     """
     import torch
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    symbols, extents = symbols or Symbols({}), extents or Extents({})
+    symbols, extents = sizes or Symbols({}), variables or Extents({})
 
     class Importer(ExportedProgramImporter):
         """Converts in PyTorch's precision and checks each value's type against PyTorch's."""
@@ -84,15 +90,13 @@ def from_exported_program(
             )
 
         def create_input_vars(self, program: Any) -> Any:
-            constants, inputs, bounds = super().create_input_vars(program)
-            if extents:
-                values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-                inputs = {
-                    name: relax.Var(name, relax.TensorType(self.shape(values[name]), _dtype(each)))
-                    for name, each in inputs.items()
-                }
-                bounds = {dim.name: dim.bounds for dim in symbols.dims}
-            return constants, inputs, bounds
+            constants, inputs, _ = super().create_input_vars(program)
+            values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+            inputs = {
+                name: relax.Var(name, relax.TensorType(self.shape(values[name]), _dtype(each)))
+                for name, each in inputs.items()
+            }
+            return constants, inputs, {dim.name: dim.bounds for dim in symbols.dims}
 
         def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
             for name, convert in self.convert_map.items():
@@ -104,21 +108,23 @@ def from_exported_program(
                 known = node.meta.get("val")
                 is_int = isinstance(known, torch.SymInt)  # no assertion, which the guards are for
                 return extents.expressed(symbols.size(known)) if is_int else None
-            if not extents:
-                return self._tensor(convert, node, *importer)
             args, kwargs = node.args, node.kwargs
-            sizes = {each: self.env[each] for each in node.all_input_nodes if _is_size(each, symbols)}
+            given = {
+                each: self.env[each] for each in node.all_input_nodes if _is_size(each, symbols)
+            }
+            if not extents and not given:
+                return self._tensor(convert, node, *importer)
             try:
-                if _operator(node) in _ARITHMETIC:
-                    self.env.update({each: self.number(size) for each, size in sizes.items()})
+                if operator_of(node) in ARITHMETIC:
+                    self.env.update({each: self.number(size) for each, size in given.items()})
                 else:
-                    node.args, node.kwargs = _with_sizes((args, kwargs), sizes)
+                    node.args, node.kwargs = _with_sizes((args, kwargs), given)
                 return self._spelt(node, self._tensor(convert, node, *importer))
             except Exception as error:  # converters of TVM's fail in many ways where sizes are open
                 raise ValueError(_of_open_sizes(node, symbols, error)) from error
             finally:
                 node.args, node.kwargs = args, kwargs
-                self.env.update(sizes)
+                self.env.update(given)
 
         def _spelt(self, node: Any, result: Any) -> Any:
             """A tensor with its extents in the form that other values have them in: TVM's passes do
@@ -141,13 +147,13 @@ def from_exported_program(
             given = {each: self.env[each] for each in node.all_input_nodes}
             if known is not None and given and all(map(_is_empty, given)):
                 return self.block_builder.emit(_of_nothing(node))
-            computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
+            wide = computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
             for each, expr in given.items():
-                if computed_in and _dtype(expr) not in ("", computed_in):
-                    if _dtype(expr) != "bool" or len(given) == 1 or _is_number(node, each):
-                        cast = relax.op.astype(expr, computed_in)
+                if wide and _dtype(expr) not in ("", wide):
+                    if _dtype(expr) != "bool" or len(given) == 1 or is_number(node, each):
+                        cast = relax.op.astype(expr, wide)
                         self.env[each] = self.block_builder.emit(cast)
-            args, node.args = node.args, _in_range(node, dtype)
+            args, node.args = node.args, in_range(node, dtype)
             try:
                 result = convert(node, *importer)
             finally:
@@ -155,7 +161,7 @@ def from_exported_program(
                 node.args = args
             if isinstance(result, relax.Call):
                 result = self.block_builder.emit(result)
-            if computed_in and _dtype(result) == computed_in != dtype and dtype:
+            if wide and _dtype(result) == wide != dtype and dtype:
                 result = self.block_builder.emit(relax.op.astype(result, dtype))
             self._compare(node, known, getattr(result, "ty", None))
             if isinstance(known, (tuple, list)) and _dtype(result) and _parts(node) - {0}:
@@ -255,25 +261,6 @@ def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# Operators that move, select or compare elements; and matmuls, whose converters sum in float32 and
-# keep operands in a dtype that tensor cores take.
-_EXACT = frozenset(
-    "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
-    "clamp clone "
-    "constant_pad_nd copy diagonal embedding eq expand flip full full_like gather ge getitem gt "
-    "index index_put index_select le lift_fresh_copy lt masked_fill max max_pool1d "
-    "max_pool2d_with_indices maximum min minimum ne neg new_zeros ones_like permute relu repeat "
-    "reshape roll scalar_tensor scatter select slice slice_scatter sort split split_with_sizes "
-    "squeeze stack sym_size t take to topk tril triu unbind _unsafe_index unsqueeze "
-    "upsample_nearest2d view where zeros_like".split()
-)
-_ARITHMETIC = frozenset(
-    "add sub mul div rsub pow eq ne lt le gt ge remainder fmod maximum minimum clamp floor_divide "
-    "atan2 where".split()
-)
-_COMPARING = frozenset("eq ne lt le gt ge".split())
-
-
 def _parts(node: Any) -> set[int]:
     """The indices of the results that are used, for an operator with several."""
     return {user.args[1] for user in node.users if user.target is getitem}
@@ -317,65 +304,6 @@ def _each(rule: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return relax.Tuple([rule(part) for part in value])
     return rule(value)
-
-
-def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
-    """The dtype to which an operator's floating-point operands, and integers beside them, are cast
-    first; empty for no cast. PyTorch computes on halves in float32 and rounds once, and the front
-    end would turn floating-point numbers beside integers into integers."""
-    name = _operator(node)
-    if name in _ARITHMETIC:
-        common = _promoted(node) if name in _COMPARING else dtype
-        if name in _COMPARING and common == "bool":
-            return "int8"  # TVM cannot compare bool
-        if common in HALVES and name not in _EXACT:
-            return "float32"
-        if set(given) != {common} or any(map(_whole, given)):
-            return common
-    if name in _EXACT:
-        return ""
-    if any(each in ("float16", "bfloat16") for each in given):
-        return "float64" if dtype == "float64" else "float32"
-    return dtype if len(given) == 1 and "float" in dtype and _whole(given[0]) else ""
-
-
-def _promoted(node: Any) -> str:
-    """The dtype in which PyTorch compares, which 0-d tensors and numbers seldom widen."""
-    import torch
-
-    one, other = (getattr(each, "meta", {}).get("val", each) for each in node.args[:2])
-    return str(torch.result_type(one, other)).partition(".")[2]
-
-
-def _in_range(node: Any, dtype: str) -> tuple[Any, ...]:
-    """An operator's arguments; if it computes on integers, numbers wrap around to their dtype."""
-    import torch
-
-    if _operator(node) in _COMPARING:
-        dtype = _promoted(node)
-    if not isinstance(node.target, torch._ops.OpOverload) or not dtype.startswith(("int", "uint")):
-        return node.args
-    kinds = [str(argument.type) for argument in node.target._schema.arguments]
-    return tuple(
-        torch.tensor(value).to(getattr(torch, dtype)).item()
-        if kind in ("Tensor", "number", "Optional[number]") and type(value) is int
-        else value
-        for value, kind in zip(node.args, kinds, strict=False)
-    )
-
-
-def _operator(node: Any) -> str:
-    return str(node.target).removeprefix("aten.").partition(".")[0]
-
-
-def _is_number(node: Any, operand: Any) -> bool:
-    """Whether a boolean operand stands for numbers and is not a mask."""
-    name = _operator(node)
-    return name in _ARITHMETIC and not (name == "where" and operand is node.args[0])
-
-
-def _whole(dtype: str) -> bool:
-    return dtype == "bool" or "int" in dtype
 
 
 def _dtype(expr: Any) -> str:

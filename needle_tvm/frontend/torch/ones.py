@@ -52,8 +52,8 @@ def _difference(model: Any, program: Any, arguments: tuple[Any, ...]) -> str | N
         except Exception as error:  # the model's own code may raise anything
             who = "PyTorch does not run" if function is model else "its export does not run"
             return f"{who} it there: {type(error).__name__}: {error}".splitlines()[0]
-        found = [each for each in leaves(result) if isinstance(each, torch.Tensor)]
-        results.append(list(map(array, found)))
+        tensors = [each for each in leaves(result) if isinstance(each, torch.Tensor)]
+        results.append(list(map(array, tensors)))
     wanted, found = results
     if len(wanted) != len(found):
         return f"it returns {len(wanted)} tensors, not {len(found)}"

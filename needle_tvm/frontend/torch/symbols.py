@@ -15,7 +15,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from needle.dims import Dim, Expression, bounds_of, dims_of
+from needle.dims import Dim, Expression, dims_of
 from needle.errors import TraceError
 from needle.extents import same
 from needle_tvm.errors import UsageError
@@ -72,7 +72,7 @@ class Symbols:
 
     def text(self, expr: Any) -> str:
         """A sympy expression with the names of dims."""
-        import sympy
+        import sympy  # type: ignore[import-untyped]
 
         names = {
             symbol: sympy.Symbol(str(each) if isinstance(each, Dim) else f"({each})")
@@ -150,7 +150,7 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
 
 def _merged(before: Any, extent: Any, asked: Asked) -> Any:
     """The extent of two axes of one size; the first if they cannot be one."""
-    if before is None or before in asked.inferred and extent not in asked.inferred:
+    if before is None or (before in asked.inferred and extent not in asked.inferred):
         return extent
     if before not in asked.inferred or extent not in asked.inferred:
         return before
@@ -210,7 +210,7 @@ def _place_of(env: Any, size: int) -> str:
 
 def _place(site: Any) -> str:
     """The line of the model's code that asked, in words that end a sentence, or ""."""
-    frame = getattr(site, "framework_loc", None)
+    frame: Any = getattr(site, "framework_loc", None)
     if _is_torchs(site) or not hasattr(frame, "filename"):
         return ""
     line = f": {frame.line}" if frame.line else ""
