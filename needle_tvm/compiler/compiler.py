@@ -105,11 +105,19 @@ def compile_torch(
     NumPy arrays and needle Tensors, and exports like any other. Each call imports PyTorch and TVM
     and exports the model, even if the code itself is cached.
 
-    Raises InstallError without PyTorch, and what `compile` raises. Raises TranslationError for a
-    model that is in training mode, that PyTorch itself does not run on these inputs, or that cannot
-    be exported, has an operator without a translation, draws random numbers, writes to its buffers
-    or inputs, computes tensors whose shapes depend on values, or takes or returns anything but
-    dense tensors of real numbers.
+    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
+    entry for each argument, entries nested as the arguments are, lists with a dim or None for each
+    axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)`. Axes that
+    `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a largest size, and no
+    size is 0. Axes that were marked or hinted get one dim if the model needs them to be equal.
+
+    Raises InstallError without PyTorch, and what `compile` raises. Raises UsageError for a dim
+    whose sizes the model tells apart: it branches or loops on it, needs it to be a number or
+    another dim, or does something else for a size of 1. Raises TranslationError for a model that is
+    in training mode, that PyTorch itself does not run on these inputs or at other sizes of the
+    dims, or that cannot be exported, has an operator without a translation, also for open sizes
+    alone, draws random numbers, writes to its buffers or inputs, computes tensors whose shapes
+    depend on values, or takes or returns anything but dense tensors of real numbers.
     """
     asked = request(**choices)
     if dims:
@@ -131,7 +139,10 @@ def compile_torch(
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    return compile_source(source(take(model, inputs, dims), asked.spec, asked.variant), asked)
+    taken = take(model, inputs, dims)
+    if taken.shapes.dims:  # also by marks on the inputs
+        check_dims(asked)
+    return compile_source(source(taken, asked.spec, asked.variant), asked)
 
 
 def compile_source(source: Source, asked: Request) -> Executable:

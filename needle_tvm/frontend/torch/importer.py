@@ -52,9 +52,9 @@ def from_exported_program(
 
     Attribute `num_input` of `main` is the number of inputs among its arguments. `converters`
     translate the operators they are named for. `sizes` are the program's, and `variables` those of
-    their dims. Raises ValueError if the front end gives a value another shape or
-    dtype than PyTorch, if an operator has no translation, or none for sizes that are not known.
-    Imports PyTorch.
+    their dims. Raises ValueError if the front end gives a value another shape or dtype than
+    PyTorch, if an operator has no translation, or none for sizes that are not known. Imports
+    PyTorch.
     """
     import torch
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -222,8 +222,10 @@ def _is_size(node: Any, symbols: Symbols) -> bool:
         return False
     if isinstance(value, (torch.SymInt, torch.SymBool)):
         return symbols.knows(value)
-    asserts = node.target is torch.ops.aten._assert_scalar.default
-    return asserts and _is_size(node.args[0], symbols)
+    if node.target is not torch.ops.aten._assert_scalar.default:
+        return False
+    what = node.args[0]
+    return not isinstance(what, torch.fx.Node) or _is_size(what, symbols)
 
 
 def _with_sizes(arguments: Any, sizes: Mapping[Any, Any]) -> Any:

@@ -449,8 +449,10 @@ def _split(node: Any, importer: Any) -> Any:
 def nearest(node: Any, importer: Any) -> Any:
     """The nearest element below each position. TVM's operator rounds positions differently."""
     x, sizes, scales = (*node.args, None, None)[:3]
-    out, shape = importer.env[x], shape_of(importer.env[x])
+    out, shape = importer.env[x], extents_of(importer.env[x])
     for i, extent in enumerate(shape[2:]):
+        if not isinstance(extent, int):
+            raise ValueError("a resize of an axis whose size is open")
         size = int(extent * scales[i]) if sizes is None else sizes[i]
         ratio = np.float32(extent / size if scales is None else 1 / scales[i])
         places = np.floor(np.arange(size, dtype=np.float32) * ratio).clip(0, extent - 1)
