@@ -42,6 +42,12 @@ class Dim:
         """Whether the dim stands for this size."""
         return self.min <= size <= self.max and size % self.multiple_of == 0
 
+    @property
+    def between(self) -> int:
+        """A size between the ends, an odd multiple if it may be, so that it fills no tiles."""
+        least, most = self.min // self.multiple_of, self.max // self.multiple_of
+        return min((least + most) // 2 | 1, most) * self.multiple_of
+
 
 class Extent:
     """An extent that depends on dims: equal if the text is. Raises ValueError for other text."""

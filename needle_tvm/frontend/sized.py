@@ -51,6 +51,7 @@ class Sized:
                     f"{{0: {dim.name}}}; it stands only in expressions"
                 )
         names = [leaf.name for leaf in graph.inputs]
+        self._dims = dims
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
         self._at = functools.lru_cache(maxsize=4)(self._made)
         self._ranges = index_ranges(graph)
@@ -85,7 +86,7 @@ class Sized:
         ends = [{dim.name: dim.min for dim in dims}, {dim.name: dim.max for dim in dims}]
         wanted = [each for each in ends if each != given]
         if given in ends:
-            wanted.append({dim.name: _between(dim) for dim in dims})
+            wanted.append({dim.name: dim.between for dim in self._dims})
         distinct = [each for i, each in enumerate(wanted) if each not in (given, *wanted[:i])]
         return [list(example), *(self._resized(example, sizes) for sizes in distinct)]
 
@@ -108,10 +109,3 @@ class Sized:
                 array = array.clip(low, high).astype(array.dtype)
             found.append(np.ascontiguousarray(array))
         return found
-
-
-def _between(dim: Dim) -> int:
-    """A size between the ends of a dim, odd if it may be, so that it is no multiple of a tile."""
-    steps = dim.max // dim.multiple_of, dim.min // dim.multiple_of
-    middle = (sum(steps) // 2) | 1
-    return min(middle, steps[0]) * dim.multiple_of
