@@ -106,7 +106,7 @@ class Sized:
             if leaf.node in self._ranges:
                 low, high = (size_of(end, number) for end in self._ranges[leaf.node])
                 array = array.clip(low, high).astype(array.dtype)
-            found.append(np.ascontiguousarray(array))
+            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
         return found
 
 
