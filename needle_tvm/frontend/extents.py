@@ -1,6 +1,6 @@
 """The extents of a graph with dims as TVM's expressions, and back.
 
-A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`Sized`
+A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`whole`
 sees to it), where TVM's virtual machine reads it.
 """
 
