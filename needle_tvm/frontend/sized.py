@@ -14,6 +14,7 @@ from needle.trace import Graph
 from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
 from needle_tvm.errors import InputError, UsageError
 from needle_tvm.frontend.indices import index_ranges
+from needle_tvm.frontend.whole import whole_dims
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +35,7 @@ def described_shape(shape: Sequence[Any]) -> list[int | str]:
 class Sized:
     """A graph at the sizes of inputs. Without dims, it is the same graph for all.
 
-    Raises UsageError for a dim that is no whole axis of an input.
+    Raises UsageError for a dim that no axis of an input tells.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -43,13 +44,7 @@ class Sized:
         self._shapes = [
             parse_shape(described_shape(leaf.spec.shape), dims) for leaf in graph.inputs
         ]
-        whole = {n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Dim)}
-        for dim in graph.dims:
-            if dim not in whole:
-                raise UsageError(
-                    f"dims: {dim.name} must be the whole size of an axis of an input, as in "
-                    f"{{0: {dim.name}}}; it stands only in expressions"
-                )
+        whole_dims(graph)
         names = [leaf.name for leaf in graph.inputs]
         self._dims = dims
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
@@ -107,5 +102,5 @@ class Sized:
             if leaf.node in self._ranges:
                 low, high = (size_of(end, number) for end in self._ranges[leaf.node])
                 array = array.clip(low, high).astype(array.dtype)
-            found.append(np.ascontiguousarray(array))
+            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
         return found
