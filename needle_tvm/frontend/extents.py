@@ -1,6 +1,6 @@
 """Extents that depend on dims as TVM's expressions, and back.
 
-A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`Shapes`
+A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`whole`
 sees to it), where TVM's virtual machine reads it.
 """
 
@@ -13,6 +13,7 @@ from needle.autograd import Node
 from needle.dims import Dim, Expression, dims_of
 from needle.extents import replaced, same
 from needle_tvm._tvm.names import tirx, tvm
+from needle_tvm.tir.functions import simplified
 
 _BACK = {
     tirx.Add: lambda a, b: a + b,
@@ -60,7 +61,11 @@ class Extents:
         """`value` (a shape, an op) with TVM's expressions in place of needle's."""
         if not self:
             return value
-        return replaced(value, lambda each: each.built(self._variables.__getitem__, tirx.floordiv))
+        return replaced(value, self._spelt)
+
+    def _spelt(self, extent: Expression) -> Any:
+        """The form in which passes spell what they compute of extents, too."""
+        return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
         """Whether a shape of TVM's is that of a spec, whatever form its expressions have."""

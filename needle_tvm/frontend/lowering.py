@@ -11,6 +11,7 @@ from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
+from needle_tvm.frontend.whole import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
 
@@ -25,6 +26,7 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
 
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     """The module before its loops are scheduled, from which tuning takes its tasks."""
+    graph = graph.at(whole_dims(graph))
     module = translate(graph, prefer_emit=pipeline.of(target, variant.stage).prefer_emit)
     return build.lower_module(module, target, variant)
 

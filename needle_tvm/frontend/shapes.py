@@ -30,8 +30,7 @@ def described_shape(shape: Sequence[Any]) -> list[int | str]:
 class Shapes:
     """The shapes of named inputs, whose extents may depend on dims.
 
-    `ranges` holds the least and the largest valid index of inputs that are used as indices. Raises
-    UsageError for a dim that is no whole axis of an input.
+    `ranges` holds the least and the largest valid index of inputs that are used as indices.
     """
 
     def __init__(
@@ -42,14 +41,7 @@ class Shapes:
         self.inputs, self._ranges = list(inputs), dict(ranges)
         extents = [n for _, shape in inputs for n in shape]
         self.dims = sorted(dims_of(extents), key=lambda dim: dim.name)
-        whole = {n for n in extents if isinstance(n, Dim)}
-        for dim in self.dims:
-            if dim not in whole:
-                raise UsageError(
-                    f"dims: {dim.name} must be the whole size of an axis of an input, as in "
-                    f"{{0: {dim.name}}}; it stands only in expressions"
-                )
-        dims = parse_dims(described(self.dims))
+        self._dims = dims = parse_dims(described(self.dims))
         self._shapes = [parse_shape(described_shape(shape), dims) for _, shape in inputs]
         names = [name for name, _ in inputs]
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
@@ -75,7 +67,7 @@ class Shapes:
         ends = [{dim.name: dim.min for dim in dims}, {dim.name: dim.max for dim in dims}]
         wanted = [each for each in ends if each != given]
         if given in ends:
-            wanted.append({dim.name: _between(dim) for dim in dims})
+            wanted.append({dim.name: dim.between for dim in self._dims})
         distinct = [each for i, each in enumerate(wanted) if each not in (given, *wanted[:i])]
         return [list(example), *(self.resized(example, sizes) for sizes in distinct)]
 
@@ -98,10 +90,3 @@ class Shapes:
                 array = array.clip(low, high).astype(array.dtype)
             found.append(np.ascontiguousarray(array))
         return found
-
-
-def _between(dim: Dim) -> int:
-    """A size between the ends of a dim, odd if it may be, so that it is no multiple of a tile."""
-    steps = dim.max // dim.multiple_of, dim.min // dim.multiple_of
-    middle = (sum(steps) // 2) | 1
-    return min(middle, steps[0]) * dim.multiple_of

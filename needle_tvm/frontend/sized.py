@@ -12,6 +12,7 @@ from needle.autograd import Node
 from needle.trace import Graph
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.shapes import Shapes
+from needle_tvm.frontend.whole import whole_dims
 
 Array = np.ndarray[Any, Any]
 
@@ -19,11 +20,12 @@ Array = np.ndarray[Any, Any]
 class Sized:
     """A graph at the sizes of inputs. Without dims, it is the same graph for all.
 
-    Raises UsageError for a dim that is no whole axis of an input.
+    Raises UsageError for a dim that no axis of an input tells.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._graph, ranges = graph, index_ranges(graph)
+        whole_dims(graph)
         self._shapes = Shapes(
             [(leaf.name, leaf.spec.shape) for leaf in graph.inputs],
             {leaf.name: ranges[leaf.node] for leaf in graph.inputs if leaf.node in ranges},

@@ -194,12 +194,18 @@ class Region:
         return self._sizes(high)
 
     def _sizes(self, place: float) -> dict[Any, int]:
-        """Sizes of the caller's variables between their least (0) and most (1), by ratios."""
+        """Sizes of the caller's variables in use, between their least (0) and most (1), by
+        ratios."""
         found = {}
-        for variable, (low, high) in self.bounds.items():
+        for variable in self._callers():
+            low, high = self.bounds[variable]
             least, most = max(1, low), extents.UNBOUNDED if high is None else max(1, high)
             found[variable] = round(least * (most / least) ** place)
         return found
+
+    def _callers(self) -> list[Any]:
+        """The caller's variables that a kernel's sizes depend on."""
+        return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
     def _pays(self, sizes: dict[Any, int], target: Target) -> bool:
         """Whether several threads are faster at these sizes of the caller's variables."""
@@ -217,7 +223,7 @@ class Region:
         """The merged function, whose results are those of these keys."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
-        callers = list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
+        callers = self._callers()
         own = {variable: tirx.Var(variable.name, str(variable.ty)) for variable in callers}
         buffers = {value.key: _like(value, f"p{n}", own) for n, value in enumerate(outside)}
         parameters = list(buffers.values())

@@ -14,7 +14,7 @@ from typing import Any
 from needle_tvm._tvm.names import module_pass, sequential, tvm
 from needle_tvm.tir import integers, llvm, opaque, vector_math
 from needle_tvm.tir.booleans import logical_arithmetic
-from needle_tvm.tir.divisions import upward_divisions
+from needle_tvm.tir.divisions import plain_divisions
 from needle_tvm.tir.repeats import plain_repeats
 
 
@@ -31,7 +31,7 @@ def register() -> None:
         first = [
             module_pass(each)
             for each in (
-                upward_divisions,
+                plain_divisions,
                 integers.of_data,
                 logical_arithmetic,
                 plain_repeats,

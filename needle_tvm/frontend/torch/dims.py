@@ -105,12 +105,23 @@ def asked(names: Sequence[str], values: Sequence[Any], dims: Any) -> Asked:
         shapes = [spec.shape for spec in symbolic_specs(specs, (), axes)]
     except DimError as error:
         raise UsageError(str(error)) from None
+    shapes = [tuple(map(_number, shape)) for shape in shapes]
+    _check_whole({extent for shape in shapes for extent in shape})
     return Asked(
         inputs,
-        [tuple(map(_number, shape)) for shape in shapes],
+        shapes,
         frozenset(inferred),
         frozenset(dim for dim, optional in inferred.items() if optional),
     )
+
+
+def _check_whole(extents: set[Any]) -> None:
+    """Raise UsageError for a dim that is no extent itself: TVM reads sizes off axes."""
+    for dim in sorted(dims_of(extents) - extents, key=lambda dim: dim.name):
+        raise UsageError(
+            f"dims: {dim.name} must be the whole size of an axis of an input, as in "
+            f"{{0: {dim.name}}}; it stands only in expressions"
+        )
 
 
 def _number(extent: Any) -> Any:

@@ -15,6 +15,7 @@ from needle_tvm.kernels.blocks import (
     extent,
     inline_producers,
     is_partial,
+    is_symbolic,
     is_written,
     item_bytes,
     least_extent,
@@ -148,7 +149,7 @@ def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: 
         rest, last = sch.split(last, [None, 2 * lanes])
         outer = [*outer, rest]
     sch.reorder(*outer, *reduced, last)
-    if extent(sch, last) > 1:
+    if extent(sch, last) > 1 and not is_symbolic(sch, last):
         sch.vectorize(last)
     return outer
 

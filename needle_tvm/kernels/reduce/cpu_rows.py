@@ -198,9 +198,10 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A loop of its own for the remainder. TVM 0.27 fails to partition around a loop of a symbolic
-    # extent: it compares numbers of two types.
-    if not whole and not any(is_symbolic(sch, loop) for loop in summed):
+    # A loop of its own for the remainder. TVM 0.27 fails to partition around a sum if an extent is
+    # symbolic: it compares numbers of two types.
+    symbolic = any(is_symbolic(sch, loop) for loop in sch.get_loops(block))
+    if not whole and not (summed and symbolic):
         sch.annotate(rest, "pragma_loop_partition_hint", 1)
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)
