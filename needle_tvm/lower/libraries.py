@@ -26,6 +26,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
 
 # LLVM keeps a loop's accumulators in registers only if the loop has few memory accesses, by default
@@ -74,13 +75,23 @@ def build_executable(
         relax.transform.CallTIRRewrite(),
         *backend.finalize_passes(target),
     ]
+    plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
     if planned is not None:
-        plan = [step.info.name for step in lowering].index("StaticPlanBlockMemory")
         lowering.insert(plan + 1, module_pass(planned))
+    lowering.insert(plan, module_pass(_without_bounds))
     lowering.append(module_pass(_shape_functions_restricted))
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
+
+
+def _without_bounds(module: IRModule) -> IRModule:
+    """Drop the bounds of symbolic sizes, for which memory planning would allocate the most that a
+    buffer may ever take, in every call. Without them a buffer is as large as the call needs it."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, relax.Function) and UPPER in (function.attrs or {}):
+            module.update_func(name, function.without_attr(UPPER))
+    return module
 
 
 def _shape_functions_restricted(module: IRModule) -> IRModule:

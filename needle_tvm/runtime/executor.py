@@ -51,7 +51,9 @@ class Executor:
         # A kernel may run on fewer threads than it was scheduled for.
         self.threads = min(artifact.target.get("num-cores", cores), cores)
         configure_tvm_threads(self.threads)  # for code that does not use needle's threads
-        self.memory = memory.of(artifact.target, {spec.dtype for spec in self.results}, device)
+        dtypes = {spec.dtype for spec in self.results}
+        pooled = not self.main.dims
+        self.memory = memory.of(artifact.target, dtypes, device, pooled)
         self._inputs = Inputs(self.inputs, self.memory, self.main.sizes)
         # A GPU may still run kernels of calls that have returned when the code is dropped.
         library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)

@@ -21,21 +21,25 @@ from needle_tvm.artifact import bfloat16
 ALIGNMENT = 64
 
 _CPU, _CUDA = 1, 2  # DLPack's device types
-_POOLED_ALLOCATOR = 2  # a constant of the virtual machine
+# The virtual machine's allocators. One asks the system each time. The other keeps what was freed
+# for the next allocation of as many bytes; where calls decide sizes, that would be memory for every
+# size there has been.
+_NAIVE_ALLOCATOR, _POOLED_ALLOCATOR = 1, 2
 
 
 class HostMemory:
     """The host's memory, where NumPy's arrays are: arrays are copied only if they must be.
 
-    `results` are the dtypes of the tensors that `to_numpy` will be given.
+    `results` are the dtypes of the tensors that `to_numpy` will be given; `pooled` says whether
+    freed memory is kept for the next call.
     """
 
-    def __init__(self, results: Collection[np.dtype[Any]]) -> None:
+    def __init__(self, results: Collection[np.dtype[Any]], pooled: bool = True) -> None:
         self._ffi = load_ffi()
         # Asking a tensor whether it is bfloat16 takes longer than the rest.
         halves = any(map(bfloat16.is_bfloat16, results))
         self._array = bfloat16.to_array if halves else np.from_dlpack
-        self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR)
+        self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR if pooled else _NAIVE_ALLOCATOR)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
         """A tvm_ffi tensor with a copy of the array."""
@@ -127,12 +131,18 @@ class CudaMemory:
 Memory = HostMemory | CudaMemory
 
 
-def of(target: Mapping[str, Any], results: Collection[np.dtype[Any]], device: int = 0) -> Memory:
+def of(
+    target: Mapping[str, Any],
+    results: Collection[np.dtype[Any]],
+    device: int = 0,
+    pooled: bool = True,
+) -> Memory:
     """The memory that code for a manifest's target works on.
 
-    `results` are the dtypes of its outputs, `device` is the index of the GPU it runs on.
+    `results` are the dtypes of its outputs, `device` is the index of the GPU it runs on. Without
+    `pooled`, the host's memory is freed as soon as a call is done with it.
     """
-    return CudaMemory(device) if target.get("kind") == "cuda" else HostMemory(results)
+    return CudaMemory(device) if target.get("kind") == "cuda" else HostMemory(results, pooled)
 
 
 def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

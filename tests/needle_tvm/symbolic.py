@@ -54,6 +54,13 @@ def module_of(
     return builder.get()
 
 
+def layers(emit: Callable[..., Any], x: Any, *weights: Any) -> Any:
+    """Linear layers with ReLU, of pairs of a weight and a bias."""
+    for w, bias in zip(weights[::2], weights[1::2], strict=True):
+        x = emit(relax.op.nn.relu(emit(relax.op.add(emit(relax.op.matmul(x, w)), bias))))
+    return x
+
+
 def lowered(module: IRModule, stage: str = "tuned", disable: Sequence[str] = ()) -> IRModule:
     module = build.lower_module(module, HOST, Variant(stage=stage, disable=disable))
     return build.schedule(module, HOST, stage, disable)

@@ -7,24 +7,11 @@ import pytest
 
 from needle_tvm._tvm.names import relax, tirx
 from needle_tvm.tir.functions import nodes_in, prim_funcs
-from tests.needle_tvm.symbolic import (
-    SIZES,
-    Compiled,
-    functions_of,
-    lowered,
-    module_of,
-    normal,
-    variable,
-)
+from tests.needle_tvm import symbolic
+from tests.needle_tvm.symbolic import Compiled, module_of, normal, variable
 
 op = relax.op
 N, M = variable("n"), variable("m")
-
-
-def layers(emit, x, *weights):
-    for w, bias in zip(weights[::2], weights[1::2], strict=True):
-        x = emit(op.nn.relu(emit(op.add(emit(op.matmul(x, w)), bias))))
-    return x
 
 
 def shapes(width, count):
@@ -34,10 +21,10 @@ def shapes(width, count):
 @pytest.mark.parametrize("width", [24, 100, 256])
 def test_layers_are_one_kernel_that_is_right_at_every_size(width, tmp_path):
     weights = [normal(*shape, seed=i) / 8 for i, shape in enumerate(shapes(width, 3))]
-    module = module_of(layers, (N, width), *shapes(width, 3), params=6)
+    module = module_of(symbolic.layers, (N, width), *shapes(width, 3), params=6)
     compiled = Compiled(module, tmp_path)
-    assert "region" in functions_of(compiled.module)
-    for rows in SIZES:
+    assert "region" in symbolic.functions_of(compiled.module)
+    for rows in symbolic.SIZES:
         x = expected = normal(rows, width)
         for w, bias in zip(weights[::2], weights[1::2], strict=True):
             expected = np.maximum(expected @ w + bias, 0)
@@ -72,6 +59,18 @@ def test_values_of_several_sizes_do_not_overlap_in_the_workspace(tmp_path):
         np.testing.assert_allclose(compiled(x, y), (wide + both) * top, rtol=1e-4)
 
 
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+def test_a_call_allocates_what_its_own_size_needs(stage, tmp_path):
+    """Not what the largest size would: no machine has these 500 GB."""
+    weights = [normal(*shape, seed=i) / 8 for i, shape in enumerate(shapes(64, 2))]
+    bounds = {"least": {"n": 1}, "most": {"n": 2**31 - 1}}
+    module = module_of(symbolic.layers, (N, 64), *shapes(64, 2), params=4, **bounds)
+    compiled, x = Compiled(module, tmp_path, stage), normal(3, 64)
+    a, b, c, d = weights
+    expected = np.maximum(np.maximum(x @ a + b, 0) @ c + d, 0)
+    np.testing.assert_allclose(compiled(x, *weights), expected, rtol=1e-4, atol=1e-5)
+
+
 def parallel_loops(module):
     region = prim_funcs(module)["region"]
     return [f for f in nodes_in(region, tirx.For) if f.kind == tirx.ForKind.PARALLEL]
@@ -83,7 +82,9 @@ def parallel_loops(module):
 )
 def test_threads_are_used_from_the_size_at_which_they_pay(width, most, parallel, serial):
     bounds = {"least": {"n": 1}, "most": {"n": most}}
-    module = lowered(module_of(layers, (N, width), *shapes(width, 2), params=4, **bounds))
+    module = symbolic.lowered(
+        module_of(symbolic.layers, (N, width), *shapes(width, 2), params=4, **bounds)
+    )
     assert bool(parallel_loops(module)) == parallel
     region = prim_funcs(module)["region"]
     copies = str(region.script()).count('T.sblock("variant')

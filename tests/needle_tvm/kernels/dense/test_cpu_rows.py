@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from needle_tvm._tvm.names import relax
 from needle_tvm.kernels.dense.cpu_rows import tile_rows
 from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 from tests.needle_tvm.symbolic import (
@@ -13,6 +12,7 @@ from tests.needle_tvm.symbolic import (
     SIZES,
     Compiled,
     functions_of,
+    layers,
     lowered,
     module_of,
     normal,
@@ -20,16 +20,11 @@ from tests.needle_tvm.symbolic import (
 )
 
 
-def layer(emit, x, w, bias):
-    product = emit(relax.op.matmul(x, w))
-    return emit(relax.op.nn.relu(emit(relax.op.add(product, bias))))
-
-
 # Panels that are whole, cut short, and one alone; rows that share a set of the cache.
 @pytest.mark.parametrize(("terms", "columns"), [(40, 64), (13, 50), (24, 5), (1024, 33)])
 def test_right_at_every_number_of_rows(terms, columns, tmp_path):
     shapes = (variable("n"), terms), (terms, columns), (1, columns)
-    compiled = Compiled(module_of(layer, *shapes, params=2), tmp_path)
+    compiled = Compiled(module_of(layers, *shapes, params=2), tmp_path)
     w, bias = normal(terms, columns), normal(1, columns)
     for rows in SIZES:
         x = normal(rows, terms)
@@ -40,7 +35,7 @@ def test_right_at_every_number_of_rows(terms, columns, tmp_path):
 
 def test_rows_of_several_symbolic_axes(tmp_path):
     n, m = variable("n"), variable("m")
-    compiled = Compiled(module_of(layer, (n, m, 24), (24, 40), (40,), params=2), tmp_path)
+    compiled = Compiled(module_of(layers, (n, m, 24), (24, 40), (40,), params=2), tmp_path)
     w, bias = normal(24, 40), normal(40)
     for extents in ((1, 1), (1, 7), (3, 5), (2, 16), (4, 33)):
         x = normal(*extents, 24)
@@ -49,7 +44,7 @@ def test_rows_of_several_symbolic_axes(tmp_path):
 
 
 def test_weights_are_packed_once_for_all_tiles():
-    module = lowered(module_of(layer, (variable("n"), 24), (24, 64), (64,), params=2))
+    module = lowered(module_of(layers, (variable("n"), 24), (24, 64), (64,), params=2))
     names = functions_of(module)
     assert "pack_weight" in names
     assert sum(name.startswith("pack_weight") for name in names) == 1
@@ -58,7 +53,7 @@ def test_weights_are_packed_once_for_all_tiles():
 @pytest.mark.parametrize(("least", "most", "count"), [(1, 1, 1), (1, 2, 2), (3, 4, 1)])
 def test_only_tiles_within_the_bounds_are_held(least, most, count):
     shapes = (variable("n"), 24), (24, 64), (64,)
-    module = module_of(layer, *shapes, params=2, least={"n": least}, most={"n": most})
+    module = module_of(layers, *shapes, params=2, least={"n": least}, most={"n": most})
     functions = prim_funcs(lowered(module, disable=("merge_kernels",)))
     (dense,) = (f for name, f in functions.items() if "dense" in name)
     roots = [block.name_hint for block in nodes_in(dense, NODES.sblock)]
