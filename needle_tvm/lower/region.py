@@ -242,14 +242,14 @@ class Region:
             }
         views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
         placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
-        declared = [
-            regions.bound_to(var, _substituted(value, own)) for var, value in self._symbols.items()
-        ]
-        declared += [regions.declared_over(buffer, memory) for buffer, memory in views]
+        values = {var: _substituted(value, own) for var, value in self._symbols.items()}
+        declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
 
         def function(phases: list[list[Any]]) -> PrimFunc:
             steps = [[regions.placed_in(nest, placed) for nest in phase] for phase in phases]
-            return regions.region_function(parameters, declared, steps)
+            made = regions.region_function(parameters, declared, steps)
+            # TVM allocates buffers before the first statement, which thus cannot give their sizes.
+            return made.with_body(nests.substitute(made.body, values))
 
         merged = function(self.phases(target))
         many = self.threads_from(target)

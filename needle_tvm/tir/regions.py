@@ -201,11 +201,6 @@ def declared_over(buffer: Any, memory: Any) -> Any:
     return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
 
 
-def bound_to(variable: Any, value: Any) -> Any:
-    """A statement that gives a variable its value, for the statements after it."""
-    return tirx.Bind(variable, value)
-
-
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
     """A nest in which some one-dimensional buffers are parts of others: (other, first element).
 
