@@ -177,8 +177,12 @@ class Sizes:
             size, rest = divmod(extent - added, factor)
             sizes[dim.name] = size
             if rest or not dim.allows(size):
-                wanted = f"{dim}" if at.extent.text == dim.name else f"{at.extent} is wanted and {dim}"
-                raise InputError(f"input {at.name!r} has {extent} along axis {at.axis}, where {wanted}")
+                wanted = (
+                    f"{dim}" if at.extent.text == dim.name else f"{at.extent} is wanted and {dim}"
+                )
+                raise InputError(
+                    f"input {at.name!r} has {extent} along axis {at.axis}, where {wanted}"
+                )
         for each in self._axes:
             size, wanted = shapes[each.input][each.axis], each.extent.at(sizes)
             if size != wanted:

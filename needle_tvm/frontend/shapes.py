@@ -88,5 +88,5 @@ class Shapes:
             if name in self._ranges:
                 low, high = (size_of(end, number) for end in self._ranges[name])
                 array = array.clip(low, high).astype(array.dtype)
-            found.append(np.ascontiguousarray(array))
+            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
         return found

@@ -133,7 +133,7 @@ class _Merger:
         results = [variable for variable, _ in run.kernels if variable in kept]
         if len(run.kernels) < 2 and not region.takes_threads_back(self._target):
             return run.bindings
-        plan = region.plan(results, self._target)
+        plan = region.plan(results, self._target, lambda task: self._builder.add_func(task, "task"))
         function = self._builder.add_func(plan.function, "region")
         self.merged += 1
         types = [variable.ty for variable in results]

@@ -16,14 +16,14 @@ and if threads pay at some sizes only, the function holds the steps twice and pi
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, TensorType, tirx
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.variants import either
-from needle_tvm.tir import extents, nests, regions
+from needle_tvm.tir import extents, nests, regions, tasks
 from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
@@ -219,8 +219,9 @@ class Region:
     def _on_one_thread(self) -> list[list[Any]]:
         return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
-    def plan(self, results: Sequence[Any], target: Target) -> Plan:
-        """The merged function, whose results are those of these keys."""
+    def plan(self, results: Sequence[Any], target: Target, add: Callable[[PrimFunc], Any]) -> Plan:
+        """The merged function, whose results are those of these keys. `add` enters the functions
+        that it calls into the module (`tasks.shared`)."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
         callers = self._callers()
@@ -246,7 +247,10 @@ class Region:
         declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
 
         def function(phases: list[list[Any]]) -> PrimFunc:
-            steps = [[regions.placed_in(nest, placed) for nest in phase] for phase in phases]
+            steps = [
+                [regions.placed_in(tasks.shared(nest, placed, add), placed) for nest in phase]
+                for phase in phases
+            ]
             made = regions.region_function(parameters, declared, steps)
             # TVM allocates buffers before the first statement, which thus cannot give their sizes.
             return made.with_body(nests.substitute(made.body, values))

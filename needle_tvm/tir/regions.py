@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
-from needle_tvm.tir import nests
+from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.functions import lowered_loops, module_of, simplified, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
-_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -54,16 +53,6 @@ def is_parallel(statement: Any) -> bool:
     return is_serial(statement.body)
 
 
-def _with_body_apart(loop: Any) -> Any:
-    """A parallel loop whose body is a function of its own in the generated code. LLVM takes more
-    than linear time for a function, and a choice between nests makes it several times as long."""
-    apart = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, loop.body)
-    # A statement after it: what TVM 0.27 generates next would count as part of the function.
-    nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
-    body = tirx.SeqStmt([apart, nothing])
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
-
-
 def _branches(choice: Any) -> list[Any]:
     return [each for each in (choice.then_case, choice.else_case) if each is not None]
 
@@ -80,15 +69,16 @@ def is_serial_loop(statement: Any) -> bool:
 
 def choice_of_nests(statement: Any) -> Any:
     """A choice by size between loop nests, some of them parallel, as a choice between parallel ones
-    alone; None for any other statement."""
+    alone, their bodies `tasks.apart`; None for any other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
         if None in branches:
             return None
         return tirx.IfThenElse(statement.condition, *branches)
     if is_parallel(statement):
-        return _with_body_apart(statement)
-    return _on_one_thread(statement) if is_serial_loop(statement) else None
+        body = tasks.apart(statement.body)
+        return tirx.For(statement.loop_var, statement.min, statement.extent, statement.kind, body)
+    return _on_one_thread(tasks.apart(statement)) if is_serial_loop(statement) else None
 
 
 def in_sequence(statements: Sequence[Any]) -> Any:

@@ -168,7 +168,9 @@ class Drawer:
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
         if any(isinstance(n, Extent) for n in shape):
             kind = INPUT
-            if not self._is_small(shape) or any(isinstance(n, Extent) and least(n) < 1 for n in shape):
+            if not self._is_small(shape) or any(
+                isinstance(n, Extent) and least(n) < 1 for n in shape
+            ):
                 raise Unfit
         high = least(high)  # type: ignore[arg-type]  # of positions along an axis
         dtype = dtype or self.dtype()
@@ -236,7 +238,10 @@ class Drawer:
             axes[name] = {0: symbols[name]}
         try:
             graph = trace_flat(
-                lambda v: eval(code, {**_NAMESPACE, **symbols, "v": v}), named, lambda: {}, dims=axes
+                lambda v: eval(code, {**_NAMESPACE, **symbols, "v": v}),
+                named,
+                lambda: {},
+                dims=axes,
             )
         except TraceError as error:
             self.undrawn.append(str(error))

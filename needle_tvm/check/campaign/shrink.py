@@ -173,7 +173,10 @@ def _pruned(program: Program) -> Program:
             needed.update(step.operands)
     kept = [i for i, results in enumerate(made) if needed & set(results)]
     leaves = [i for i in range(len(program.leaves)) if i in needed]
-    texts = [*(program.leaves[i].shape for i in leaves), *(program.steps[i].expression for i in kept)]
+    texts = [
+        *(program.leaves[i].shape for i in leaves),
+        *(program.steps[i].expression for i in kept),
+    ]
     for name in sorted(names_in(texts)):  # an input has it as a whole axis
         if not any(name in program.leaves[i].shape for i in leaves):
             leaves.append(next(i for i, leaf in enumerate(program.leaves) if name in leaf.shape))
