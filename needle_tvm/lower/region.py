@@ -47,11 +47,11 @@ class Kernel:
     symbols: dict[Any, Any]  # variable of a symbolic extent -> its value, of the caller's variables
 
     @classmethod
-    def of(cls, function: PrimFunc, call: Any, target: Target) -> Kernel | None:
-        """Take a call apart; None if the function is not a plain list of loop nests over buffers of
-        known shape."""
+    def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel | None:
+        """Take a call of a function, which is given as `regions.lowered` as well, apart; None if it
+        is not a plain list of loop nests over buffers of known shape."""
         values = extents.arguments_for(function, call)
-        lowered, statements = regions.lowered_statements(function, target)
+        lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
         arguments = [each for each in call.args[1].fields if isinstance(each.ty, TensorType)]
         parameters = [each for each in lowered.params if tirx.is_buffer_var(each)]

@@ -20,17 +20,30 @@ _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "add
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
 
 
-def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, list[Any]]:
-    """Lower a scheduled function to loops over flat buffers; return it and its body's statements.
+def lowered(function: PrimFunc, target: Target) -> PrimFunc:
+    """A scheduled function lowered to loops over flat buffers."""
+    with target:
+        module = module_of(function.with_attr("global_symbol", "main"))
+        return lowered_loops(module, select_branches=False)["main"]
+
+
+def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
+    """A copy of a lowered function, and its body's statements.
 
     All its variables are new, so that another copy can be in the same function.
     """
-    with target:
-        module = module_of(function.with_attr("global_symbol", "main"))
-        lowered = lowered_loops(module, select_branches=False)["main"]
-    lowered = s_tir.renew_defs(lowered)
-    body = lowered.body
-    return lowered, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    copy = s_tir.renew_defs(function)
+    body = copy.body
+    return copy, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def calling_tasks(function: PrimFunc, lowered: PrimFunc, add: Callable[[PrimFunc], Any]) -> PrimFunc:
+    """A scheduled function of symbolic extents, given as `lowered` as well, whose nests call the
+    functions that a region of it calls (`tasks.shared`)."""
+    copy, statements = copied(lowered)
+    steps = [tasks.shared(choice_of_nests(each) or each, {}, add) for each in statements]
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(steps)))
+    return PrimFunc(copy.params, root, function.ret_type, function.attrs)
 
 
 def is_view(statement: Any) -> bool:
