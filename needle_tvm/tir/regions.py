@@ -37,7 +37,9 @@ def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
     return copy, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def calling_tasks(function: PrimFunc, lowered: PrimFunc, add: Callable[[PrimFunc], Any]) -> PrimFunc:
+def calling_tasks(
+    function: PrimFunc, lowered: PrimFunc, add: Callable[[PrimFunc], Any]
+) -> PrimFunc:
     """A scheduled function of symbolic extents, given as `lowered` as well, whose nests call the
     functions that a region of it calls (`tasks.shared`)."""
     copy, statements = copied(lowered)

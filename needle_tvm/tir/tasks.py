@@ -77,7 +77,11 @@ def _given(used: Any, places: Places) -> Any:
 
 
 def _function(mark: Any, used: list[Any]) -> PrimFunc:
-    """A function of one marked statement; its parameters stand for `used`, numbers first."""
+    """A function of one marked statement; its parameters stand for `used`, numbers first.
+
+    It ends without a return, which TVM adds as 0: memory that the body allocates is freed behind
+    the last statement, where no statement of ours may leave before.
+    """
     numbers = [each for each in used if not tirx.is_buffer_var(each)]
     values = {each: tirx.Var(each.name, str(each.ty)) for each in numbers}
     parameters, declared = [], []
@@ -94,8 +98,7 @@ def _function(mark: Any, used: list[Any]) -> PrimFunc:
         parameters.append(pointer)
         declared.append(tirx.DeclBuffer(values[each], data=pointer))
     body = apart(nests.substitute(mark.body, values))
-    done = tirx.Return(tirx.const(0, "int32"))
-    whole = tirx.SeqStmt([*declared, *body.seq, done])
+    whole = tirx.SeqStmt([*declared, *body.seq])
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", whole))
     return PrimFunc(parameters, root, tvm.ir.PrimType("int32")).with_attrs(
         {_INTERNAL: True, "tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True}

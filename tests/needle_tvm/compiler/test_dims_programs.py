@@ -37,7 +37,10 @@ CASES = {
         lambda x: ops.logsoftmax(x, 0),
         [(2 * SOME, SOME, SOME)],
     ),
-    "recurrences of n + 1 rows": (recurrence, [(3, N + 1, 16), (N + 1, 4), (N + 1, 4), (4, 16), (N,)]),
+    "recurrences of n + 1 rows": (
+        recurrence,
+        [(3, N + 1, 16), (N + 1, 4), (N + 1, 4), (4, 16), (N,)],
+    ),
     "a dim that merged kernels do not depend on": (two_dims, [(WIDE, 64), (M, 3)]),
     "divisions by expressions": (scattered, [(1, M - 1, M, 4), (1, 1, 3, 4), (3,), (M,)]),
     "sums whose last vector is not whole": (
@@ -82,5 +85,7 @@ def test_right_at_bounds_and_between(case, stage):
         wanted = model(*map(ndl.Tensor, arrays))
         found = exe(*arrays)
         several = isinstance(wanted, tuple)
-        for have, want in zip(found if several else [found], wanted if several else [wanted], strict=True):
+        for have, want in zip(
+            found if several else [found], wanted if several else [wanted], strict=True
+        ):
             np.testing.assert_allclose(have.numpy(), want.numpy(), rtol=2e-4, atol=2e-5)

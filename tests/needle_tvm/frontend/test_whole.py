@@ -34,7 +34,9 @@ def test_right_at_every_size(stage, rows, others, rng):
         for have, want in zip(exe(x, y), wanted(x, y), strict=True):
             np.testing.assert_allclose(have.numpy(), want, rtol=1e-5)
     if dim is N:
-        with pytest.raises(InputError, match=r"'x' has 3 along axis 0, where 2 \* n is wanted and n"):
+        with pytest.raises(
+            InputError, match=r"'x' has 3 along axis 0, where 2 \* n is wanted and n"
+        ):
             exe(zeros[:3], zeros[:2])
         with pytest.raises(InputError, match=r"'y' has 4 .* n \+ 1 = 3 is wanted \(n = 2 by .*'x'"):
             exe(zeros[:4], zeros[:4])
