@@ -177,11 +177,10 @@ class Sizes:
             size, rest = divmod(extent - added, factor)
             sizes[dim.name] = size
             if rest or not dim.allows(size):
-                wanted = (
-                    f"{dim}" if at.extent.text == dim.name else f"{at.extent} is wanted and {dim}"
-                )
+                whole = at.extent.text == dim.name
+                rule = str(dim) if whole else f"{at.extent} is wanted and {dim}"
                 raise InputError(
-                    f"input {at.name!r} has {extent} along axis {at.axis}, where {wanted}"
+                    f"input {at.name!r} has {extent} along axis {at.axis}, where {rule}"
                 )
         for each in self._axes:
             size, wanted = shapes[each.input][each.axis], each.extent.at(sizes)

@@ -50,8 +50,9 @@ def compile(
     - `dims` leaves sizes to the call: `{"x": {0: needle.Dim("n", max=64)}}` makes code for any
       number of rows up to 64. Inputs are given by argument name or position, and those in lists,
       tuples and dicts by the names that `exe.program.inputs` shows ("xs_0", "batch_image"); in the
-      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n, and
-      `2 * n` or `n + 1` in any case. The code is checked at `inputs`, at the least and largest sizes, and at some between.
+      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n, and `2 * n`
+      or `n + 1` in any case. The code is checked at `inputs`, at the least and largest sizes, and
+      at some between.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in

@@ -243,7 +243,7 @@ class Region:
             }
         views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
         placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
-        values = {var: _substituted(value, own) for var, value in self._symbols.items()}
+        sizes = {var: _substituted(value, own) for var, value in self._symbols.items()}
         declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
 
         def function(phases: list[list[Any]]) -> PrimFunc:
@@ -253,7 +253,7 @@ class Region:
             ]
             made = regions.region_function(parameters, declared, steps)
             # TVM allocates buffers before the first statement, which thus cannot give their sizes.
-            return made.with_body(nests.substitute(made.body, values))
+            return made.with_body(nests.substitute(made.body, sizes))
 
         merged = function(self.phases(target))
         many = self.threads_from(target)

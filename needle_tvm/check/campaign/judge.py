@@ -53,7 +53,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
         program = draw_with_dims(int(request["seed"]))
     else:
         program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
-    every = VARIANTS
+    every: Sequence[tuple[str, int]] = VARIANTS
     if program.dims:  # one number of threads, in turn
         every = VARIANTS[:-2] + VARIANTS[-2:][len(program.steps) % 2 :][:1]
     variants = request.get("variants", every)

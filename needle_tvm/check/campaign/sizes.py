@@ -173,7 +173,8 @@ def tested(sizes: Sequence[Size]) -> list[dict[str, int]]:
     largest ones, and some between, which the names and bounds decide."""
     rng = random.Random(repr(sizes))
     found: list[dict[str, int]] = []
-    for pick in (_least, _largest, *[rng.choice] * _MIXED):
+    picks: list[Callable[[list[int]], int]] = [_least, _largest, *[rng.choice] * _MIXED]
+    for pick in picks:
         one = {size.name: pick(_allowed(size)) for size in sizes}
         if one not in found:
             found.append(one)

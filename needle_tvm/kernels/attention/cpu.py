@@ -99,8 +99,8 @@ def attention(
     blocks, whole_queries = tiles_in(shape.queries, tile.queries)
     tiles, whole_keys = tiles_in(shape.keys, tile.keys)
     symbolic = not is_static([shape.batch, shape.queries, shape.keys])
-    extents = (shape.batch, shape.queries, shape.keys, blocks, tiles)
-    extents += (shape.heads, shape.features, shape.values, tile.queries)
+    lengths = (shape.batch, shape.queries, shape.keys, blocks, tiles)
+    extents = (*lengths, shape.heads, shape.features, shape.values, tile.queries)
     # With symbolic ones, indices are of one type, without casts.
     batch, queries, keys, blocks, tiles, heads, features, values, side = (
         map(expr_of, extents) if symbolic else extents

@@ -1,4 +1,4 @@
-"""Small programs that passes and schedules must get right whatever expressions their extents are."""
+"""Small programs that passes and schedules get right whatever expressions their extents are."""
 
 import numpy as np
 import pytest
