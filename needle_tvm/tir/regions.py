@@ -89,7 +89,7 @@ def choice_of_nests(statement: Any) -> Any:
         branches = [choice_of_nests(each) for each in _branches(statement)]
         if None in branches:
             return None
-        return tirx.IfThenElse(statement.condition, *branches)
+        return _choice(statement.condition, branches)
     if is_parallel(statement):
         body = tasks.apart(statement.body)
         return tirx.For(statement.loop_var, statement.min, statement.extent, statement.kind, body)
@@ -105,7 +105,7 @@ def serial(nest: Any) -> Any:
     if not is_parallel(nest):
         return nest
     if isinstance(nest, tirx.IfThenElse):
-        return tirx.IfThenElse(nest.condition, *map(serial, _branches(nest)))
+        return _choice(nest.condition, list(map(serial, _branches(nest))))
     return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
 
 
@@ -117,7 +117,13 @@ def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
     decided = decide(nest.condition)
     if decided is not None:
         return chosen(nest.then_case if decided else nest.else_case, decide)
-    return tirx.IfThenElse(nest.condition, *(chosen(each, decide) for each in _branches(nest)))
+    return _choice(nest.condition, [chosen(each, decide) for each in _branches(nest)])
+
+
+def _choice(condition: Any, branches: Sequence[Any]) -> Any:
+    """The inverse of `_branches`."""
+    first, *others = branches
+    return tirx.IfThenElse(condition, first, others[0] if others else None)
 
 
 def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:

@@ -11,6 +11,7 @@ from needle_tvm.kernels.blocks import (
     block_work,
     blocks_of,
     calls_functions,
+    can_fuse,
     divides,
     extent,
     inline_producers,
@@ -74,6 +75,8 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     """
     chosen, tasks = [], 1
     for loop in loops:
+        if not can_fuse(sch, [*chosen, loop]):
+            break
         chosen.append(loop)
         tasks *= least_extent(sch, loop)
         if tasks >= TASKS * cores:

@@ -13,6 +13,7 @@ from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     block_work,
     blocks_of,
+    can_fuse,
     divides,
     extent,
     in_tasks,
@@ -101,6 +102,8 @@ def _shared_loops(sch: Schedule) -> int:
     # A row of partial results helps even if each row has one result.
     most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
     for depth in range(most, 0, -1):
+        if not can_fuse(sch, sch.get_loops(blocks[-1])[:depth]):
+            continue
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
