@@ -55,7 +55,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
         program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
     every: Sequence[tuple[str, int]] = VARIANTS
     if program.dims:  # one number of threads, in turn
-        every = VARIANTS[:-2] + VARIANTS[-2:][len(program.steps) % 2 :][:1]
+        every = (*VARIANTS[:2], VARIANTS[2 + len(program.steps) % 2])
     variants = request.get("variants", every)
     where, verdict, what = judged(program.load, variants, *program.at_sizes())
     return {

@@ -15,9 +15,9 @@ import pytest
 from needle.op import REGISTRY
 from needle_tvm.check.__main__ import main
 from needle_tvm.check.campaign import campaign, failures, layers
-from needle_tvm.check.campaign.draw import draw, generic
+from needle_tvm.check.campaign.draw import draw, draw_with_dims, generic
 from needle_tvm.check.campaign.drawer import Drawer, Unfit
-from needle_tvm.check.campaign.judge import GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, OPS, TORCH
 from needle_tvm.check.campaign.recipes import BUILDERS
 from needle_tvm.check.campaign.verdicts import VARIANTS
 from needle_tvm.tune.measure.workers import Limits, Workers
@@ -59,6 +59,8 @@ def small(kind, first, count):
     """(kind, seed) of `count` programs of at most six steps."""
     if kind == TORCH:
         from needle_tvm.check.campaign.torch.recipes import draw as drawn
+    elif kind == DIMS:
+        drawn = draw_with_dims
     else:
         drawn = functools.partial(draw, gradient=kind == GRADIENT)
     found, seed = [], first
@@ -126,7 +128,7 @@ def judges():
         pool.close()
 
 
-@pytest.mark.parametrize("part", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_programs_of_ops(judges, part):
     assert judges(small(OPS, 1000 + 100 * part, 10), ALTERNATING) == []
 
@@ -134,6 +136,10 @@ def test_programs_of_ops(judges, part):
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_programs_with_gradients_inside(judges, part):
     assert judges(small(GRADIENT, 1000 + 100 * part, 5), ALTERNATING) == []
+
+
+def test_programs_with_dims(judges):
+    assert judges(small(DIMS, 1000, 6), ALTERNATING) == []
 
 
 @pytest.mark.slow
@@ -144,7 +150,7 @@ def test_programs_of_pytorch(judges):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
-@pytest.mark.parametrize(("kind", "count"), [(OPS, 44), (GRADIENT, 9), (TORCH, 9)])
+@pytest.mark.parametrize(("kind", "count"), [(OPS, 38), (GRADIENT, 8), (DIMS, 8), (TORCH, 8)])
 def test_more_programs(judges, kind, count, part):
     if kind == TORCH:
         pytest.importorskip("torch")
