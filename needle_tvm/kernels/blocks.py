@@ -68,13 +68,15 @@ def is_symbolic(sch: Schedule, loop: Any) -> bool:
 
 
 def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
-    """Whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, which
-    it does if one extent alone is symbolic, or if all of those are different variables."""
-    counts = [sch.get(loop).extent for loop in loops]
-    symbolic = [each for each in counts if not isinstance(each, tirx.IntImm)]
-    alike = any(a.same_as(b) for a, b in itertools.combinations(symbolic, 2))
-    plain = all(isinstance(each, tvm.ir.Var) for each in symbolic)
-    return len(symbolic) < 2 or (plain and not alike)
+    """Whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, by
+    divisions by all extents but the first one. It does if those that are symbolic are different
+    variables."""
+    symbolic = [loop for loop in loops if is_symbolic(sch, loop)]
+    if all(loop is loops[0] for loop in symbolic):
+        return True
+    counts = [sch.get(loop).extent for loop in symbolic]
+    alike = any(a.same_as(b) for a, b in itertools.combinations(counts, 2))
+    return not alike and all(isinstance(each, tvm.ir.Var) for each in counts)
 
 
 def divides(sch: Schedule, loop: Any, factor: int) -> bool:

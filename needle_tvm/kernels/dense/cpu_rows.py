@@ -133,6 +133,9 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     values = {axis.var: own.var for axis, own in zip(tiles.iter_vars, new, strict=True)}
     first = new[at].var if rows == 1 else new[at].var * rows
     row = first + new[at + 2].var
+    # Where the old tiles were all full, nothing keeps the last of the new ones within the rows.
+    if extents.is_multiple(m, old) and not extents.is_multiple(m, rows):
+        row = tirx.min(row, m - 1)
     values[spatial[at].var] = row // old
     values[spatial[at + 2].var] = row % old
     place = [each.var for each in new[: len(spatial)]]

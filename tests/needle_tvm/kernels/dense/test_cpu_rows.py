@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from needle_tvm.kernels.dense.cpu_rows import tile_rows
-from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.kernels.dense.cpu import DENSE, Tile
+from needle_tvm.kernels.dense.cpu_rows import retiled, tile_rows
+from needle_tvm.kernels.dense.pack_weights import dense
+from needle_tvm.tir import nests
+from needle_tvm.tir.extents import symbols_of
+from needle_tvm.tir.functions import NODES, loads_in, nodes_in, prim_funcs, simplified
 from tests.needle_tvm.symbolic import (
     HOST,
     SIZES,
@@ -41,6 +46,30 @@ def test_rows_of_several_symbolic_axes(tmp_path):
         x = normal(*extents, 24)
         expected = np.maximum(x @ w + bias, 0)
         np.testing.assert_allclose(compiled(x, w, bias), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("old", [4, 8])
+@pytest.mark.parametrize("rows", [1, 4, 6, 7, 8, 11])
+def test_tiles_read_no_row_past_the_last(old, rows):
+    """Also if the old tiles were all full, so that they had nothing to keep within the rows."""
+    n = variable("n")
+    x = te.placeholder((n * old, 5), "float32", "x")
+    panels = te.placeholder((1, 5, 16), "float32", "panels")
+    sums = dense(x, panels, 16, Tile(old, 16))
+    function = te.create_prim_func([x, panels, sums], index_dtype_override="int64")
+    made = retiled(function, rows)
+    (tiles,) = (b for b in nodes_in(made, NODES.sblock) if DENSE in b.annotations)
+    (load,) = (each for each in loads_in(tiles) if len(each.indices) == 2)
+    block, _, row = [axis.var for axis in tiles.iter_vars][:3]
+    (own,) = symbols_of(made)
+    for size in (1, 2, 3, 5):
+        read = set()
+        for number in range(-(-size * old // rows)):
+            for i in range(rows):
+                values = {block: number, row: i, own: size}
+                numbers = {var: tirx.const(each, "int64") for var, each in values.items()}
+                read.add(int(simplified(nests.substitute(load.indices[0], numbers))))
+        assert read == set(range(size * old))
 
 
 def test_weights_are_packed_once_for_all_tiles():
