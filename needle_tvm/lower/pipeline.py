@@ -50,6 +50,7 @@ from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
 from needle_tvm.lower.cuda_graph import cuda_graph
 from needle_tvm.lower.keep_fields_apart import keep_fields_apart
 from needle_tvm.lower.merge_kernels import merge_kernels
+from needle_tvm.lower.sizes_in_shapes import sizes_in_shapes
 from needle_tvm.target.precision import FLOAT32
 
 Pass = Callable[[IRModule, Target], IRModule]
@@ -90,6 +91,7 @@ _FUSE = (
     keep_fields_apart,
     _plain(transform.FuseOps),
     _CLEAN,
+    sizes_in_shapes,
     _plain(transform.FuseTIR),
     _DROP_DEAD,
     _CLEAN,

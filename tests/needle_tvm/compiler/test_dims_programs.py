@@ -31,6 +31,11 @@ def two_dims(x, y):
     return x, y.reshape((-1,)) + y.shape[0]
 
 
+def mean_gradient(x):
+    x.mean(2).astype("float64").sum().backward()
+    return x.grad
+
+
 # The function, and the shapes of its inputs.
 CASES = {
     "columns of an axis shorter than two vectors": (
@@ -53,6 +58,11 @@ CASES = {
     "index arrays along two axes": (
         lambda x: x[np.array([0, -1]), np.array([1, -2])],
         [(N, M, 3)],
+    ),
+    "a size that no tensor of a kernel has": (mean_gradient, [(N, 1, M // 2), (M,)]),
+    "windows of an expression": (
+        lambda x, w: ops.Conv((2, 2), (2, 2), groups=1)(x, w),
+        [(11, M, 1, 2), (1, 1, 2, 1)],
     ),
     "no axes": (lambda x, y: x * y, [(), (N, 3)]),
 }
@@ -79,7 +89,7 @@ def test_right_at_bounds_and_between(case, stage):
         for number, shape in enumerate(shapes)
     }
     example = inputs_of(shapes, {dim: min(dim.max, max(dim.min, 9)) for dim in dims})
-    exe = needle_tvm.compile(model, *example, dims=given, stage=stage, threads=2)
+    exe = needle_tvm.compile(model, *map(ndl.Tensor, example), dims=given, stage=stage, threads=2)
     for size in (1, 2, 8, 11, 16, 17, 300):
         arrays = inputs_of(shapes, {dim: min(dim.max, max(dim.min, size)) for dim in dims})
         wanted = model(*map(ndl.Tensor, arrays))
