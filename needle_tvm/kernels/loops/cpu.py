@@ -73,7 +73,8 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     The others stay loops of their own: recovering the indices of a fused loop costs a division for
     every value.
     """
-    chosen, tasks = [], 1
+    chosen: list[Any] = []
+    tasks = 1
     for loop in loops:
         if not can_fuse(sch, [*chosen, loop]):
             break
