@@ -54,6 +54,8 @@ CASES = {
         lambda x: x[np.array([0, -1]), np.array([1, -2])],
         [(N, M, 3)],
     ),
+    "loops of n and n + 4": (lambda x: ops.exp(x), [(N, N + 4, 21)]),
+    "loops of n // 2 and 3 * n + 2": (lambda x, y: x * y, [(M // 2, 3 * M + 2, 7)] * 2 + [(M,)]),
     "no axes": (lambda x, y: x * y, [(), (N, 3)]),
 }
 
