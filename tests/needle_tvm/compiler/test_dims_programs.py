@@ -64,6 +64,8 @@ CASES = {
         lambda x, w: ops.Conv((2, 2), (2, 2), groups=1)(x, w),
         [(11, M, 1, 2), (1, 1, 2, 1)],
     ),
+    "loops of n and n + 4": (lambda x: ops.exp(x), [(N, N + 4, 21)]),
+    "loops of n // 2 and 3 * n + 2": (lambda x, y: x * y, [(M // 2, 3 * M + 2, 7)] * 2 + [(M,)]),
     "no axes": (lambda x, y: x * y, [(), (N, 3)]),
 }
 
