@@ -69,7 +69,7 @@ def check(seed, number):
 
 
 def test_pictures_show_their_traces():
-    assert len(check(seed=1, number=8)) >= 5
+    assert len(check(seed=1, number=4)) >= 3
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_the_checker_sees_a_wrong_size_of_a_cell(naive):
     assert problems("space-time", figure, trace, 0)
 
 
-@pytest.mark.parametrize("kind", ["warp", "banks"])
+@pytest.mark.parametrize("kind", ["warp", pytest.param("banks", marks=pytest.mark.slow)])
 def test_the_checker_sees_threads_in_each_others_places(kind):
     trace, note = traced("gemm", "cuda", "register_tile")
     figure = drawn(trace, note, kind)

@@ -126,12 +126,12 @@ def judges():
         pool.close()
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_programs_of_ops(judges, part):
     assert judges(small(OPS, 1000 + 100 * part, 10), ALTERNATING) == []
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_programs_with_gradients_inside(judges, part):
     assert judges(small(GRADIENT, 1000 + 100 * part, 5), ALTERNATING) == []
 

@@ -63,6 +63,17 @@ def trials_in_store():
         return list(store.all(Trial).values())
 
 
+def check_verdicts(count):
+    """Each of so many trials has a verdict, and those that are right are usable."""
+    with Store() as store:
+        records = store.all(Record)
+        assert len(records) == count
+        for name, record in records.items():
+            state = store.state(name)
+            assert state in (GATED, REJECTED)
+            assert (state == GATED) == (record.seconds is not None)
+
+
 def test_a_search_end_to_end(rng):
     """It spends its budget and records every trial; the result is right, and cached."""
     model = make_mlp(32, 48, 16)
@@ -81,6 +92,7 @@ def test_a_search_end_to_end(rng):
     assert any("6 of 6 trials" in str(status) for status in statuses)
     assert statuses[-1].trials == 6 and "comparing" in str(statuses[-1])
     assert len(trials_in_store()) == 6
+    check_verdicts(6)
     assert needle_tvm.compile(model, x, trials=6).from_cache
     # Its findings are recorded, so building again needs no more trials.
     again = needle_tvm.compile(model, x, trials=6, recompile=True)
@@ -91,15 +103,10 @@ def test_a_search_end_to_end(rng):
     assert [note["rejected"] for note in told] == [note["rejected"] for note in notes]
 
 
+@pytest.mark.slow
 def test_every_trial_has_a_verdict_and_the_right_ones_are_usable(spec):
     tune(spec, 32, 48, trials=5)
-    with Store() as store:
-        records = store.all(Record)
-        assert len(records) == 5
-        for name, record in records.items():
-            state = store.state(name)
-            assert state in (GATED, REJECTED)
-            assert (state == GATED) == (record.seconds is not None)
+    check_verdicts(5)
 
 
 @pytest.mark.slow
