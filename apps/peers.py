@@ -142,13 +142,15 @@ def contestants(
     device: str = "cpu",
     precision: str = "float32",
     code: bool = False,
+    axes: Mapping[int, str] | None = None,
 ) -> list[Contestant]:
     """The installed peers among `names` of a model in `TWINS`; none for a user's own model.
     With `code` those that can come a second time, with inputs and outputs bound before.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
     `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
-    torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one. Raises needle_tvm's
+    torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one; `axes` of its only input have
+    no fixed size there, but these names. Raises needle_tvm's
     ChildError if PyTorch cannot.
     """
     if model not in TWINS:
@@ -173,7 +175,7 @@ def contestants(
     }
     read = {"inputs": files.inputs, "threads": threads}
     if any(peer.reads_onnx for peer in chosen):
-        read["onnx"] = write_onnx(load, files.folder / "model.onnx")
+        read["onnx"] = write_onnx(load, files.folder / "model.onnx", axes)
     return [
         contestant(peer, read if peer.reads_onnx else load, threads, bound)
         for bound in ((False, True) if code else (False,))
@@ -193,12 +195,13 @@ def contestant(peer: Peer, given: Mapping[str, Any], threads: int, bound: bool) 
     )
 
 
-def write_onnx(load: Mapping[str, Any], path: Path) -> str:
-    """Write the ONNX file of a model that `torch_peers.load` takes, in a process of its own."""
+def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | None = None) -> str:
+    """Write the ONNX file of a model that `torch_peers.load` takes, in a process of its own. `axes`
+    of its only input are dynamic and have these names."""
     with Child(
         "the export to ONNX",
         "apps.torch_peers:export_onnx",
-        {**load, "path": str(path)},
+        {**load, "path": str(path), "axes": axes},
         timeout=_EXPORT_SECONDS,
         environment=thread_environment(load["threads"]),
     ) as child:

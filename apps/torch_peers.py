@@ -152,13 +152,18 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that writes the ONNX file `path` of the model loaded from the rest of `setup`."""
-    path = setup.pop("path")
+    """A service that writes the ONNX file `path` of the model loaded from the rest of `setup`, with
+    `axes` of its only input, if there are any, dynamic and named."""
+    path, axes = setup.pop("path"), setup.pop("axes", None)
+    dynamic: dict[str, Any] = {}
+    if axes:
+        named = {int(axis): name for axis, name in axes.items()}
+        dynamic = {"input_names": ["x"], "dynamic_axes": {"x": named}}
     net, (tensors, *_) = load(**setup)
     net.eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # about shapes taken for constants, which they are
-        torch.onnx.export(net, tuple(tensors), path, dynamo=False, opset_version=17)
+        torch.onnx.export(net, tuple(tensors), path, dynamo=False, opset_version=17, **dynamic)
     yield {"path": path}
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,14 +78,15 @@ class Graph:
         found = dims_of(n for leaf in self.inputs for n in leaf.spec.shape)
         return sorted(found, key=lambda dim: dim.name)
 
-    def at(self, sizes: Mapping[Dim, int]) -> Graph:
-        """The graph with a number for each of its dims: the same nodes, one for one, with other
-        shapes and attributes; itself if it has no dims. Raises the errors of `infer`."""
+    def at(self, sizes: Mapping[Dim, Any]) -> Graph:
+        """The graph with a number, or an expression of other dims, for each of its dims: the same
+        nodes, one for one, with other shapes and attributes; itself if it has no dims. Raises the
+        errors of `infer`."""
         if not self.dims:
             return self
 
         def number(value: Any) -> Any:
-            return replaced(value, lambda expression: expression.value(sizes))
+            return replaced(value, lambda each: each.built(sizes.__getitem__, operator.floordiv))
 
         made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
         inputs = []

@@ -4,7 +4,8 @@ called as its users call it.
 Besides times it measures each model's kernels against what this machine can do, and what compiling,
 a first result and memory cost; with --ablation, what each pass and schedule rule is worth; with
 --scaling, speed over batch and threads; with --calls, what a call adds to its code; with --tails,
-the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one process.
+the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one process;
+with --sizes, one artifact for every size.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import apps.peers
 import apps.report
 from bench import cases, charts, contests, tables
 from bench.contests import RUNTIME
-from bench.cpu import ablation, beside, calls, costs, kernels, scaling, tails
+from bench.cpu import ablation, beside, calls, costs, kernels, scaling, sizes, tails
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 
@@ -94,6 +95,12 @@ SECTIONS = (
         "eager and compiled in one process, over the time of each alone",
         *(_models, beside.run_case, beside.table),
         how=beside.how,
+    ),
+    Section(
+        "sizes",
+        "one artifact for every size beside one for each",
+        "one artifact for every size (1 to 256) beside one for the size at hand",
+        *(lambda options: sizes.chosen(options.models), sizes.run_case, sizes.table),
     ),
 )
 

@@ -79,6 +79,6 @@ def _tensor(a: Tensor, index: Tensor | np.ndarray) -> Tensor:
 
 def _linear(a: Tensor, plan: indexing.Arrangement, extents: tuple[int, ...]) -> Tensor:
     """The index arrays combined into one over the product of `extents`."""
-    if any(isinstance(i, Tensor) for i in plan.arrays):
+    if is_symbolic(extents) or any(isinstance(i, Tensor) for i in plan.arrays):
         return RavelIndex(extents)(*[_tensor(a, i) for i in plan.arrays])
     return make_const(indexing.linear_index(plan.arrays, extents, plan.shape), a.device)

@@ -42,6 +42,12 @@ class Dim:
         """Whether the dim stands for this size."""
         return self.min <= size <= self.max and size % self.multiple_of == 0
 
+    @property
+    def between(self) -> int:
+        """A size between the ends, an odd multiple if it may be, so that it fills no tiles."""
+        least, most = self.min // self.multiple_of, self.max // self.multiple_of
+        return min((least + most) // 2 | 1, most) * self.multiple_of
+
 
 class Extent:
     """An extent that depends on dims: equal if the text is. Raises ValueError for other text."""
@@ -136,7 +142,8 @@ class _Axis:
 class Sizes:
     """Finds the sizes of dims in the shapes of a call's inputs.
 
-    Raises ValueError if a dim is no whole axis of an input.
+    A dim is found by an axis that is the whole of it or, if there is none, factor * dim + added.
+    Raises ValueError if there is neither.
     """
 
     def __init__(self, dims: Sequence[Dim], inputs: Sequence[tuple[str, Shape]]) -> None:
@@ -147,10 +154,17 @@ class Sizes:
             for axis, extent in enumerate(shape)
             if isinstance(extent, Extent)
         ]
-        whole = {each.extent.text: each for each in reversed(self._axes)}
-        if not {dim.name for dim in dims} <= set(whole):
+        found: dict[int, tuple[_Axis, int, int]] = {}
+        for each in self._axes:
+            line = each.extent.linear(dims)
+            if line is not None:
+                number, factor, added = line
+                is_whole = (factor, added) == (1, 0)
+                if number not in found or (is_whole and found[number][1:] != (1, 0)):
+                    found[number] = each, factor, added
+        if len(found) < len(dims):
             raise ValueError("dims")
-        self._first = [(dim, whole[dim.name]) for dim in dims]
+        self._first = [(dim, *found[number]) for number, dim in enumerate(dims)]
 
     def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """The size of each dim in the inputs' shapes, which `may_be` theirs.
@@ -158,10 +172,16 @@ class Sizes:
         Raises InputError for a size that a dim does not stand for, and for two inputs that differ.
         """
         sizes = {}
-        for dim, at in self._first:
-            size = sizes[dim.name] = int(shapes[at.input][at.axis])
-            if not dim.allows(size):
-                raise InputError(f"input {at.name!r} has {size} along axis {at.axis}, where {dim}")
+        for dim, at, factor, added in self._first:
+            extent = int(shapes[at.input][at.axis])
+            size, rest = divmod(extent - added, factor)
+            sizes[dim.name] = size
+            if rest or not dim.allows(size):
+                whole = at.extent.text == dim.name
+                rule = str(dim) if whole else f"{at.extent} is wanted and {dim}"
+                raise InputError(
+                    f"input {at.name!r} has {extent} along axis {at.axis}, where {rule}"
+                )
         for each in self._axes:
             size, wanted = shapes[each.input][each.axis], each.extent.at(sizes)
             if size != wanted:
@@ -171,7 +191,7 @@ class Sizes:
     def _differs(self, each: _Axis, size: int, wanted: int, sizes: Mapping[str, int]) -> InputError:
         by = ", ".join(
             f"{dim.name} = {sizes[dim.name]} by input {at.name!r}, axis {at.axis}"
-            for dim, at in self._first
+            for dim, at, *_ in self._first
             if dim.name in each.extent.names
         )
         is_dim = each.extent.text in sizes

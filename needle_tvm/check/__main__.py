@@ -17,7 +17,7 @@ from needle_tvm.words import printable
 if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary
 
-_KINDS = ("ops", "gradient", "torch")
+_KINDS = ("ops", "gradient", "dims", "torch")
 _PROGRAMS = 10_000  # of each kind, if no seeds are given
 _SAID_SECONDS = 2.0  # between two reports of progress
 
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         # From the file: an interrupt may have come between memory and file.
         found = campaign.Results(options.out).of(plan.programs())
         summaries = campaign.summaries(found)
-        _print(summaries, campaign.reasons(found), found, options.out)
+        _print(summaries, found, options.out)
     return cli.OK if all(summary.is_sound for summary in summaries) else cli.FAILED
 
 
@@ -138,14 +138,13 @@ def _failure(result: dict[str, Any]) -> str:
 
 def _print(
     summaries: Sequence[Summary],
-    reasons: Sequence[tuple[str, int]],
     found: Sequence[dict[str, Any]],
     out: Path,
 ) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from needle_tvm.check.campaign.campaign import VERDICTS
+    from needle_tvm.check.campaign.campaign import VERDICTS, reasons, undrawn
 
     console = cli.console()
     table = Table(title="random programs", title_justify="left", box=SIMPLE_HEAD)
@@ -160,8 +159,10 @@ def _print(
             f"{each.seconds / each.programs:.1f}",
         )
     console.print(table)
-    for reason, count in reasons:
+    for reason, count in reasons(found):
         console.print(f"refused {count}: {printable(reason)}", soft_wrap=True)
+    for reason, count in undrawn(found):
+        console.print(f"not drawn {count}: {printable(reason)}", soft_wrap=True)
     for result in found:
         if "script" in result:
             console.print(_failure(result), soft_wrap=True)

@@ -27,7 +27,14 @@ from needle_tvm.errors import (
     TargetError,
     UsageError,
 )
-from needle_tvm.process.command_line import OK, Parser, check_writable, natural, repeats
+from needle_tvm.process.command_line import (
+    OK,
+    Parser,
+    add_size,
+    check_writable,
+    natural,
+    repeats,
+)
 from needle_tvm.process.timing import Spread
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
@@ -57,27 +64,13 @@ def add_parser(subparsers: Any) -> None:
         help=".npy: the next input, or NAME; .npz, .safetensors: inputs by their names",
     )
     run.add_argument("--random", action="store_true", help="random values for what is not given")
-    run.add_argument(
-        "--size",
-        type=_size_of_dim,
-        action="append",
-        default=[],
-        metavar="DIM=N",
-        help="of random inputs, where the artifact takes several (the least)",
-    )
+    add_size(run)
     run.add_argument("--seed", type=natural, default=0, metavar="N", help="of them (%(default)s)")
     run.add_argument(
         "--out", type=Path, metavar="FILE", help="write output.0, output.1, ...: same formats"
     )
     run.add_argument("--repeat", type=repeats, metavar="N", help="time N further calls")
     run.rest = "inputs"
-
-
-def _size_of_dim(text: str) -> tuple[str, int]:
-    name, separator, number = text.partition("=")
-    if not separator or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form DIM=N")
-    return name, int(number)
 
 
 def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:

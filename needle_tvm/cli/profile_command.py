@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.process.command_line import OK, check_writable, repeats
+from needle_tvm.process.command_line import OK, add_size, check_writable, repeats
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,6 +18,7 @@ def add_parser(subparsers: Any) -> None:
     add("path", metavar="PATH", type=Path, help="the exported model")
     add("--require-signature", metavar="PUBLIC_KEY", type=Path, help="refuse it if not signed by")
     add("--runs", type=repeats, default=20, metavar="N", help="medians of so many (%(default)s)")
+    add_size(parser)
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--trace", metavar="FILE", type=Path, help="write a trace for chrome://tracing, Perfetto")
     parser.set_defaults(command=profile)
@@ -30,7 +31,7 @@ def profile(options: argparse.Namespace) -> int:
     if options.trace:
         check_writable(options.trace)
     program = runtime.load(options.path, require_signature=options.require_signature)
-    found = profile(program, runs=options.runs)
+    found = profile(program, runs=options.runs, sizes=dict(options.size))
     if options.trace:
         options.trace.parent.mkdir(parents=True, exist_ok=True)
         options.trace.write_text(json.dumps(found.chrome_trace()) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,9 @@ def compile(
     - `dims` leaves sizes to the call: `{"x": {0: needle.Dim("n", max=64)}}` makes code for any
       number of rows up to 64. Inputs are given by argument name or position, and those in lists,
       tuples and dicts by the names that `exe.program.inputs` shows ("xs_0", "batch_image"); in the
-      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n. The code is
-      checked at `inputs`, at the least and largest sizes, and at some between.
+      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n, and `2 * n`
+      or `n + 1` in any case. The code is checked at `inputs`, at the least and largest sizes, and
+      at some between.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
@@ -90,7 +91,12 @@ def compile(
     return compile_source(source, asked)
 
 
-def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Executable:
+def compile_torch(
+    model: Any,
+    *inputs: Any,
+    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    **choices: Unpack[Choices],
+) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; options as for `compile`.
 
     `inputs` are tensors, or tuples, lists and dicts of them. `dtype` applies to stage "tuned" only,
@@ -100,13 +106,23 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
     NumPy arrays and needle Tensors, and exports like any other. Each call imports PyTorch and TVM
     and exports the model, even if the code itself is cached.
 
-    Raises InstallError without PyTorch, and what `compile` raises. Raises TranslationError for a
-    model that is in training mode, that PyTorch itself does not run on these inputs, or that cannot
-    be exported, has an operator without a translation, draws random numbers, writes to its buffers
-    or inputs, computes tensors whose shapes depend on values, or takes or returns anything but
-    dense tensors of real numbers.
+    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
+    entry for each argument, entries nested as the arguments are, lists with a dim or None for each
+    axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)`. Axes that
+    `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a largest size, and no
+    size is 0. Axes that were marked or hinted get one dim if the model needs them to be equal.
+
+    Raises InstallError without PyTorch, and what `compile` raises. Raises UsageError for a dim
+    whose sizes the model tells apart: it branches or loops on it, needs it to be a number or
+    another dim, or does something else for a size of 1. Raises TranslationError for a model that is
+    in training mode, that PyTorch itself does not run on these inputs or at other sizes of the
+    dims, or that cannot be exported, has an operator without a translation, also for open sizes
+    alone, draws random numbers, writes to its buffers or inputs, computes tensors whose shapes
+    depend on values, or takes or returns anything but dense tensors of real numbers.
     """
     asked = request(**choices)
+    if dims:
+        check_dims(asked)
     if asked.variant.precision != FLOAT32 and asked.stage != STAGES[-1]:
         # The other stages keep layouts that no pass of ours knows.
         raise StageError(
@@ -124,7 +140,10 @@ def compile_torch(model: Any, *inputs: Any, **choices: Unpack[Choices]) -> Execu
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    return compile_source(source(take(model, inputs), asked.spec, asked.variant), asked)
+    taken = take(model, inputs, dims)
+    if taken.shapes.dims:  # also by marks on the inputs
+        check_dims(asked)
+    return compile_source(source(taken, asked.spec, asked.variant), asked)
 
 
 def compile_source(source: Source, asked: Request) -> Executable:

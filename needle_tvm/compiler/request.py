@@ -112,5 +112,3 @@ def check_dims(asked: Request) -> None:
     """Raise UsageError for a request that code for many sizes cannot meet."""
     if asked.spec.device != "cpu":
         raise UsageError("dims: code for GPUs is for one size each; compile it without dims")
-    if asked.search.searches:
-        raise UsageError("dims: a search is for one size; give no trials and no minutes")

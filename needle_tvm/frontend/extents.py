@@ -1,19 +1,19 @@
-"""The extents of a graph with dims as TVM's expressions, and back.
+"""Extents that depend on dims as TVM's expressions, and back.
 
-A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`Sized`
+A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`whole`
 sees to it), where TVM's virtual machine reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from needle.autograd import Node
 from needle.dims import Dim, Expression, dims_of
 from needle.extents import replaced, same
-from needle.trace import Graph
 from needle_tvm._tvm.names import tirx, tvm
+from needle_tvm.tir.functions import simplified
 
 _BACK = {
     tirx.Add: lambda a, b: a + b,
@@ -32,9 +32,9 @@ class Extents:
         self._dims = {variable: dim for dim, variable in self._variables.items()}
 
     @classmethod
-    def of(cls, graph: Graph) -> Extents:
-        """New variables for the dims of a graph."""
-        return cls({dim: tirx.Var(dim.name, "int64") for dim in graph.dims})
+    def of(cls, dims: Iterable[Dim]) -> Extents:
+        """New variables for dims."""
+        return cls({dim: tirx.Var(dim.name, "int64") for dim in dims})
 
     def used_by(self, node: Node) -> dict[Dim, Any]:
         """The variables of the dims in a node's shapes and in its op."""
@@ -61,7 +61,11 @@ class Extents:
         """`value` (a shape, an op) with TVM's expressions in place of needle's."""
         if not self:
             return value
-        return replaced(value, lambda each: each.built(self._variables.__getitem__, tirx.floordiv))
+        return replaced(value, self._spelt)
+
+    def _spelt(self, extent: Expression) -> Any:
+        """The form in which passes spell what they compute of extents, too."""
+        return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
         """Whether a shape of TVM's is that of a spec, whatever form its expressions have."""

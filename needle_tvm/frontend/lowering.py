@@ -9,8 +9,9 @@ from needle_tvm._tvm.names import IRModule, Target
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.indices import index_ranges
-from needle_tvm.frontend.sized import described, described_shape
+from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
+from needle_tvm.frontend.whole import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
 
@@ -25,6 +26,7 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
 
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     """The module before its loops are scheduled, from which tuning takes its tasks."""
+    graph = graph.at(whole_dims(graph))
     module = translate(graph, prefer_emit=pipeline.of(target, variant.stage).prefer_emit)
     return build.lower_module(module, target, variant)
 
@@ -35,7 +37,7 @@ def signature(graph: Graph) -> dict[str, Any]:
     Raises TranslationError for an argument that a manifest cannot hold.
     """
     ranges = index_ranges(graph)
-    dims = described(graph)
+    dims = described(graph.dims)
     return {
         **({"dims": dims} if dims else {}),
         "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],

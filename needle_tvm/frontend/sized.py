@@ -1,69 +1,40 @@
-"""A graph with dims at the sizes of given inputs, and example inputs of other sizes."""
+"""A graph with dims at the sizes of given inputs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle.autograd import Node
-from needle.dims import Dim, size_of
 from needle.trace import Graph
-from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
-from needle_tvm.errors import InputError, UsageError
 from needle_tvm.frontend.indices import index_ranges
+from needle_tvm.frontend.shapes import Shapes
+from needle_tvm.frontend.whole import whole_dims
 
 Array = np.ndarray[Any, Any]
-
-
-def described(graph: Graph) -> list[dict[str, Any]]:
-    """The dims of a graph as a manifest has them."""
-    return [
-        {"name": dim.name, "min": dim.min, "max": dim.max, "multiple_of": dim.multiple_of}
-        for dim in graph.dims
-    ]
-
-
-def described_shape(shape: Sequence[Any]) -> list[int | str]:
-    """A shape as a manifest has it: expressions of dims as text."""
-    return [n if isinstance(n, int) else repr(n) for n in shape]
 
 
 class Sized:
     """A graph at the sizes of inputs. Without dims, it is the same graph for all.
 
-    Raises UsageError for a dim that is no whole axis of an input.
+    Raises UsageError for a dim that no axis of an input tells.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        dims = parse_dims(described(graph))
-        self._shapes = [
-            parse_shape(described_shape(leaf.spec.shape), dims) for leaf in graph.inputs
-        ]
-        whole = {n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Dim)}
-        for dim in graph.dims:
-            if dim not in whole:
-                raise UsageError(
-                    f"dims: {dim.name} must be the whole size of an axis of an input, as in "
-                    f"{{0: {dim.name}}}; it stands only in expressions"
-                )
-        names = [leaf.name for leaf in graph.inputs]
-        self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
+        self._graph, ranges = graph, index_ranges(graph)
+        whole_dims(graph)
+        self._shapes = Shapes(
+            [(leaf.name, leaf.spec.shape) for leaf in graph.inputs],
+            {leaf.name: ranges[leaf.node] for leaf in graph.inputs if leaf.node in ranges},
+        )
+        self.sizes, self.examples = self._shapes.sizes, self._shapes.examples
         self._at = functools.lru_cache(maxsize=4)(self._made)
-        self._ranges = index_ranges(graph)
 
     def _made(self, sizes: tuple[int, ...]) -> Graph:
         return self._graph.at(dict(zip(self._graph.dims, sizes, strict=True)))
-
-    def sizes(self, inputs: Sequence[Array]) -> dict[str, int]:
-        """The size of each dim in these inputs; InputError if they have none."""
-        for leaf, array, shape in zip(self._graph.inputs, inputs, self._shapes, strict=True):
-            if not may_be(array.shape, shape):
-                raise InputError(f"input {leaf.name!r} is of shape {array.shape}, not {shape}")
-        return self._sizes.of([array.shape for array in inputs])
 
     def by_node(self, inputs: Sequence[Array]) -> dict[Node, Node]:
         """For each node of the graph, the one that stands for it at the sizes of these inputs."""
@@ -73,45 +44,3 @@ class Sized:
         """The graph at the sizes of these inputs."""
         found = self.sizes(inputs)
         return self._at(tuple(found[dim.name] for dim in self._graph.dims))
-
-    def examples(self, example: Sequence[Array]) -> list[list[Array]]:
-        """The example, and with dims others of all least and all largest sizes, and if it is one of
-        them itself, of sizes between. Raises UsageError for an example outside the dims' bounds."""
-        try:
-            given = self.sizes(example)
-        except InputError as error:
-            raise UsageError(f"dims: the example does not fit: {error}") from None
-        dims = self._graph.dims
-        ends = [{dim.name: dim.min for dim in dims}, {dim.name: dim.max for dim in dims}]
-        wanted = [each for each in ends if each != given]
-        if given in ends:
-            wanted.append({dim.name: _between(dim) for dim in dims})
-        distinct = [each for i, each in enumerate(wanted) if each not in (given, *wanted[:i])]
-        return [list(example), *(self._resized(example, sizes) for sizes in distinct)]
-
-    def _resized(self, example: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """Inputs of other sizes, of elements of the example: indices stay valid, and floats, which
-        differ by up to half, keep their signs, zeros and infinities."""
-        rng = np.random.default_rng(0)
-        number = {dim: sizes[dim.name] for dim in self._graph.dims}
-        found: list[Array] = []
-        for leaf, array in zip(self._graph.inputs, example, strict=True):
-            for axis, extent in enumerate(leaf.spec.shape):
-                if isinstance(extent, int):
-                    continue
-                size = size_of(extent, number)
-                array = array.take(rng.integers(0, array.shape[axis], size), axis)
-            if array is not example[len(found)] and array.dtype.kind == "f":
-                array = (array * rng.uniform(0.5, 1.5, array.shape)).astype(array.dtype)
-            if leaf.node in self._ranges:
-                low, high = (size_of(end, number) for end in self._ranges[leaf.node])
-                array = array.clip(low, high).astype(array.dtype)
-            found.append(np.ascontiguousarray(array))
-        return found
-
-
-def _between(dim: Dim) -> int:
-    """A size between the ends of a dim, odd if it may be, so that it is no multiple of a tile."""
-    steps = dim.max // dim.multiple_of, dim.min // dim.multiple_of
-    middle = (sum(steps) // 2) | 1
-    return min(middle, steps[0]) * dim.multiple_of

@@ -44,7 +44,7 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
     Raises TranslationError naming the op and the module that made it when an op has no rule, its
     rule fails, or gives other shapes and dtypes than `infer` says.
     """
-    builder, extents = relax.BlockBuilder(), Extents.of(graph)
+    builder, extents = relax.BlockBuilder(), Extents.of(graph.dims)
     arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
     values: dict[Node, Any] = {
         leaf.node: variable

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, cpu_features, tirx
+from needle_tvm._tvm.names import (
+    SCHEDULE_ERROR,
+    PrimFunc,
+    Schedule,
+    Target,
+    cpu_features,
+    tirx,
+    tvm,
+)
 from needle_tvm.tir import extents
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
@@ -56,6 +65,16 @@ def least_extent(sch: Schedule, loop: Any) -> int:
 def is_symbolic(sch: Schedule, loop: Any) -> bool:
     """Whether a loop's number of iterations is known only at the call."""
     return not isinstance(sch.get(loop).extent, tirx.IntImm)
+
+
+def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
+    """Whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, which
+    it does if one extent alone is symbolic, or if all of those are different variables."""
+    counts = [sch.get(loop).extent for loop in loops]
+    symbolic = [each for each in counts if not isinstance(each, tirx.IntImm)]
+    alike = any(a.same_as(b) for a, b in itertools.combinations(symbolic, 2))
+    plain = all(isinstance(each, tvm.ir.Var) for each in symbolic)
+    return len(symbolic) < 2 or (plain and not alike)
 
 
 def divides(sch: Schedule, loop: Any, factor: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
+from itertools import islice
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
+from needle_tvm.kernels import noted
 from needle_tvm.kernels.conv.cpu_windows import windows
 from needle_tvm.kernels.loops.cpu import loops
 from needle_tvm.kernels.loops.whole_vectors import whole_vectors
@@ -15,7 +17,7 @@ from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
 from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import CPU, rules
-from needle_tvm.tir.extents import note_bounds
+from needle_tvm.tir.extents import note_bounds, symbols_of
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction
 
@@ -76,6 +78,24 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     sch = Schedule(function)
     loops(sch, target)
     yield sch
+
+
+def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
+    """The `noted.choices` of a function of symbolic extents, of which TVM's search makes nothing.
+    Other functions have `variants`."""
+    if not symbols_of(function):
+        return iter(())
+    fitting = (r for r in rules(CPU) if r.apply(function, target, None) is not None)
+    rows = [
+        [(rule, knobs) for knobs in rule.knobs(function, target)] for rule in islice(fitting, 1)
+    ]
+    default = schedule_function(function, target)
+    return noted.choices(function, target, rows, default, whole_vectors)
+
+
+def realised(module: IRModule, target: Target) -> IRModule:
+    """The module to compile for a choice, as `noted.realised`."""
+    return noted.realised(module, target, rules(CPU), whole_vectors)
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:

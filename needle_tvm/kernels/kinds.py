@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import cpu, gpu, gpu_knobs
+from needle_tvm.tir.extents import note_bounds
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Rules:
 
 _RULES = {
     "llvm": Rules(
-        prepared=lambda module: module,
+        prepared=note_bounds,
         schedule_function=cpu.schedule_function,
         variants=cpu.variants,
-        choices=lambda function, target: iter(()),
-        realised=lambda module, target: module,
+        choices=cpu.choices,
+        realised=cpu.realised,
     ),
     "cuda": Rules(
         prepared=gpu.prepared,

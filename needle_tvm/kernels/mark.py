@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, IRModule, PrimFunc
+from needle_tvm._tvm.names import INTERNAL_ERROR, SCHEDULE_ERROR, IRModule, PrimFunc
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.faults import blamed_on
 
@@ -26,7 +26,7 @@ def schedule_each(
             with blamed_on(f"the schedule of {name.name_hint}"):
                 try:
                     scheduled = schedule(function)
-                except SCHEDULE_ERROR as error:
+                except (SCHEDULE_ERROR, INTERNAL_ERROR) as error:
                     if not or_as_it_is:
                         raise
                     said = str(error).strip().partition("\n")[0]

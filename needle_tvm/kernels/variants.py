@@ -13,30 +13,26 @@ from needle_tvm.tir.extents import symbols_of
 def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> PrimFunc:
     """The function that runs the first of `variants` whose condition holds, or the last one.
 
-    Variants are schedules of `function` and share its parameters. A condition is an expression of
-    the variables in the shapes of these.
+    Variants are schedules of `function`, whose parameters and variables may have other names. A
+    condition is an expression of the variables in the shapes of `function`'s parameters.
     """
     *first, (_, last) = variants
-    body = _renamed(last, len(first))
-    for number, (condition, scheduled) in reversed(list(enumerate(first))):
-        body = tirx.IfThenElse(condition, _renamed(scheduled, number), body)
     if not first:
         return last
+    body = _renamed(function, last, len(first))
+    for number, (condition, scheduled) in reversed(list(enumerate(first))):
+        body = tirx.IfThenElse(condition, _renamed(function, scheduled, number), body)
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
     return function.with_body(root)
 
 
-def _own(scheduled: PrimFunc) -> Any:
-    """A function's body with variables of its own, besides those of the parameters."""
-    renewed = s_tir.renew_defs(scheduled)
-    back = dict(zip(renewed.params, scheduled.params, strict=True))
-    back |= dict(zip(symbols_of(renewed), symbols_of(scheduled), strict=True))
-    return nests.substitute(renewed.body, back)
-
-
-def _renamed(scheduled: PrimFunc, number: int) -> Any:
-    """A variant's body, with a name of its own for its root block."""
-    realize = _own(scheduled)
+def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
+    """A variant's body: of the parameters and symbolic extents of `function`, with other variables
+    of its own, and with a name of its own for its root block."""
+    own = s_tir.renew_defs(scheduled)
+    values = dict(zip(own.params, function.params, strict=True))
+    values |= dict(zip(symbols_of(own), symbols_of(function), strict=True))
+    realize = nests.substitute(own.body, values)
     root = realize.block
     block = s_tir.SBlock(
         root.iter_vars,

@@ -26,6 +26,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.tir import tasks
 from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
 
@@ -79,7 +80,7 @@ def build_executable(
     if planned is not None:
         lowering.insert(plan + 1, module_pass(planned))
     lowering.insert(plan, module_pass(_without_bounds))
-    lowering.append(module_pass(_shape_functions_restricted))
+    lowering += [module_pass(_shape_functions_restricted), module_pass(tasks.internal)]
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))

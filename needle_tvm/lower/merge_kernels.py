@@ -28,7 +28,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax
 from needle_tvm.graph.dependence import is_op, readers_of
 from needle_tvm.kernels.blocks import least_work
 from needle_tvm.lower.region import Kernel, Region
-from needle_tvm.tir.extents import bounds_of, shape_of
+from needle_tvm.tir import regions
+from needle_tvm.tir.extents import bounds_of, calls_in, shape_of, symbols_of
 
 BY_KERNEL = "main_by_kernel"
 
@@ -54,7 +55,7 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
     module = builder.get()
     function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     module.update_func(module.get_global_var("main"), function)
-    return module
+    return merger.sharing_tasks(module)
 
 
 @dataclass
@@ -75,6 +76,7 @@ class _Merger:
         self._builder = builder
         self._readers = readers
         self._bounds = bounds_of(module["main"])
+        self._lowered: dict[Any, PrimFunc | None] = {}  # by global variable; None: large
         self.merged = 0
 
     def bindings(self, bindings: Sequence[Any]) -> list[Any]:
@@ -100,16 +102,33 @@ class _Merger:
             run.bindings.append(binding)
         return done + self._merge(run)
 
+    def sharing_tasks(self, module: IRModule) -> IRModule:
+        """The module in which kernels of symbolic extents that `main` no longer calls itself call
+        the functions that its regions call, so that no nest is compiled twice."""
+        builder = relax.BlockBuilder(module)
+        called = {call.args[0] for call in calls_in(module["main"])}
+        for variable, lowered in self._lowered.items():
+            function = self._module[variable]
+            if lowered is not None and symbols_of(function) and variable not in called:
+                changed = regions.calling_tasks(
+                    function, lowered, lambda task: builder.add_func(task, "task")
+                )
+                builder.update_func(variable, changed)
+        return builder.get()
+
     def _kernel(self, value: Any) -> Kernel | None:
         """The kernel a binding's value calls; None if it does not meet the preconditions."""
         if not is_op(value, "relax.call_tir") or len(value.args) != 2:
             return None
         if shape_of(value) is None:
             return None
-        function = self._module[value.args[0]]
-        if not isinstance(function, PrimFunc) or least_work(function) > _LARGE:
-            return None
-        return Kernel.of(function, value, self._target)
+        variable = value.args[0]
+        function = self._module[variable]
+        if variable not in self._lowered:
+            small = isinstance(function, PrimFunc) and least_work(function) <= _LARGE
+            self._lowered[variable] = regions.lowered(function, self._target) if small else None
+        lowered = self._lowered[variable]
+        return None if lowered is None else Kernel.of(function, lowered, value)
 
     def _merge(self, run: _Run) -> list[Any]:
         """The bindings that replace a run's."""
@@ -133,7 +152,7 @@ class _Merger:
         results = [variable for variable, _ in run.kernels if variable in kept]
         if len(run.kernels) < 2 and not region.takes_threads_back(self._target):
             return run.bindings
-        plan = region.plan(results, self._target)
+        plan = region.plan(results, self._target, lambda task: self._builder.add_func(task, "task"))
         function = self._builder.add_func(plan.function, "region")
         self.merged += 1
         types = [variable.ty for variable in results]

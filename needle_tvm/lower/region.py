@@ -16,14 +16,14 @@ and if threads pay at some sizes only, the function holds the steps twice and pi
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, TensorType, tirx
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.variants import either
-from needle_tvm.tir import extents, nests, regions
+from needle_tvm.tir import extents, nests, regions, tasks
 from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
@@ -47,11 +47,11 @@ class Kernel:
     symbols: dict[Any, Any]  # variable of a symbolic extent -> its value, of the caller's variables
 
     @classmethod
-    def of(cls, function: PrimFunc, call: Any, target: Target) -> Kernel | None:
-        """Take a call apart; None if the function is not a plain list of loop nests over buffers of
-        known shape."""
+    def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel | None:
+        """Take a call of a function, which is given as `regions.lowered` as well, apart; None if it
+        is not a plain list of loop nests over buffers of known shape."""
         values = extents.arguments_for(function, call)
-        lowered, statements = regions.lowered_statements(function, target)
+        lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
         arguments = [each for each in call.args[1].fields if isinstance(each.ty, TensorType)]
         parameters = [each for each in lowered.params if tirx.is_buffer_var(each)]
@@ -194,12 +194,18 @@ class Region:
         return self._sizes(high)
 
     def _sizes(self, place: float) -> dict[Any, int]:
-        """Sizes of the caller's variables between their least (0) and most (1), by ratios."""
+        """Sizes of the caller's variables in use, between their least (0) and most (1), by
+        ratios."""
         found = {}
-        for variable, (low, high) in self.bounds.items():
+        for variable in self._callers():
+            low, high = self.bounds[variable]
             least, most = max(1, low), extents.UNBOUNDED if high is None else max(1, high)
             found[variable] = round(least * (most / least) ** place)
         return found
+
+    def _callers(self) -> list[Any]:
+        """The caller's variables that a kernel's sizes depend on."""
+        return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
     def _pays(self, sizes: dict[Any, int], target: Target) -> bool:
         """Whether several threads are faster at these sizes of the caller's variables."""
@@ -213,11 +219,12 @@ class Region:
     def _on_one_thread(self) -> list[list[Any]]:
         return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
-    def plan(self, results: Sequence[Any], target: Target) -> Plan:
-        """The merged function, whose results are those of these keys."""
+    def plan(self, results: Sequence[Any], target: Target, add: Callable[[PrimFunc], Any]) -> Plan:
+        """The merged function, whose results are those of these keys. `add` enters the functions
+        that it calls into the module (`tasks.shared`)."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
-        callers = list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
+        callers = self._callers()
         own = {variable: tirx.Var(variable.name, str(variable.ty)) for variable in callers}
         buffers = {value.key: _like(value, f"p{n}", own) for n, value in enumerate(outside)}
         parameters = list(buffers.values())
@@ -236,14 +243,17 @@ class Region:
             }
         views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
         placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
-        declared = [
-            regions.bound_to(var, _substituted(value, own)) for var, value in self._symbols.items()
-        ]
-        declared += [regions.declared_over(buffer, memory) for buffer, memory in views]
+        sizes = {var: _substituted(value, own) for var, value in self._symbols.items()}
+        declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
 
         def function(phases: list[list[Any]]) -> PrimFunc:
-            steps = [[regions.placed_in(nest, placed) for nest in phase] for phase in phases]
-            return regions.region_function(parameters, declared, steps)
+            steps = [
+                [regions.placed_in(tasks.shared(nest, placed, add), placed) for nest in phase]
+                for phase in phases
+            ]
+            made = regions.region_function(parameters, declared, steps)
+            # TVM allocates buffers before the first statement, which thus cannot give their sizes.
+            return made.with_body(nests.substitute(made.body, sizes))
 
         merged = function(self.phases(target))
         many = self.threads_from(target)

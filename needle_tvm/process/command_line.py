@@ -273,3 +273,22 @@ class _Lines:
             # Not wrapped: a pipe has no width.
             self._console.print(printable(line), soft_wrap=True)
         self._said = line
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add `--size DIM=N`, which may be given for several dims."""
+    parser.add_argument(
+        "--size",
+        type=_size_of_dim,
+        action="append",
+        default=[],
+        metavar="DIM=N",
+        help="of random inputs, where the artifact takes several (the least)",
+    )
+
+
+def _size_of_dim(text: str) -> tuple[str, int]:
+    name, separator, number = text.partition("=")
+    if not separator or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form DIM=N")
+    return name, int(number)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from needle_tvm.runtime.program import Program
 from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.words import printable
 
-_BUILTIN = "vm.builtin."
+_BUILTIN = ("vm.builtin.", "shape_func")  # beginnings of names; the second computes extents
 _GO_ON = 0  # an instrument returns it to have the call carried out
 
 
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def builtin(self) -> bool:
-        """Whether it is a call of the machine's own (allocation, checks), not a kernel."""
+        """Whether it is a call of the machine's own (allocation, checks, sizes), not a kernel."""
         return self.name.startswith(_BUILTIN)
 
 
@@ -129,18 +129,26 @@ class Profile:
         return "\n".join(map(printable, lines))
 
 
-def profile(program: Program, inputs: Sequence[Any] | None = None, runs: int = 20) -> Profile:
-    """Time every call of `runs` runs of a program, on `inputs` (by default random ones).
+def profile(
+    program: Program,
+    inputs: Sequence[Any] | None = None,
+    runs: int = 20,
+    sizes: Mapping[str, int] | None = None,
+) -> Profile:
+    """Time every call of `runs` runs of a program, on `inputs`, or on random ones of these `sizes`
+    (see `random_inputs`).
 
-    Raises UsageError for fewer than one run, InputError for inputs that do not fit, ParameterError
-    if the program has no weights.
+    Raises UsageError for fewer than one run and for sizes that are not the program's, InputError
+    for inputs that do not fit, ParameterError if the program has no weights.
     """
     if type(runs) is not int:
         raise UsageError(f"profile: runs {runs!r} is no integer")
     if runs < 1:
         raise UsageError(f"profile: runs {runs} is below 1")
     executor = program.executor
-    tensors = executor.convert(random_inputs(program.artifact) if inputs is None else inputs)
+    if inputs is None:
+        inputs = random_inputs(program.artifact, sizes=sizes)
+    tensors = executor.convert(inputs)
     for _ in range(2):  # fills the machine's memory pool
         executor.call(tensors)
     plain = []

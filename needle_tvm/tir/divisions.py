@@ -1,10 +1,14 @@
-"""Rewrites divisions of decreasing indices as divisions of increasing ones.
+"""Rewrites divisions of indices that TVM does not simplify correctly.
 
 TVM 0.27 flattens buffers by `IterMapSimplify`, which takes floordiv(7 - i, 2) for
 floordiv(i, -2) + 3 and is off by one for odd i, and floormod likewise. Such indices arise when a
 buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
     floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
+
+A divisor that is an expression of symbolic sizes, such as the inner extent of a fused loop, ends
+`IterMapSimplify` with an internal error if another division follows: it does not see that
+(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it.
 """
 
 from __future__ import annotations
@@ -12,23 +16,27 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm_ffi
+from needle_tvm.tir.opaque import opaque
 
 
-def upward_divisions(module: IRModule) -> IRModule:
-    """Rewrite all divisions in a module's PrimFuncs whose dividend falls as its variables rise."""
+def plain_divisions(module: IRModule) -> IRModule:
+    """Rewrite all divisions in a module's PrimFuncs whose dividend falls as its variables rise, and
+    all by expressions."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body
             for kind in (tirx.FloorDiv, tirx.FloorMod):
-                body = tvm_ffi.structural_map(body, (kind, _upward))
+                body = tvm_ffi.structural_map(body, (kind, _plain))
             if not body.same_as(function.body):
                 module.update_func(name, function.with_body(body))
     return module
 
 
-def _upward(division: Any) -> Any:
+def _plain(division: Any) -> Any:
     """The rewritten division, or the division itself if it has another form."""
     divisor = division.b
+    if isinstance(divisor, tirx.Add | tirx.Sub | tirx.Mul | tirx.FloorDiv):
+        return type(division)(division.a, opaque(divisor))
     if not isinstance(divisor, tirx.IntImm) or int(divisor) <= 0:
         return division
     terms: list[tuple[int, Any]] = []

@@ -227,7 +227,7 @@ def note_bounds(module: IRModule) -> IRModule:
         bounds = bounds_of(function)
         if not bounds:
             continue
-        for call in _calls(function):
+        for call in calls_in(function):
             called = module[call.args[0]]
             if not isinstance(called, PrimFunc) or not symbols_of(called):
                 continue
@@ -250,7 +250,8 @@ def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple
     return min(one[0], other[0]), high
 
 
-def _calls(function: relax.Function) -> list[Any]:
+def calls_in(function: relax.Function) -> list[Any]:
+    """All `call_tir` in a Relax function."""
     found: list[Any] = []
     call_tir = tvm.ir.Op.get("relax.call_tir")
 

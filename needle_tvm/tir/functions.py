@@ -22,7 +22,7 @@ from needle_tvm._tvm.names import (
     tvm_ffi,
 )
 from needle_tvm.errors import TuningError
-from needle_tvm.tir.divisions import upward_divisions
+from needle_tvm.tir.divisions import plain_divisions
 
 NARROW_FLOATS = ("float16", "bfloat16", "float32")
 
@@ -224,7 +224,7 @@ def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     passes = s_tir.transform
     return sequential(
         [
-            module_pass(upward_divisions),
+            module_pass(plain_divisions),
             passes.CanonicalizeLoop(),
             passes.LowerCrossThreadReduction(),
             passes.LowerInitBlock(),

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm.names import module_pass, sequential, tvm
-from needle_tvm.tir import integers, llvm, opaque, vector_math
+from needle_tvm.tir import integers, llvm, opaque, tasks, vector_math
 from needle_tvm.tir.booleans import logical_arithmetic
-from needle_tvm.tir.divisions import upward_divisions
+from needle_tvm.tir.divisions import plain_divisions
 from needle_tvm.tir.repeats import plain_repeats
 
 
@@ -31,7 +31,7 @@ def register() -> None:
         first = [
             module_pass(each)
             for each in (
-                upward_divisions,
+                plain_divisions,
                 integers.of_data,
                 logical_arithmetic,
                 plain_repeats,
@@ -42,6 +42,6 @@ def register() -> None:
     def finalised(host: Any) -> Any:
         definitions = (vector_math.with_definitions, integers.with_definitions)
         last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
-        return lambda: sequential([host(), *last])
+        return lambda: sequential([module_pass(tasks.on_cpu), host(), *last])
 
     pipelines.register_tir_pipeline("s_tir", pipeline)

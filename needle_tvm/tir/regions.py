@@ -11,27 +11,41 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
-from needle_tvm.tir import nests
+from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.functions import lowered_loops, module_of, simplified, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
-_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
 
 
-def lowered_statements(function: PrimFunc, target: Target) -> tuple[PrimFunc, list[Any]]:
-    """Lower a scheduled function to loops over flat buffers; return it and its body's statements.
+def lowered(function: PrimFunc, target: Target) -> PrimFunc:
+    """A scheduled function lowered to loops over flat buffers."""
+    with target:
+        module = module_of(function.with_attr("global_symbol", "main"))
+        return lowered_loops(module, select_branches=False)["main"]
+
+
+def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
+    """A copy of a lowered function, and its body's statements.
 
     All its variables are new, so that another copy can be in the same function.
     """
-    with target:
-        module = module_of(function.with_attr("global_symbol", "main"))
-        lowered = lowered_loops(module, select_branches=False)["main"]
-    lowered = s_tir.renew_defs(lowered)
-    body = lowered.body
-    return lowered, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    copy = s_tir.renew_defs(function)
+    body = copy.body
+    return copy, list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def calling_tasks(
+    function: PrimFunc, lowered: PrimFunc, add: Callable[[PrimFunc], Any]
+) -> PrimFunc:
+    """A scheduled function of symbolic extents, given as `lowered` as well, whose nests call the
+    functions that a region of it calls (`tasks.shared`)."""
+    copy, statements = copied(lowered)
+    steps = [tasks.shared(choice_of_nests(each) or each, {}, add) for each in statements]
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(steps)))
+    return PrimFunc(copy.params, root, function.ret_type, function.attrs)
 
 
 def is_view(statement: Any) -> bool:
@@ -54,16 +68,6 @@ def is_parallel(statement: Any) -> bool:
     return is_serial(statement.body)
 
 
-def _with_body_apart(loop: Any) -> Any:
-    """A parallel loop whose body is a function of its own in the generated code. LLVM takes more
-    than linear time for a function, and a choice between nests makes it several times as long."""
-    apart = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, loop.body)
-    # A statement after it: what TVM 0.27 generates next would count as part of the function.
-    nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
-    body = tirx.SeqStmt([apart, nothing])
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
-
-
 def _branches(choice: Any) -> list[Any]:
     return [each for each in (choice.then_case, choice.else_case) if each is not None]
 
@@ -80,15 +84,16 @@ def is_serial_loop(statement: Any) -> bool:
 
 def choice_of_nests(statement: Any) -> Any:
     """A choice by size between loop nests, some of them parallel, as a choice between parallel ones
-    alone; None for any other statement."""
+    alone, their bodies `tasks.apart`; None for any other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
         if None in branches:
             return None
-        return tirx.IfThenElse(statement.condition, *branches)
+        return _choice(statement.condition, branches)
     if is_parallel(statement):
-        return _with_body_apart(statement)
-    return _on_one_thread(statement) if is_serial_loop(statement) else None
+        body = tasks.apart(statement.body)
+        return tirx.For(statement.loop_var, statement.min, statement.extent, statement.kind, body)
+    return _on_one_thread(tasks.apart(statement)) if is_serial_loop(statement) else None
 
 
 def in_sequence(statements: Sequence[Any]) -> Any:
@@ -100,7 +105,7 @@ def serial(nest: Any) -> Any:
     if not is_parallel(nest):
         return nest
     if isinstance(nest, tirx.IfThenElse):
-        return tirx.IfThenElse(nest.condition, *map(serial, _branches(nest)))
+        return _choice(nest.condition, list(map(serial, _branches(nest))))
     return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
 
 
@@ -112,7 +117,13 @@ def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
     decided = decide(nest.condition)
     if decided is not None:
         return chosen(nest.then_case if decided else nest.else_case, decide)
-    return tirx.IfThenElse(nest.condition, *(chosen(each, decide) for each in _branches(nest)))
+    return _choice(nest.condition, [chosen(each, decide) for each in _branches(nest)])
+
+
+def _choice(condition: Any, branches: Sequence[Any]) -> Any:
+    """The inverse of `_branches`."""
+    first, *others = branches
+    return tirx.IfThenElse(condition, first, others[0] if others else None)
 
 
 def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:
@@ -199,11 +210,6 @@ def new_buffer(name: str, shape: Sequence[Any], dtype: str) -> Any:
 def declared_over(buffer: Any, memory: Any) -> Any:
     """A statement that makes `buffer` a view of all of `memory`, which has its dtype."""
     return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
-
-
-def bound_to(variable: Any, value: Any) -> Any:
-    """A statement that gives a variable its value, for the statements after it."""
-    return tirx.Bind(variable, value)
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:

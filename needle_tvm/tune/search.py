@@ -17,11 +17,14 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.errors import NeedleTVMError, TuningError
+from needle_tvm.kernels.dense.cpu_rows import exact
 from needle_tvm.kernels.kinds import rules_of
 from needle_tvm.process.child import Messages
+from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.measure.workers import OK, Outcome
+from needle_tvm.tune.ranges import at_sizes
 from needle_tvm.tune.records import near, rows
 from needle_tvm.tune.records.database import RecordDatabase, trace_text
 from needle_tvm.tune.records.keys import Key
@@ -117,7 +120,7 @@ class Search:
         limits = self.bench.limits()
         for name, given in self.setup["tasks"].items():
             plain = tvm.ir.load_json(given["plain"])
-            flops, traffic = roofline.work(plain["main"])
+            flops, traffic = roofline.work(at_sizes(exact(plain["main"])))
             floor = roofline.floor(limits, flops, traffic) if limits else 0.0
             share = budget.Share(given["calls"], floor)
             task = Task(name, given["calls"], plain, given["rule"], flops, share)
@@ -262,6 +265,8 @@ class Search:
             return space.context(task.plain, self.target, task.name, seed, self.threads)
 
         evolution = Evolution(begin, known, self.cost_model, self.database, size)
+        if symbols_of(task.plain["main"]):  # TVM's search takes numbers alone
+            return deque([Turn(Choices(task.plain, self.target, size))])
         # Half a batch, so that a small budget has some of both.
         choices = Choices(task.plain, self.target, max(1, size // 2))
         return deque([Turn(choices), Turn(evolution)])

@@ -21,7 +21,9 @@ from needle_tvm.kernels.mark import is_scheduled, mark_scheduled
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target.spec import TargetSpec
-from needle_tvm.tir.functions import calls_of
+from needle_tvm.tir.extents import symbols_of
+from needle_tvm.tir.functions import calls_of, prim_funcs
+from needle_tvm.tune import ranges
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.records.store import default_path
 from needle_tvm.tune.status import Status
@@ -40,18 +42,28 @@ def tune(
 ) -> tuple[IRModule, list[dict[str, Any]]]:
     """Replace each function of the module by the best verified candidate where that is faster.
 
-    Returns the module with one note per task: its trials, what was rejected and why, the times of
-    the rule and of the best candidates, what was chosen and why. Every candidate is built, judged
-    and measured in processes that end with this call. `progress` is called with lines of text and
-    with `status.Status`. Raises TuningError if the search itself fails, and TargetError if this
-    machine has nothing to measure on.
+    A function of symbolic extents is a task for each of its `ranges`. Returns the module with one
+    note per task: its trials, what was rejected and why, the times of the rule and of the best
+    candidates, what was chosen and why. Every candidate is built, judged and measured in processes
+    that end with this call. `progress` is called with lines of text and with `status.Status`.
+    Raises TuningError if the search itself fails, and TargetError if this machine has nothing to
+    measure on.
     """
     _check(spec, options)
     target = spec.to_tvm()
     rules_here = rules_of(target)
-    written = dict(module.functions_items())
+    written = prim_funcs(module)
     module = rules_here.prepared(module)
-    tasks = find_tasks(module)
+    tasks, kernels = {}, {}  # the tasks; the tasks of each symbolic kernel, with their ranges
+    for name, (plain, calls) in find_tasks(module).items():
+        if not symbols_of(plain["main"]):
+            tasks[name] = plain, calls
+        elif next(rules_here.choices(plain["main"], target), None) is not None:
+            kernels[name] = {f"{name}[{each}]": each for each in ranges.ranges(plain["main"])}
+            tasks |= {task: (_alone(each.function), calls) for task, each in kernels[name].items()}
+            written |= {
+                task: ranges.at_sizes(each.function) for task, each in kernels[name].items()
+            }
     if not tasks:
         return module, []
     if options.tracker is not None and options.key is not None:
@@ -67,16 +79,22 @@ def tune(
         rules,
         spec.resolved(),
         options,
-        written={name: _alone(written[module.get_global_var(name)]) for name in tasks},
+        written={name: _alone(written[name]) for name in tasks},
         device=(spec.device, spec.index),
         progress=progress,
     )
-    for name, note in notes.items():
-        candidate = note.pop("candidate")
-        if note["chosen"] == SEARCH:
-            variable = module.get_global_var(name)
-            found = tvm.ir.load_json(candidate)["main"]
-            module.update_func(variable, mark_scheduled(found, module[variable]))
+    candidates = {name: note.pop("candidate") for name, note in notes.items()}
+    chosen = {
+        name: tvm.ir.load_json(candidates[name])["main"]
+        for name, note in notes.items()
+        if note["chosen"] == SEARCH
+    }
+    for name, parts in kernels.items():
+        if parts.keys() & chosen.keys():
+            made = [(each, chosen.pop(t, rules[t]["main"])) for t, each in parts.items()]
+            chosen[name] = ranges.joined(module[name], made)
+    for name, function in chosen.items():
+        module.update_func(module.get_global_var(name), mark_scheduled(function, module[name]))
     return module, list(notes.values())
 
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from needle_tvm._tvm.names import IRModule, Target, ms
 from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.tir.functions import module_of
+from needle_tvm.tune.ranges import at_sizes
 
 
 class Source(Protocol):
@@ -44,7 +46,8 @@ class Choices:
     endless = False
 
     def __init__(self, module: IRModule, target: Target, size: int) -> None:
-        arguments = ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
+        fixed = module_of(at_sizes(module["main"]))
+        arguments = ms.arg_info.ArgInfo.from_entry_func(fixed, remove_preproc=False)
         self._left = (
             ms.MeasureCandidate(schedule, arguments)
             for schedule in rules_of(target).choices(module["main"], target)

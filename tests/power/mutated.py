@@ -116,7 +116,7 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
             if isinstance(program, TorchProgram):
                 taken = take(model, inputs)
                 signature = taken.signature
-                module = lowered(taken.module, target, Variant(stage))
+                module = lowered(taken.translated.module, target, Variant(stage))
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
                 signature = lowering.signature(graph)

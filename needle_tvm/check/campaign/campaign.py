@@ -19,7 +19,7 @@ from typing import Any
 from needle_tvm._tvm import versions
 from needle_tvm.check.campaign import failures
 from needle_tvm.check.campaign.failures import FAILURES
-from needle_tvm.check.campaign.judge import GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, OPS, TORCH
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
@@ -31,6 +31,7 @@ _AT_ONCE = 50  # programs of one kind before those of the next
 _SERVICES = {
     OPS: "needle_tvm.check.campaign.service:serve",
     GRADIENT: "needle_tvm.check.campaign.service:serve",
+    DIMS: "needle_tvm.check.campaign.service:serve",
     TORCH: "needle_tvm.check.campaign.torch.service:serve",
 }
 
@@ -233,6 +234,13 @@ def reasons(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
     """Return the reasons for refusals, without numbers and names, each with its count."""
     refused = (result["what"] for result in results if result["verdict"] == REFUSED)
     return Counter(map(failures.normalised, refused)).most_common()
+
+
+def undrawn(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return the reasons why steps were refused because of dims, without the sizes that they speak
+    of, each with its count."""
+    refused = (reason for result in results for reason in result.get("undrawn", ()))
+    return Counter(map(failures.normalised_of_dims, refused)).most_common()
 
 
 VERDICTS = (RIGHT, REFUSED, *FAILURES)

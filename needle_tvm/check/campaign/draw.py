@@ -13,6 +13,7 @@ from typing import Any
 
 import needle as ndl
 from needle.backend_ndarray.dtypes import DTYPES, is_floating
+from needle.errors import TraceError
 from needle.op import REGISTRY, Op
 from needle.samples import Arg
 from needle_tvm.check.campaign.drawer import REFUSALS, Drawer, Made, Unfit
@@ -24,24 +25,41 @@ _NAMES = sorted(REGISTRY)
 # Steps drawn, of which about two thirds are needed. Most of a program's time is LLVM's, which grows
 # with its size, so small programs find more in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
+_MOST_WITH_DIMS = 10
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
 _KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 
 
 def draw(seed: int, gradient: bool = False) -> Program:
     """Draw the program of a seed, of 5 to 60 steps, or of 5 to 30 if it takes gradients."""
-    rng = random.Random(f"{seed} {gradient}")
-    d = Drawer(rng, gradient)
+    return _drawn(random.Random(f"{seed} {gradient}"), gradient, has_dims=False)
+
+
+def draw_with_dims(seed: int) -> Program:
+    """Draw the program of a seed in which extents depend on dims; one in four takes gradients."""
+    rng = random.Random(f"{seed} dims")
+    while True:
+        program = _drawn(rng, gradient=seed % 4 == 0, has_dims=True)
+        if program.dims:
+            return program
+
+
+def _drawn(rng: random.Random, gradient: bool, has_dims: bool) -> Program:
+    d = Drawer(rng, gradient, has_dims)
     wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
     if gradient:  # gradients make about twice as many ops again
         wanted = max(_LENGTHS[0], wanted // 2)
+    if has_dims:  # code for many sizes takes LLVM longer, too
+        wanted = min(wanted, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
-        d.leaf(d.shape(), kind=INPUT)
+        with contextlib.suppress(Unfit):
+            d.leaf(d.shape(), kind=INPUT)
     while True:
         for _ in range(20 * wanted):
             if len(d.steps) >= wanted:
                 break
-            _propose(d)
+            with contextlib.suppress(Unfit, TraceError):  # of layers, the steps so far stay
+                _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
             return _with_gradient(drawn) if gradient else drawn
@@ -60,8 +78,7 @@ def _propose(d: Drawer) -> None:
     elif kind == "python":
         _python(d)
     else:
-        with contextlib.suppress(Unfit):  # its steps so far stay
-            d.rng.choice(LAYERS)(d)
+        d.rng.choice(LAYERS)(d)
 
 
 def _op(d: Drawer, cls: type[Op]) -> None:

@@ -20,10 +20,13 @@ import needle as ndl
 from needle import nn, ops
 from needle.autograd import topological_order
 from needle.backend_ndarray.dtypes import DTYPES, is_floating, is_half
+from needle.errors import TraceError
 from needle.op import Op
 from needle.ops._keys import Range
-from needle.trace import Graph, trace
+from needle.trace import Graph, trace, trace_flat
+from needle_tvm.check.campaign import sizes
 from needle_tvm.check.campaign.program import CONSTANT, INPUT, PARAMETER, Leaf, Program, Step
+from needle_tvm.check.campaign.sizes import Dims, Extent, least, most
 from needle_tvm.frontend.bounds import widened
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
@@ -37,14 +40,14 @@ REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError,
 
 @dataclasses.dataclass
 class Made:
-    """A value of the program, made by a leaf or, if `leaf` is None, by a step."""
+    """A value of the program, made by a leaf or, if `leaf` is None, by a step.
+
+    `shape` is the tensor's; extents that depend on dims are `Extent`s.
+    """
 
     tensor: Any
+    shape: tuple[int, ...]
     leaf: Leaf | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> str:
@@ -56,8 +59,9 @@ class Unfit(Exception):
 
 
 class Drawer:
-    def __init__(self, rng: random.Random, gradient: bool) -> None:
+    def __init__(self, rng: random.Random, gradient: bool, has_dims: bool = False) -> None:
         self.rng = rng
+        self.undrawn: list[str] = []  # reasons why steps were refused because of dims
         self.values: list[Made] = []
         self.steps: list[tuple[str, list[Made], list[Made]]] = []
         dtype = rng.choices(
@@ -67,6 +71,7 @@ class Drawer:
         self._special = not gradient and rng.random() < 0.07
         self._empty = rng.random() < 0.05
         self.set_size(is_large=rng.random() < 0.06)
+        self.dims = Dims(rng, self._is_large) if has_dims else None
         self._used: set[int] = set()
 
     def set_size(self, is_large: bool) -> None:
@@ -89,6 +94,7 @@ class Drawer:
         leaves = [v for v in self.values if v.leaf and (id(v) in needed or rng.random() < 0.02)]
         if not any(v.leaf and v.leaf.kind == INPUT for v in leaves):
             leaves.insert(0, self.values[0])  # a model needs an input, if only to ignore it
+        leaves += self._whole(leaves, steps)
         numbers = {id(v): i for i, v in enumerate(leaves)}
         for _, _, results in steps:
             for value in results:
@@ -100,7 +106,18 @@ class Drawer:
                 for text, operands, results in steps
             ),
             tuple(numbers[id(v)] for v in returned),
-        )
+            dims=tuple(self.dims.sizes) if self.dims else (),
+            undrawn=tuple(self.undrawn),
+        ).with_used_dims()
+
+    def _whole(self, leaves: Sequence[Made], steps: Sequence[tuple[str, Any, Any]]) -> list[Made]:
+        """Return further leaves for the dims in use that are no whole axis of one of these."""
+        if self.dims is None:
+            return []
+        shapes = [v.leaf.shape for v in leaves if v.leaf]
+        used = sizes.names_in([*shapes, *(text for text, _, _ in steps)])
+        missing = sorted(used - {n for shape in shapes for n in shape if isinstance(n, str)})
+        return [self.leaf([self.dims.whole(name)], "float32") for name in missing]
 
     def _needed(self, returned: Sequence[Made]) -> set[int]:
         needed = {id(value) for value in returned}
@@ -116,12 +133,18 @@ class Drawer:
         rank = self.rng.choices(range(_MOST_RANK), [4, 20, 34, 26, 16])[0] if rank is None else rank
         shape: list[int] = []
         for _ in range(rank):
-            room = self._most // max(1, math.prod(shape))
+            room = self._most // max(1, math.prod(map(int, shape)))
             fitting = [n for n in self._extents if n <= room]
-            shape.append(self.rng.choice(fitting or [1]))
+            shape.append(self.extent(fitting or [1]))
         if self._empty and shape and self.rng.random() < 0.2:
             shape[self.rng.randrange(rank)] = 0
         return tuple(shape)
+
+    def extent(self, numbers: Sequence[int]) -> int:
+        """Draw one of these numbers or, if the program has dims, by chance an expression."""
+        if self.dims is not None and (found := self.dims.extent()) is not None:
+            return found
+        return self.rng.choice(numbers)
 
     def dtype(self) -> str:
         return self.rng.choice(self._dtypes)
@@ -138,16 +161,28 @@ class Drawer:
         high: float = 2.0,
         kind: str | None = None,
     ) -> Made:
-        """Add a new input, parameter or constant."""
+        """Add a new input, parameter or constant; an extent that depends on dims makes it an input.
+
+        Raises Unfit if it can be too large or empty.
+        """
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
+        if any(isinstance(n, Extent) for n in shape):
+            kind = INPUT
+            if not self._is_small(shape) or any(
+                isinstance(n, Extent) and least(n) < 1 for n in shape
+            ):
+                raise Unfit
+        high = least(high)  # type: ignore[arg-type]  # of positions along an axis
         dtype = dtype or self.dtype()
         if not is_floating(dtype) and round(low) == round(high):  # a weight's range
             low, high = -2.0, 3.0
         special = self._special and self.rng.random() < 0.5
         special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # not an index
-        leaf = Leaf(kind, tuple(shape), dtype, self.rng.randrange(1000), low, high, special)
-        array = eval(leaf.expression(), {"np": np})
-        made = Made(ndl.Tensor(array, device=ndl.cpu_numpy(), requires_grad=False), leaf)
+        written = tuple(repr(n.expression) if isinstance(n, Extent) else n for n in shape)
+        leaf = Leaf(kind, written, dtype, self.rng.randrange(1000), low, high, special)
+        array = eval(leaf.expression(), {"np": np, **self._numbers})
+        tensor = ndl.Tensor(array, device=ndl.cpu_numpy(), requires_grad=False)
+        made = Made(tensor, tuple(shape), leaf)
         self.values.append(made)
         return made
 
@@ -157,7 +192,7 @@ class Drawer:
         tensors = [operand.tensor for operand in operands]
 
         def line(*v: Any) -> Any:
-            return eval(code, {**_NAMESPACE, "v": v})
+            return eval(code, {**_NAMESPACE, **self._numbers, "v": v})
 
         try:
             if self._is_large and not self._fits(trace(line, *tensors)):
@@ -171,11 +206,55 @@ class Drawer:
         parts = [out] if results == 1 else list(out)
         if len(parts) != results or not all(self._is_in_range(part) for part in parts):
             return None
-        made = [Made(part) for part in parts]
+        shapes = [tuple(part.shape) for part in parts]
+        if self.dims is not None:
+            found = self._shapes(code, operands)
+            if found is None:
+                return None
+            shapes = [
+                tuple(map(sizes.extent, numbers, each))
+                for numbers, each in zip(shapes, found, strict=True)
+            ]
+            if not all(map(self._is_small, shapes)):
+                return None
+        made = [Made(part, shape) for part, shape in zip(parts, shapes, strict=True)]
         self.steps.append((text, list(operands), made))
         self._used.update(id(operand) for operand in operands)
         self.values += made
         return made
+
+    def _shapes(self, code: str, operands: Sequence[Made]) -> list[tuple[Any, ...]] | None:
+        """Return the shapes that a line's results have by the ops' rules for dims; None if they
+        refuse it."""
+        assert self.dims is not None
+        symbols = self.dims.symbols
+        named = [(str(i), v.tensor) for i, v in enumerate(operands)]
+        axes: dict[str, dict[int, Any]] = {
+            str(i): {axis: n.expression for axis, n in enumerate(v.shape) if isinstance(n, Extent)}
+            for i, v in enumerate(operands)
+        }
+        for name, number in self._numbers.items():  # the code may mention it
+            named.append((name, np.zeros(number, "float32")))
+            axes[name] = {0: symbols[name]}
+        try:
+            graph = trace_flat(
+                lambda v: eval(code, {**_NAMESPACE, **symbols, "v": v}),
+                named,
+                lambda: {},
+                dims=axes,
+            )
+        except TraceError as error:
+            self.undrawn.append(str(error))
+            return None
+        return [spec.shape for node in graph.outputs for spec in node.specs]
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        return self.dims.numbers if self.dims else {}
+
+    def _is_small(self, shape: Sequence[int]) -> bool:
+        """Whether a value of this shape is small enough at all sizes."""
+        return math.prod(map(most, shape)) <= 4 * self._most
 
     def one(self, text: str, *operands: Made) -> Made:
         """Add a step with one result and return it. Raises Unfit if `add` refuses it."""
@@ -260,9 +339,15 @@ class Drawer:
     def slice(self, extent: int) -> str:
         """Draw a slice in Python's notation: any part, any step except 0."""
         rng = self.rng
-        ends = [
-            "" if rng.random() < 0.4 else str(rng.randint(-extent - 1, extent + 1)) for _ in "ab"
-        ]
+        if isinstance(extent, Extent):
+            known = least(extent)
+            places = [*map(str, range(-known, known + 1)), str(extent // 2), str(extent - 1)]
+            ends = ["" if rng.random() < 0.4 else rng.choice(places) for _ in "ab"]
+        else:
+            ends = [
+                "" if rng.random() < 0.4 else str(rng.randint(-extent - 1, extent + 1))
+                for _ in "ab"
+            ]
         step = rng.choice(["", "", "", ":2", ":-1", ":3", ":-2"])
         return ":".join(ends) + step
 
@@ -271,10 +356,11 @@ class Drawer:
         rng, parts = self.rng, []
         for extent in shape[: rng.randint(1, len(shape))]:
             kind = rng.choices(["slice", "int", "list", "ellipsis", "all"], [40, 25, 10, 5, 20])[0]
-            if kind == "int" and extent:
-                parts.append(str(rng.randrange(-extent, extent)))
-            elif kind == "list" and extent:
-                picks = [rng.randrange(-extent, extent) for _ in range(rng.randint(1, 4))]
+            known = least(extent)
+            if kind == "int" and known:
+                parts.append(str(rng.randrange(-known, known)))
+            elif kind == "list" and known:
+                picks = [rng.randrange(-known, known) for _ in range(rng.randint(1, 4))]
                 parts.append(f"np.array({picks})")
             elif kind == "ellipsis" and "..." not in parts:
                 parts.append("...")

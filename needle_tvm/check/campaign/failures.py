@@ -32,7 +32,7 @@ _BY_SOURCE = """
 if __name__ == "__main__":
     from needle_tvm.check.campaign.judge import rerun
 
-    raise SystemExit(rerun(lambda: (type(model)().eval(), inputs), {variants!r}))
+    raise SystemExit(rerun(lambda: (type(model)().eval(), inputs), {arguments}))
 """
 
 _BY_REQUEST = """
@@ -67,7 +67,8 @@ def write(
         text += _BY_REQUEST.format(home=_HOMES[kind == TORCH], request={"kind": kind, **of})
     else:
         small, variants = _small(Program.from_json(program), result, judge, seconds)
-        text += _BY_SOURCE.format(source=small.source(), variants=list(variants))
+        arguments = f"{list(variants)!r}{', dims, others' if small.dims else ''}"
+        text += _BY_SOURCE.format(source=small.source(), arguments=arguments)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}-{result['seed']}.py"
     path.write_text(text)
@@ -108,6 +109,13 @@ def _kinds(what: str) -> list[str]:
     Names of functions are left out, because they differ in a smaller program.
     """
     return re.findall(r"\w+Error\b|(?:pass|rule) '\w+'", what)
+
+
+def normalised_of_dims(what: str) -> str:
+    """Return the text of a refusal because of dims, without what depends on the sizes."""
+    what = re.sub(r"\[.*\]", "[...]", one_line(what).partition(" and it is not known")[0])
+    what = re.sub(r"(whether|extent) .*?( [<>=]=? |$| can be ).*", r"\1 ...\2 ...", what)
+    return normalised(what)
 
 
 def normalised(what: str) -> str:

@@ -17,7 +17,7 @@ import needle as ndl
 import needle_tvm
 from needle.trace import trace
 from needle_tvm.artifact.cache import CACHE_VARIABLE
-from needle_tvm.check.campaign.draw import draw
+from needle_tvm.check.campaign.draw import draw, draw_with_dims
 from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.verdicts import (
@@ -32,8 +32,8 @@ from needle_tvm.check.campaign.verdicts import (
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.bounds import Evaluation
 
-OPS, GRADIENT, TORCH = "ops", "gradient", "torch"
-KINDS = (OPS, GRADIENT, TORCH)
+OPS, GRADIENT, DIMS, TORCH = "ops", "gradient", "dims", "torch"
+KINDS = (OPS, GRADIENT, DIMS, TORCH)
 
 Variant = tuple[str, int]  # stage and number of threads
 
@@ -44,13 +44,20 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     `request` has its `kind` and `seed`, or the program itself as `program`. `variants`, pairs of a
     stage and a number of threads, replaces the default VARIANTS. The answer has the `verdict`,
     `where` it was reached (a stage and its threads, "eager" or "trace"), `what` is wrong, the
-    `program`, its `ops` by name and the number of its `steps`.
+    `program`, its `ops` by name, the numbers of its `steps` and `dims`, and the reasons why steps
+    were `undrawn` because of dims.
     """
     if "program" in request:
         program = Program.from_json(request["program"])
+    elif request["kind"] == DIMS:
+        program = draw_with_dims(int(request["seed"]))
     else:
         program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
-    where, verdict, what = judged(program.load, request.get("variants", VARIANTS))
+    every: Sequence[tuple[str, int]] = VARIANTS
+    if program.dims:  # one number of threads, in turn
+        every = VARIANTS[:-2] + VARIANTS[-2:][len(program.steps) % 2 :][:1]
+    variants = request.get("variants", every)
+    where, verdict, what = judged(program.load, variants, *program.at_sizes())
     return {
         "verdict": verdict,
         "where": where,
@@ -58,6 +65,8 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
         "program": program.to_json(),
         "ops": sorted({name for step in program.steps for name in op_names(step.expression)}),
         "steps": len(program.steps),
+        "dims": len(program.dims),
+        "undrawn": program.undrawn,
     }
 
 
@@ -67,34 +76,40 @@ def op_names(expression: str) -> list[str]:
 
 
 def judged(
-    load: Callable[[], tuple[Any, Sequence[Any]]], variants: Sequence[Variant] = VARIANTS
+    load: Callable[[], tuple[Any, Sequence[Any]]],
+    variants: Sequence[Variant] = VARIANTS,
+    dims: Mapping[Any, Any] | None = None,
+    others: Sequence[Sequence[Any]] = (),
 ) -> tuple[str, str, str]:
     """Return (where, verdict, text) for a model and its inputs, which `load` makes anew.
 
-    Nothing that is compiled stays in the cache.
+    With `dims`, the code is also compared at the sizes of the inputs `others`. Nothing that is
+    compiled stays in the cache.
     """
     where = "eager"
     try:
         with own_cache():
             model, inputs = load()
-            eager = _flat(model(*[ndl.Tensor(x) for x in inputs]))
+            sized = []
+            for arrays in (inputs, *others):
+                where = "eager"
+                eager = _flat(load()[0](*[ndl.Tensor(x) for x in arrays]))
+                where = "trace"
+                wanted = _Wanted(load()[0], arrays, eager)
+                where = "eager"
+                wrong = wanted.difference(eager)
+                if wrong:
+                    return where, WRONG, wrong
+                sized.append(wanted)
             where = "trace"
-            model, inputs = load()  # without the gradients that the call has left
-            tensors = [ndl.Tensor(x) for x in inputs]
-            graph = trace(model, *tensors)
-            params = {leaf.name: leaf.value.numpy() for leaf in graph.params}
-            evaluation = Evaluation(graph, inputs, params)
-            where = "eager"
-            wrong = evaluation.difference(eager)
-            if wrong:
-                return where, WRONG, wrong
-            for stage, threads, results in _compiled(model, tensors, variants):
+            trace(model, *sized[0].tensors, dims=dims)
+            for stage, threads, results in _compiled(model, sized, variants, dims):
                 where = place(stage, threads)
-                for found in results:
-                    wrong = _dtypes_differ(found, eager) or evaluation.difference(found)
+                for wanted, found in results:
+                    wrong = wanted.difference(found)
                     if wrong:
                         return where, WRONG, wrong
-                if any(_bits(x) != _bits(t.numpy()) for x, t in zip(inputs, tensors, strict=True)):
+                if any(wanted.were_written() for wanted in sized):
                     return where, WRONG, "an input was written to"
     except Failure as failure:
         return raised(failure.where, failure.error)
@@ -103,11 +118,35 @@ def judged(
     return "", RIGHT, ""
 
 
+class _Wanted:
+    """Inputs of a model, and what it returns for them."""
+
+    def __init__(self, model: Any, arrays: Sequence[Any], eager: Sequence[Any]) -> None:
+        self._arrays, self._eager = arrays, eager
+        self.tensors = [ndl.Tensor(x) for x in arrays]
+        graph = trace(model, *self.tensors)
+        params = {leaf.name: leaf.value.numpy() for leaf in graph.params}
+        self._evaluation = Evaluation(graph, arrays, params)
+
+    def difference(self, found: Sequence[np.ndarray[Any, Any]]) -> str | None:
+        """Describe what is wrong with results; None if nothing is."""
+        wrong = _dtypes_differ(found, self._eager) or self._evaluation.difference(found)
+        return f"{wrong}, for inputs of {[x.shape for x in self._arrays]}" if wrong else None
+
+    def were_written(self) -> bool:
+        """Whether the inputs have changed."""
+        pairs = zip(self._arrays, self.tensors, strict=True)
+        return any(_bits(x) != _bits(tensor.numpy()) for x, tensor in pairs)
+
+
 def rerun(
-    load: Callable[[], tuple[Any, Sequence[Any]]], variants: Sequence[Variant] = VARIANTS
+    load: Callable[[], tuple[Any, Sequence[Any]]],
+    variants: Sequence[Variant] = VARIANTS,
+    dims: Mapping[Any, Any] | None = None,
+    others: Sequence[Sequence[Any]] = (),
 ) -> int:
     """End a failing program's script: print what is wrong; return 1 while anything is."""
-    return told(*judged(load, variants))
+    return told(*judged(load, variants, dims, others))
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
@@ -142,21 +181,28 @@ def own_cache() -> Iterator[None]:
 
 
 def _compiled(
-    model: Any, tensors: list[Any], variants: Sequence[Variant]
-) -> Iterator[tuple[str, int, list[list[Any]]]]:
-    """Yield stage, threads, and the results of four calls.
+    model: Any,
+    sized: Sequence[_Wanted],
+    variants: Sequence[Variant],
+    dims: Mapping[Any, Any] | None,
+) -> Iterator[tuple[str, int, list[tuple[_Wanted, list[Any]]]]]:
+    """Yield stage, threads, and what calls return, each with what is wanted.
 
-    All calls but the first find used memory. The second passes strided views, the others inputs
-    that end or begin next to an inaccessible page.
+    The first inputs are passed as they are, as strided views, and so that they end or begin next to
+    an inaccessible page; others, of other sizes, as they are and so that they end there. All calls
+    but the first find used memory.
     """
-    calls = [tensors, [_strided(tensor) for tensor in tensors]]
-    calls += [[_fenced(tensor, at_end) for tensor in tensors] for at_end in (True, False)]
+    first, *others = sized
+    calls = [(first, first.tensors), (first, [_strided(tensor) for tensor in first.tensors])]
+    calls += [(each, each.tensors) for each in others]
+    fences = [(first, False), *((each, True) for each in sized)]
+    calls += [(each, [_fenced(x, at_end) for x in each.tensors]) for each, at_end in fences]
     for stage, threads in variants:
         try:
             compiled = needle_tvm.compile(
-                model, *tensors, stage=stage, threads=threads, recompile=True
+                model, *first.tensors, stage=stage, threads=threads, recompile=True, dims=dims
             )
-            yield stage, threads, [_flat(compiled(*given)) for given in calls]
+            yield stage, threads, [(each, _flat(compiled(*given))) for each, given in calls]
         except Exception as error:
             raise Failure(place(stage, threads), error) from error
 

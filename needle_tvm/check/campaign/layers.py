@@ -13,6 +13,7 @@ from typing import Any
 from needle.backend_ndarray.dtypes import is_floating
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.recipes import grouping, image, places
+from needle_tvm.check.campaign.sizes import least
 
 ACTIVATIONS = (
     "{0}", "ops.relu({0})", "ops.gelu({0})", "ops.tanh({0})", "ops.silu({0})",
@@ -42,7 +43,7 @@ def _rows(d: Drawer, rank: int | None = None) -> Made:
     if found is not None and d.rng.random() < 0.6:
         return found
     choices = ([1, 2, 3, 5], [1, 3, 4, 10], [1, 2, 4, 5, 8, 16])
-    return d.leaf([d.rng.choice(c) for c in choices[-rank:]], d.float_dtype(), kind="input")
+    return d.leaf([d.extent(c) for c in choices[-rank:]], d.float_dtype(), kind="input")
 
 
 # Networks.
@@ -61,9 +62,8 @@ def attention(d: Drawer) -> None:
     Queries, keys and values are projections of one tensor, or of its three layer norms.
     """
     rng = d.rng
-    batch, heads, length, width = (
-        rng.choice(c) for c in ([1, 2, 3], [1, 2, 4], [1, 3, 10, 17], [4, 8, 16])
-    )
+    batch, heads = d.extent([1, 2, 3]), rng.choice([1, 2, 4])
+    length, width = d.extent([1, 3, 10, 17]), rng.choice([4, 8, 16])
     x = d.leaf([batch, length, heads * width], d.float_dtype(), kind="input")
     norms = rng.choice([0, 1, 3])
     if norms == 1:
@@ -148,9 +148,8 @@ def convolutions(d: Drawer) -> None:
 def wide_convolution(d: Drawer) -> None:
     """Add a 3x3 convolution with enough channels for Winograd's filtering to pay off."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), "float32"])
-    batch, h, w, channels = (
-        rng.choice(c) for c in ([1, 1, 2], [4, 7, 8, 12], [4, 5, 8, 12], [32, 48, 48, 64])
-    )
+    batch, h, w = (d.extent(c) for c in ([1, 1, 2], [4, 7, 8, 12], [4, 5, 8, 12]))
+    channels = rng.choice([32, 48, 48, 64])
     x = d.leaf([batch, h, w, channels], dtype, -1, 1, "input")
     weight = d.leaf([3, 3, channels, rng.choice([32, 48])], dtype, -0.2, 0.2, "parameter")
     padding = (rng.choice([0, 1, 1]), rng.choice([0, 1, 1]))
@@ -162,7 +161,8 @@ def wide_convolution(d: Drawer) -> None:
 def upsampling(d: Drawer) -> None:
     """Add a transposed convolution of a small image, and its bias."""
     rng, dtype = d.rng, d.float_dtype()
-    sides, kernel = ([rng.choice([1, 1, 2, 3, 5]) for _ in "hw"] for _ in "sk")
+    sides = [d.extent([1, 1, 2, 3, 5]) for _ in "hw"]
+    kernel = [rng.choice([1, 1, 2, 3, 5]) for _ in "hw"]
     stride, padding = (
         [rng.choice([1, 2, 2, 3]) for _ in "hw"],
         [rng.randint(0, k // 2) for k in kernel],
@@ -173,7 +173,7 @@ def upsampling(d: Drawer) -> None:
         for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
     )
     channels, outputs = rng.choice([1, 4, 16]), rng.choice([1, 3, 8, 16])
-    x = d.leaf([rng.choice([1, 2]), *sides, channels], dtype, kind="input")
+    x = d.leaf([d.extent([1, 2]), *sides, channels], dtype, kind="input")
     w = d.leaf([*kernel, outputs, channels], dtype, -0.5, 0.5, "parameter")
     geometry = f"size={size}, stride={tuple(stride)}, padding={tuple(padding)}, groups=1"
     x = d.one(f"ops.ConvInput({geometry})({{0}}, {{1}})", x, w)
@@ -185,10 +185,10 @@ def products(d: Drawer) -> None:
     """Add a matmul by weights of any rank, whose leading axes broadcast against the rows'."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
     lead, terms = (
-        [rng.choice([1, 2, 3]) for _ in range(rng.randint(0, 2))],
+        [d.extent([1, 2, 3]) for _ in range(rng.randint(0, 2))],
         rng.choice([1, 4, 5, 16]),
     )
-    x = d.leaf([*lead, rng.choice([1, 4, 7]), terms], dtype, -1, 1, "input")
+    x = d.leaf([*lead, d.extent([1, 4, 7]), terms], dtype, -1, 1, "input")
     batch = [1 if rng.random() < 0.4 else n for n in lead]
     batch = rng.choice([batch, batch[1:], [rng.choice([1, 2]), *batch], [1] * len(lead)])
     w = d.leaf([*batch, terms, rng.choice([1, 3, 16, 17])], dtype, -1, 1, "parameter")
@@ -206,9 +206,8 @@ def products(d: Drawer) -> None:
 def recurrence(d: Drawer) -> None:
     """Add an LSTM's sequence on a projected input, and a read of its result."""
     rng, dtype = d.rng, d.float_dtype()
-    steps, batch, width, hidden = (
-        rng.choice(c) for c in ([1, 4, 6], [1, 2, 4], [3, 8], [4, 7, 16])
-    )
+    steps, batch = d.extent([1, 4, 6]), d.extent([1, 2, 4])
+    width, hidden = rng.choice([3, 8]), rng.choice([4, 7, 16])
     x = d.leaf([steps, batch, width], dtype, kind="input")
     projected = _linear(d, x, 4 * hidden)
     h, c = (d.leaf([batch, hidden], dtype) for _ in "hc")
@@ -227,7 +226,7 @@ def cells(d: Drawer) -> None:
     w = d.leaf([x.shape[-1], hidden], x.dtype, -0.5, 0.5, "parameter")
     h = d.leaf([rng.choice([1, batch]), hidden], x.dtype)
     states = []
-    for t in range(min(steps, rng.randint(1, 4))):
+    for t in range(min(least(steps), rng.randint(1, 4))):
         now = d.one(f"{{0}}[:, {t}]" if by_batch else f"{{0}}[{t}]", x)
         new = d.one("ops.tanh({0} @ {1} + {2} @ {3})", now, w, h, u)
         if rng.random() < 0.4:
@@ -383,7 +382,7 @@ def shifted(d: Drawer) -> None:
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     axis = rng.randrange(len(x.shape))
     n, before = x.shape[axis], ":, " * axis
-    by = rng.randint(0, n)
+    by = rng.randint(0, least(n))
     a, b = f"{{0}}[{before}{by}:]", f"{{0}}[{before}:{n - by}]"
     texts = [f"{a} - {b}", f"{a} * {b}", f"ops.concat([{a}, {b}], {axis})"]
     texts += [f"ops.concat([{{0}}[{before}{by}:], {{0}}[{before}:{by}]], {axis})"] * 2
@@ -439,7 +438,8 @@ def patches(d: Drawer) -> None:
 def looked_up(d: Drawer) -> None:
     """Look up rows of a table, add positions, and take the mean of the unmasked ones."""
     rng = d.rng
-    many, width, shape = rng.choice([1, 5, 20]), rng.choice([1, 4, 8]), rng.choice([[3], [2, 4]])
+    many, width = rng.choice([1, 5, 20]), rng.choice([1, 4, 8])
+    shape = [d.extent([n]) for n in rng.choice([[3], [2, 4]])]
     table = d.leaf([many, width], d.float_dtype(), kind="parameter")
     rows = d.one("ops.embedding({0}, {1})", places(d, many, shape), table)
     position = d.leaf([shape[-1], width], table.dtype, kind="parameter")

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from needle_tvm.check.campaign.sizes import Size, names_in, tested
 
 INPUT, PARAMETER, CONSTANT = "input", "parameter", "constant"
 
@@ -28,10 +31,11 @@ class Leaf:
     """An array the program starts with, drawn by `seed`.
 
     Numbers are uniform in [low, high), with some `special` values if asked for; booleans are even.
+    An input's extent may be a text: an expression of the program's dims.
     """
 
     kind: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
     seed: int
     low: float = -2.0
@@ -42,21 +46,29 @@ class Leaf:
         """Return the NumPy expression that makes the array."""
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
-            return f"({rng}.random({self.shape}) < 0.5)"
+            return f"({rng}.random({self._shape}) < 0.5)"
         if self.dtype.startswith("int"):
-            drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self.shape})"
+            drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self._shape})"
             if self.special:
                 least = f'np.iinfo("{self.dtype}").min'
                 drawn = self._with_some(f"[{least}, -1 - {least}, {least} + 1, -1, 0]", drawn)
             return f'{drawn}.astype("{self.dtype}")'
-        drawn = f"{rng}.uniform({self.low:g}, {self.high:g}, {self.shape})"
+        drawn = f"{rng}.uniform({self.low:g}, {self.high:g}, {self._shape})"
         if self.special:
             drawn = self._with_some("[np.nan, np.inf, -np.inf, -0.0, 0.0]", drawn)
         return f'{drawn}.astype("{self.dtype}")'
 
     def _with_some(self, numbers: str, drawn: str) -> str:
-        some = f"np.random.default_rng({self.seed}).random({self.shape}) < 0.2"
-        return f"np.where({some}, np.resize({numbers}, {self.shape}), {drawn})"
+        some = f"np.random.default_rng({self.seed}).random({self._shape}) < 0.2"
+        return f"np.where({some}, np.resize({numbers}, {self._shape}), {drawn})"
+
+    @property
+    def _shape(self) -> str:
+        return f"({''.join(f'{n}, ' for n in self.shape)})"
+
+    def axes(self) -> dict[int, str]:
+        """Return the extents that are texts, by axis."""
+        return {axis: n for axis, n in enumerate(self.shape) if isinstance(n, str)}
 
 
 @dataclass(frozen=True)
@@ -76,13 +88,16 @@ class Program:
     """Leaves, then steps, each of which makes the next values; then the values returned.
 
     With `gradient`, the gradients with respect to those leaves are returned too: those of the sum
-    of all returned floating-point values.
+    of all returned floating-point values. `dims` are those of the inputs' extents, of which steps
+    mention the names; `undrawn` are the reasons why steps were refused because of them.
     """
 
     leaves: tuple[Leaf, ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     gradient: tuple[int, ...] = ()
+    dims: tuple[Size, ...] = ()
+    undrawn: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -97,10 +112,42 @@ class Program:
             ),
             tuple(fields["outputs"]),
             tuple(fields["gradient"]),
+            tuple(Size(**size) for size in fields["dims"]),
+            tuple(fields["undrawn"]),
+        )
+
+    def with_used_dims(self) -> Program:
+        """Return the program without the dims that nothing mentions."""
+        texts = [*(leaf.shape for leaf in self.leaves), *(s.expression for s in self.steps)]
+        used = names_in(texts)
+        return dataclasses.replace(self, dims=tuple(d for d in self.dims if d.name in used))
+
+    def without_dim(self, size: Size) -> Program:
+        """Return the program with the size of the example in place of a dim."""
+
+        def fixed(text: str) -> str:
+            return re.sub(rf"\b{size.name}\b", str(size.example), text)
+
+        def number(n: int | str) -> int | str:
+            if isinstance(n, int) or names_in([fixed(n)]):
+                return n if isinstance(n, int) else fixed(n)
+            return int(eval(fixed(n)))
+
+        return dataclasses.replace(
+            self,
+            leaves=tuple(
+                dataclasses.replace(leaf, shape=tuple(map(number, leaf.shape)))
+                for leaf in self.leaves
+            ),
+            steps=tuple(
+                dataclasses.replace(step, expression=fixed(step.expression)) for step in self.steps
+            ),
+            dims=tuple(other for other in self.dims if other != size),
         )
 
     def source(self) -> str:
-        """Return a module's source that defines `model` and `inputs`."""
+        """Return a module's source that defines `model` and `inputs`; with dims also `dims` as
+        `compile` takes them, and `others`, inputs of other sizes."""
         names = self._names()
         leaves = list(zip(self.leaves, names, strict=False))
         inputs = [(leaf, name) for leaf, name in leaves if leaf.kind == INPUT]
@@ -118,12 +165,40 @@ class Program:
             lines.append(f"        {_attribute(name)} = {value}")
         lines.append(f"    def forward({', '.join(['self', *(name for _, name in inputs)])}):")
         body = [f"{name} = {_attribute(name)}" for _, name in params]
+        body += self._sizes(inputs)
         body += self._statements(names)
         lines += [f"        {line}" for line in body]
         lines += ["", "model = Model().eval()"]
-        arrays = "".join(f"    {leaf.expression()},\n" for leaf, _ in inputs)
-        lines.append(f"inputs = [\n{arrays}]")
+        if not self.dims:
+            arrays = "".join(f"    {leaf.expression()},\n" for leaf, _ in inputs)
+            lines.append(f"inputs = [\n{arrays}]")
+            return "\n".join(lines) + "\n"
+        names_of_dims = [size.name for size in self.dims]
+        lines += ["", f"def inputs_at({', '.join(names_of_dims)}):", "    return ["]
+        lines += [f"        {leaf.expression()}," for leaf, _ in inputs]
+        lines += ["    ]", ""]
+        lines += [f"{size.name} = {size.declaration()}" for size in self.dims]
+        axes = {name: leaf.axes() for leaf, name in inputs if leaf.axes()}
+        listed = (
+            f"{name!r}: {{{', '.join(f'{axis}: {text}' for axis, text in found.items())}}}"
+            for name, found in axes.items()
+        )
+        lines.append(f"dims = {{{', '.join(listed)}}}")
+        example = {size.name: size.example for size in self.dims}
+        lines.append(f"inputs = inputs_at(**{example})")
+        lines.append(f"others = [inputs_at(**sizes) for sizes in {tested(self.dims)}]")
         return "\n".join(lines) + "\n"
+
+    def _sizes(self, inputs: list[tuple[Leaf, str]]) -> Iterable[str]:
+        """Yield lines that read the dims off the inputs, as a model does."""
+        for size in self.dims:
+            name, axis = next(
+                (name, axis)
+                for leaf, name in inputs
+                for axis, text in leaf.axes().items()
+                if text == size.name
+            )
+            yield f"{size.name} = {name}.shape[{axis}]"
 
     def _names(self) -> list[str]:
         prefix = {INPUT: "x", PARAMETER: "p", CONSTANT: "c"}
@@ -155,9 +230,18 @@ class Program:
 
     def load(self) -> tuple[Any, list[Any]]:
         """Return the model and its inputs, as the source defines them."""
+        namespace = self._run()
+        return namespace["model"], namespace["inputs"]
+
+    def at_sizes(self) -> tuple[Any, list[Any]]:
+        """Return the dims of the inputs, and inputs of other sizes; (None, []) without dims."""
+        namespace = self._run() if self.dims else {}
+        return namespace.get("dims"), namespace.get("others", [])
+
+    def _run(self) -> dict[str, Any]:
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(compile(self.source(), "<program>", "exec"), namespace)
-        return namespace["model"], namespace["inputs"]
+        return namespace
 
 
 def _attribute(name: str) -> str:

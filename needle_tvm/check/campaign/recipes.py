@@ -8,6 +8,7 @@ from collections.abc import Callable
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
 from needle_tvm.check.campaign.drawer import Drawer, Made
+from needle_tvm.check.campaign.sizes import Extent
 
 Builder = Callable[[Drawer, type[Op]], bool]
 
@@ -20,10 +21,11 @@ def _any(d: Drawer, least_rank: int = 0) -> Made:
 def _reshape(d: Drawer, cls: type[Op]) -> bool:
     """Add a reshape to a shape of grouped prime factors, sometimes with a -1."""
     value, rng = _any(d), d.rng
-    size, shape = math.prod(value.shape), [1]
+    dims = [n for n in value.shape if isinstance(n, Extent)]
+    size, shape = math.prod(n for n in value.shape if not isinstance(n, Extent)), [1]
     if size == 0:
-        shape = [*value.shape, rng.choice([1, 3])]
-    for factor in _factors(size):
+        shape, dims = [*value.shape, rng.choice([1, 3])], []
+    for factor in [*dims, *_factors(size)]:
         if rng.random() < 0.5:
             shape.append(1)
         shape[-1] *= factor
@@ -182,8 +184,8 @@ def image(d: Drawer) -> Made:
     found = d.pick(lambda v: len(v.shape) == 4 and is_floating(v.dtype) and min(v.shape) > 0)
     if found is not None and rng.random() < 0.7:
         return found
-    side = [rng.choice([1, 3, 5, 6, 8, 13, 17, 28]) for _ in "hw"]
-    batch, channels = rng.choice([1, 2, 3]), rng.choice([1, 3, 4, 8, 16])
+    side = [d.extent([1, 3, 5, 6, 8, 13, 17, 28]) for _ in "hw"]
+    batch, channels = d.extent([1, 2, 3]), rng.choice([1, 3, 4, 8, 16])
     dtype = d.dtype() if rng.random() < 0.4 else d.float_dtype()
     return d.leaf([batch, *side, channels], dtype)
 
@@ -210,9 +212,13 @@ _STRIDES = ((1, 1), (1, 1), (2, 2), (1, 2), (3, 1))
 _PADDINGS = ((0, 0), (1, 1), (1, 1), (2, 2), (3, 3), (0, 2))
 
 
+def _divides(groups: int, channels: int) -> bool:
+    return not isinstance(groups, Extent) and channels % groups == 0
+
+
 def grouping(d: Drawer, channels: int) -> tuple[int, int]:
     """Draw (groups, output channels)."""
-    groups = d.rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
+    groups = d.rng.choice([g for g in (1, 1, 2, 4, channels) if _divides(g, channels)])
     return groups, groups * d.rng.choice([1, 2, 5, 8, 16])
 
 
@@ -262,7 +268,8 @@ def _fold(d: Drawer, cls: type[Op]) -> bool:
 
 def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
     """Return positions along an axis: integers from 0 on, below its extent."""
-    shape = d.rng.choice([[], [1], [3], [7], [2, 3]]) if shape is None else shape
+    if shape is None:
+        shape = [d.extent([n]) for n in d.rng.choice([[], [1], [3], [7], [2, 3]])]
     return d.leaf(shape, d.rng.choice(["int32", "int64"]), 0, max(1, extent))
 
 
@@ -276,7 +283,7 @@ def _gather(d: Drawer, cls: type[Op]) -> bool:
 
 def _ravel_index(d: Drawer, cls: type[Op]) -> bool:
     extents = [d.rng.choice([1, 3, 4, 7]) for _ in range(d.rng.randint(1, 3))]
-    shape = d.rng.choice([[], [1], [5], [2, 3]])
+    shape = [d.extent([n]) for n in d.rng.choice([[], [1], [5], [2, 3]])]
     indices = [places(d, n, d.rng.choice([shape, shape[-1:]])) for n in extents]
     return d.apply(cls, f"extents={tuple(extents)}", *indices)
 
@@ -308,7 +315,7 @@ def _normalized(d: Drawer, cls: type[Op]) -> bool:
 
 def _lstm(d: Drawer, cls: type[Op]) -> bool:
     rng, dtype = d.rng, d.float_dtype()
-    steps, batch = rng.choice([1, 2, 3, 7]), rng.choice([1, 1, 2, 3, 5, 9])
+    steps, batch = d.extent([1, 2, 3, 7]), d.extent([1, 1, 2, 3, 5, 9])
     hidden = rng.choice([1, 2, 4, 7, 8, 16, 20])
     c = d.leaf([batch, hidden], dtype)
     if cls.name == "lstm_gates":

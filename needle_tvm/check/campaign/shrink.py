@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-import needle as ndl
 from needle.backend_ndarray.dtypes import is_floating
+from needle.trace import trace
 from needle_tvm.check.campaign.program import INPUT, Leaf, Program, Step
+from needle_tvm.check.campaign.sizes import names_in
 
 Fails = Callable[[Program], bool]
 
@@ -42,6 +44,8 @@ def _smaller(program: Program) -> Iterator[Program]:
         for drop in range(len(program.outputs)):
             kept = program.outputs[:drop] + program.outputs[drop + 1 :]
             yield _pruned(dataclasses.replace(program, outputs=kept))
+    for size in program.dims:
+        yield program.without_dim(size)
     if program.gradient:
         yield dataclasses.replace(program, gradient=())
     if len(program.gradient) > 1:
@@ -84,21 +88,24 @@ def _made(program: Program) -> list[tuple[int, ...]]:
     return numbers
 
 
-Spec = tuple[tuple[int, ...], str]
+Spec = tuple[tuple[int | str, ...], str]
 
 
 def _specs(program: Program) -> dict[int, Spec] | None:
-    """Return shape and dtype of every value, or None if the program cannot be computed."""
+    """Return shape and dtype of every value, or None if the program cannot be traced."""
     count = len(program.leaves) + sum(step.results for step in program.steps)
     every = dataclasses.replace(program, outputs=tuple(range(count)), gradient=())
     try:
         model, inputs = every.load()
-        with ndl.no_grad():
-            values = model(*[ndl.Tensor(x) for x in inputs])
-    except Exception:  # a program that fails in eager mode is shrunk in other ways
+        graph = trace(model, *inputs, dims=every.at_sizes()[0])
+    except Exception:  # such a program is shrunk in other ways
         return None
-    values = values if isinstance(values, tuple) else (values,)
-    return {i: (tuple(v.shape), str(v.dtype)) for i, v in enumerate(values)}
+    specs = [spec for node in graph.outputs for spec in node.specs]
+    return {i: (_written(spec.shape), spec.dtype) for i, spec in enumerate(specs)}
+
+
+def _written(shape: Iterable[Any]) -> tuple[int | str, ...]:
+    return tuple(n if isinstance(n, int) else repr(n) for n in shape)
 
 
 def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
@@ -131,16 +138,17 @@ def _without(program: Program, gone: set[int], specs: dict[int, Spec]) -> Progra
 def _renumbered(
     program: Program, leaves: list[Leaf], steps: list[int], numbers: dict[int, int]
 ) -> Program:
-    return Program(
-        tuple(leaves),
-        tuple(
+    return dataclasses.replace(
+        program,
+        leaves=tuple(leaves),
+        steps=tuple(
             dataclasses.replace(
                 program.steps[i], operands=tuple(numbers[o] for o in program.steps[i].operands)
             )
             for i in steps
         ),
-        tuple(numbers[o] for o in program.outputs),
-        tuple(numbers[o] for o in program.gradient),
+        outputs=tuple(numbers[o] for o in program.outputs),
+        gradient=tuple(numbers[o] for o in program.gradient),
     )
 
 
@@ -157,7 +165,7 @@ def _renamed(program: Program, number: int, other: int) -> Program:
 
 
 def _pruned(program: Program) -> Program:
-    """Drop the steps and leaves that no output needs."""
+    """Drop the steps, leaves and dims that no output needs."""
     made = _made(program)
     needed = {*program.outputs, *program.gradient}
     for step, results in zip(reversed(program.steps), reversed(made), strict=True):
@@ -165,17 +173,27 @@ def _pruned(program: Program) -> Program:
             needed.update(step.operands)
     kept = [i for i, results in enumerate(made) if needed & set(results)]
     leaves = [i for i in range(len(program.leaves)) if i in needed]
+    texts = [
+        *(program.leaves[i].shape for i in leaves),
+        *(program.steps[i].expression for i in kept),
+    ]
+    for name in sorted(names_in(texts)):  # an input has it as a whole axis
+        if not any(name in program.leaves[i].shape for i in leaves):
+            leaves.append(next(i for i, leaf in enumerate(program.leaves) if name in leaf.shape))
     if not any(program.leaves[i].kind == INPUT for i in leaves):
         leaves = [i for i, leaf in enumerate(program.leaves) if leaf.kind == INPUT][:1] + leaves
     order = [*leaves, *(number for i in kept for number in made[i])]
     numbers = {number: i for i, number in enumerate(order)}
-    return _renumbered(program, [program.leaves[i] for i in leaves], kept, numbers)
+    pruned = _renumbered(program, [program.leaves[i] for i in leaves], kept, numbers)
+    return pruned.with_used_dims()
 
 
 def _smaller_extents(program: Program) -> Iterator[Program]:
     """Yield programs with a leaf that is smaller along one axis; in most, shapes do not fit."""
     for i, leaf in enumerate(program.leaves):
         for axis, extent in enumerate(leaf.shape):
+            if isinstance(extent, str):
+                continue
             for fewer in {1, extent // 2, extent - 1} - {extent, 0}:
                 shape = (*leaf.shape[:axis], fewer, *leaf.shape[axis + 1 :])
                 leaves = list(program.leaves)

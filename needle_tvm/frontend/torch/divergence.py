@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from needle_tvm.target.spec import TargetSpec
 
 
-def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | None:
-    """Name and module of the first operator, in program order, whose result is wrong; None if every
-    result is right.
+def first_divergence(
+    taken: Taken, inputs: list[Any], spec: TargetSpec, variant: Variant
+) -> str | None:
+    """Name and module of the first operator, in program order, whose result for these inputs is
+    wrong; None if every result is right.
 
     Compiles the model again with every operator's result as an output. If all results are then
     right, only the fusion across operators can be at fault.
@@ -31,8 +33,9 @@ def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | 
 
     nodes = _nodes(taken.functional)
     program = torch_graph.returning(taken.functional, nodes)
-    module = torch_export.to_relax(program)
-    outputs = [described(part) for part in result_types(module)]
+    symbols, extents = taken.translated.symbols, taken.translated.extents
+    module = torch_export.to_relax(program, symbols, extents)
+    outputs = [described(part, extents) for part in result_types(module)]
     tree = {"tuple": [trees.LEAF] * len(nodes)}
     changes = {"outputs": outputs, "output_tree": tree, "bare_output": len(outputs) == 1}
     signature = {**taken.signature, **changes}
@@ -45,8 +48,8 @@ def first_divergence(taken: Taken, spec: TargetSpec, variant: Variant) -> str | 
         write_manifest(folder, manifest)
         probed = runtime.Program(Artifact.open(folder), spec.index)
         probed.set_params(taken.params)
-        results = probed.run(taken.example)
-    reference = Reference(taken, variant.precision, nodes)
+        results = probed.run(inputs)
+    reference = Reference(taken, inputs, variant.precision, nodes)
     wrong = reference.first_wrong([array(result) for result in results])
     return None if wrong is None else _name(nodes[wrong[0]])
 

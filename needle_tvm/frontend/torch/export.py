@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm.errors import NeedleTVMError, TranslationError
+from needle.dims import Expression
+from needle_tvm.errors import NeedleTVMError, TranslationError, UsageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch import graph as torch_graph
+from needle_tvm.frontend.torch.arrays import nested
+from needle_tvm.frontend.torch.dims import Asked
 from needle_tvm.frontend.torch.nodes import dtype_of
+from needle_tvm.frontend.torch.symbols import Symbols, check_guards, symbols_of
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
+    from needle_tvm.frontend.extents import Extents
 
 
 _DTYPES = frozenset(
@@ -58,33 +65,73 @@ def _unreadable(tensor: Any) -> str | None:
     return None
 
 
-def translate(model: Any, inputs: tuple[Any, ...]) -> tuple[IRModule, Any, Any]:
-    """Return the Relax module, the exported program, and its functional form, which was translated.
+@dataclass(frozen=True)
+class Translated:
+    """A model's exported program, the functional form of that, the Relax module of this, and the
+    dims in both: as symbols of sympy, and as variables of TVM."""
+
+    exported: Any
+    functional: Any
+    module: IRModule
+    symbols: Symbols
+    extents: Extents
+
+
+def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
+    """Translate a model for these inputs, with the dims that are asked for.
 
     Raises TranslationError if PyTorch does not run the model on these inputs or the model cannot
-    be translated, and CompilationError if the translation is at fault.
+    be translated, UsageError for dims that it does not have, and CompilationError if the
+    translation is at fault.
     """
     import torch
 
+    from needle_tvm.frontend.extents import Extents
+
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+        sizes = asked.sizes()
+        given = nested(asked.resized(sizes), inputs) if sizes else inputs
         try:
-            exported, functional = _exported(model, inputs)
-            _refuse(model, functional)
+            exported, functional = _exported(model, given, asked)
+            symbols = _symbols(model, exported, functional, asked)
+            _refuse(model, exported, functional, symbols)
+            extents = Extents.of(symbols.dims)
             with blamed_on("the translation of PyTorch's program"):
                 try:
-                    return to_relax(functional), exported, functional
+                    module = to_relax(functional, symbols, extents)
                 except (ValueError, NotImplementedError, AssertionError) as error:
                     if _is_of_tvms_core(error):
                         raise
                     raise _not_taken(model, str(error)) from error  # not known to the front end
         except NeedleTVMError:
             _run(model, inputs)  # export misses some dtype errors and words others differently
+            _run(model, given, sizes)
             raise
+    return Translated(exported, functional, module, symbols, extents)
 
 
-def _run(model: Any, inputs: tuple[Any, ...]) -> None:
-    """Raise TranslationError if PyTorch does not run a model on these inputs. Runs on copies."""
+def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbols:
+    """The extents of a program's symbols; UsageError if it is not for all sizes of its dims."""
+    import torch
+
+    try:
+        symbols = symbols_of(exported, asked)
+        check_guards(functional, symbols)
+    except UsageError as error:
+        written_out = [m for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
+        if not written_out:
+            raise
+        kind = type(written_out[0]).__name__
+        raise UsageError(
+            f"{error}; torch.export writes out the steps of nn.{kind}, so their number is fixed"
+        ) from error
+    return symbols
+
+
+def _run(model: Any, inputs: tuple[Any, ...], sizes: Mapping[str, int] | None = None) -> None:
+    """Raise TranslationError if PyTorch does not run a model on these inputs, of these sizes of
+    dims. Runs on copies."""
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -93,12 +140,14 @@ def _run(model: Any, inputs: tuple[Any, ...]) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.func.functional_call(model, *copies)
     except Exception as error:  # the model's own code may raise anything
+        where = ", ".join(f"{name} = {size}" for name, size in (sizes or {}).items())
+        where = f"inputs with {where}, which dims allow" if where else "these inputs"
         raise _not_taken(
-            model, f"PyTorch itself does not run it on these inputs ({_named(error)})"
+            model, f"PyTorch itself does not run it on {where} ({_named(error)})"
         ) from error
 
 
-def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, Any]:
     """A model's exported program and its functional form."""
     import torch
 
@@ -113,7 +162,9 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
     )
     try:
         with _quiet():
-            exported = torch.export.export(model, inputs)
+            exported = torch.export.export(
+                model, inputs, dynamic_shapes=_hints(model, inputs, asked)
+            )
             functional = importer.functional_program(
                 exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
             )
@@ -127,8 +178,33 @@ def _exported(model: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
             "torch.where",
         ) from error
     except Exception as error:  # export has many error types for models that it cannot take
-        raise _not_taken(model, _named(error)) from error
+        dims = ", ".join(dim.described() for dim in asked.dims)
+        raise _not_taken(
+            model, _named(error) + (f", with the dims {dims}" if dims else "")
+        ) from error
     return exported, functional
+
+
+def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+    """`dynamic_shapes` for inputs. Each axis is its own there, so that this package, and not
+    PyTorch's pages of text, says which dims a model does not have."""
+    from torch.export import Dim
+
+    if not asked.dims:
+        return None
+    axes = [
+        {
+            axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
+            for axis, extent in enumerate(shape)
+            if isinstance(extent, Expression)
+        }
+        for shape in asked.shapes
+    ]
+    hints = nested(axes, inputs)
+    for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
+        if parameter.kind is parameter.VAR_POSITIONAL:  # one argument to export
+            return (*hints[:number], hints[number:])
+    return hints
 
 
 @contextlib.contextmanager
@@ -154,7 +230,7 @@ def _quiet() -> Iterator[None]:
             handler.removeFilter(nothing)
 
 
-def _refuse(model: Any, functional: Any) -> None:
+def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> None:
     """Raise TranslationError for a program whose behaviour compiled code could not reproduce."""
     changed, random = torch_graph.changed(functional), torch_graph.random(functional)
     if random is not None or changed is not None:
@@ -170,7 +246,7 @@ def _refuse(model: Any, functional: Any) -> None:
             f"{type(model).__name__} draws random numbers ({random}), and compiled code would give "
             "the same ones at each call: take them as an input"
         )
-    unknown = torch_graph.of_unknown_shape(functional)
+    unknown = torch_graph.of_unknown_shape(functional, symbols)
     if unknown is not None:
         raise TranslationError(
             f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on values, "
@@ -180,6 +256,11 @@ def _refuse(model: Any, functional: Any) -> None:
         raise TranslationError(
             f"{type(model).__name__} writes to its {changed}, and compiled code changes nothing: "
             "return the new value instead"
+        )
+    if symbols.dims and torch_graph.returned_size(exported):
+        raise TranslationError(
+            f"{type(model).__name__} returns a size that dims leave open, and compiled code "
+            "returns tensors alone: take it from the shape of a result"
         )
     if not torch_graph.outputs(functional):
         raise TranslationError(f"{type(model).__name__} returns no tensor")
@@ -200,9 +281,10 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
-def to_relax(functional: Any) -> IRModule:
+def to_relax(functional: Any, symbols: Symbols, extents: Extents) -> IRModule:
     """The Relax module of a functional program."""
     from needle_tvm.frontend.torch import importer
     from needle_tvm.frontend.torch import ops as torch_ops
 
-    return importer.from_exported_program(functional, torch_ops.converters(functional))
+    converters = torch_ops.converters(functional)
+    return importer.from_exported_program(functional, converters, symbols, extents)

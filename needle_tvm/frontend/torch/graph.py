@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from needle_tvm.frontend.torch.symbols import Symbols
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,11 @@ def fixed(program: Any) -> list[Fixed | None]:
     ]
 
 
+def returned_size(program: Any) -> bool:
+    """Whether a model returns a size that dims leave open."""
+    return any(type(argument).__name__ == "SymIntArgument" for argument in _returned(program))
+
+
 def _returned(program: Any) -> list[Any]:
     specs = program.graph_signature.output_specs
     return [spec.arg for spec in specs if spec.kind.name == "USER_OUTPUT"]
@@ -50,13 +58,11 @@ def changed(program: Any) -> str | None:
     return None
 
 
-def of_unknown_shape(program: Any) -> str | None:
+def of_unknown_shape(program: Any, symbols: Symbols) -> str | None:
     """The first operator of a functional program with a shape that depends on values, or None."""
-    import torch
-
     for node in program.graph.nodes:
         extents = getattr(node.meta.get("val"), "shape", ())
-        if node.op == "call_function" and any(isinstance(n, torch.SymInt) for n in extents):
+        if node.op == "call_function" and not all(map(symbols.knows, extents)):
             source = node.args[0] if node.target is getitem else node  # one of several results
             return str(source.target)
     return None

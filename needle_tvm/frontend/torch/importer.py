@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import getitem
 from typing import Any
 
-from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm._tvm.names import IRModule, relax, tirx
+from needle.dims import bounds_of
+from needle_tvm._tvm.names import IRModule, relax, te, tvm_ffi
+from needle_tvm.faults import sentence
+from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.torch.operands import (
+    ARITHMETIC,
+    computed_in,
+    in_range,
+    is_number,
+    operator_of,
+)
+from needle_tvm.frontend.torch.passes.one_spelling import one_spelling
+from needle_tvm.frontend.torch.symbols import Symbols
 
 
 def functional_program(
@@ -31,18 +43,60 @@ def functional_program(
 
 
 def from_exported_program(
-    program: Any, converters: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    program: Any,
+    converters: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    sizes: Symbols | None = None,
+    variables: Extents | None = None,
 ) -> IRModule:
     """The Relax module of a functional program, with weights as parameters of `main`.
 
     Attribute `num_input` of `main` is the number of inputs among its arguments. `converters`
-    translate the operators they are named for. Raises ValueError if the front end gives a value
-    another shape or dtype than PyTorch, or if an operator has no translation. Imports PyTorch.
+    translate the operators they are named for. `sizes` are the program's, and `variables` those of
+    their dims. Raises ValueError if the front end gives a value another shape or dtype than
+    PyTorch, if an operator has no translation, or none for sizes that are not known. Imports
+    PyTorch.
     """
+    import torch
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    symbols, extents = sizes or Symbols({}), variables or Extents({})
 
     class Importer(ExportedProgramImporter):
         """Converts in PyTorch's precision and checks each value's type against PyTorch's."""
+
+        def shape(self, tensor: Any) -> tuple[Any, ...]:
+            """The extents that a tensor of PyTorch's has in TVM: ints, and expressions."""
+            found: tuple[Any, ...] = extents.expressed(symbols.shape(tensor))
+            return found
+
+        def product(self, extents_: Iterable[Any]) -> Any:
+            """The product of extents of TVM's, in the form that other values have it in."""
+            return extents.expressed(math.prod(map(extents.understood, extents_)))
+
+        def added(self, *extents_: Any) -> Any:
+            """The sum of extents of TVM's."""
+            return extents.expressed(sum(map(extents.understood, extents_)))
+
+        def least(self, extent: Any) -> int:
+            """The least value of an extent of TVM's."""
+            return bounds_of(extents.understood(extent))[0]
+
+        def number(self, extent: Any) -> Any:
+            """An extent of TVM's as a 0-d tensor of int64."""
+            if isinstance(extent, int):
+                return relax.const(extent, "int64")
+            return self.block_builder.emit_te(
+                lambda size: te.compute((), lambda: size), extent, primfunc_name_hint="size"
+            )
+
+        def create_input_vars(self, program: Any) -> Any:
+            constants, inputs, _ = super().create_input_vars(program)
+            values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+            inputs = {
+                name: relax.Var(name, relax.TensorType(self.shape(values[name]), _dtype(each)))
+                for name, each in inputs.items()
+            }
+            return constants, inputs, {dim.name: dim.bounds for dim in symbols.dims}
 
         def _translate_fx_graph(self, *args: Any, **kwargs: Any) -> Any:
             for name, convert in self.convert_map.items():
@@ -50,21 +104,56 @@ def from_exported_program(
             return super()._translate_fx_graph(*args, **kwargs)
 
         def _converted(self, convert: Any, node: Any, *importer: Any) -> Any:
+            if _is_size(node, symbols):
+                known = node.meta.get("val")
+                is_int = isinstance(known, torch.SymInt)  # no assertion, which the guards are for
+                return extents.expressed(symbols.size(known)) if is_int else None
+            args, kwargs = node.args, node.kwargs
+            given = {
+                each: self.env[each] for each in node.all_input_nodes if _is_size(each, symbols)
+            }
+            if not extents and not given:
+                return self._tensor(convert, node, *importer)
+            try:
+                if operator_of(node) in ARITHMETIC:
+                    self.env.update({each: self.number(size) for each, size in given.items()})
+                else:
+                    node.args, node.kwargs = _with_sizes((args, kwargs), given)
+                return self._spelt(node, self._tensor(convert, node, *importer))
+            except Exception as error:  # converters of TVM's fail in many ways where sizes are open
+                raise ValueError(_of_open_sizes(node, symbols, error)) from error
+            finally:
+                node.args, node.kwargs = args, kwargs
+                self.env.update(given)
+
+        def _spelt(self, node: Any, result: Any) -> Any:
+            """A tensor with its extents in the form that other values have them in: TVM's passes do
+            not see that other forms are equal."""
+            known = node.meta.get("val")
+            if not hasattr(known, "shape"):
+                return result
+            shape = self.shape(known)
+            alike = tvm_ffi.structural_equal(
+                result.ty.shape, relax.ShapeExpr(shape), map_free_vars=False
+            )
+            return result if alike else self.block_builder.emit(relax.op.reshape(result, shape))
+
+        def _tensor(self, convert: Any, node: Any, *importer: Any) -> Any:
             known = node.meta.get("val")
             if _is_nothing(known):  # without elements there is nothing to loop over
-                return self.block_builder.emit(_each(_zeros, known))
+                return self.block_builder.emit(_each(self._zeros, known))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}
             if known is not None and given and all(map(_is_empty, given)):
                 return self.block_builder.emit(_of_nothing(node))
-            computed_in = _computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
+            wide = computed_in(node, dtype, [_dtype(expr) for expr in given.values()])
             for each, expr in given.items():
-                if computed_in and _dtype(expr) not in ("", computed_in):
-                    if _dtype(expr) != "bool" or len(given) == 1 or _is_number(node, each):
-                        cast = relax.op.astype(expr, computed_in)
+                if wide and _dtype(expr) not in ("", wide):
+                    if _dtype(expr) != "bool" or len(given) == 1 or is_number(node, each):
+                        cast = relax.op.astype(expr, wide)
                         self.env[each] = self.block_builder.emit(cast)
-            args, node.args = node.args, _in_range(node, dtype)
+            args, node.args = node.args, in_range(node, dtype)
             try:
                 result = convert(node, *importer)
             finally:
@@ -72,16 +161,35 @@ def from_exported_program(
                 node.args = args
             if isinstance(result, relax.Call):
                 result = self.block_builder.emit(result)
-            if computed_in and _dtype(result) == computed_in != dtype and dtype:
+            if wide and _dtype(result) == wide != dtype and dtype:
                 result = self.block_builder.emit(relax.op.astype(result, dtype))
-            _compare(node, known, getattr(result, "ty", None))
+            self._compare(node, known, getattr(result, "ty", None))
             if isinstance(known, (tuple, list)) and _dtype(result) and _parts(node) - {0}:
                 raise ValueError(f"{node.target}: TVM's front end gives the first result alone")
             return result
 
+        def _zeros(self, value: Any) -> Any:
+            return relax.op.zeros(self.shape(value), str(value.dtype).partition(".")[2])
+
+        def _compare(self, node: Any, known: Any, found: Any) -> None:
+            """Raise ValueError if a Relax type differs from PyTorch's type of a node's value. Parts
+            of a tuple are compared where they are taken out of it."""
+            shape = getattr(getattr(found, "shape", None), "values", None)
+            if not hasattr(known, "dtype") or shape is None:
+                return
+            dtype = str(known.dtype).partition(".")[2]
+            if str(found.dtype) != dtype:
+                raise _differs(node, "dtype", str(found.dtype), dtype)
+            wanted = symbols.shape(known)
+            if not extents.are(shape, wanted):
+                raise _differs(node, "shape", [*map(extents.understood, shape)], list(wanted))
+
     several = len(program.graph_signature.user_outputs) > 1
     importer = Importer()
     importer.update_convert_map(dict(converters or {}))
+    for node in program.graph.nodes:  # the front end looks each up, and needs none for these
+        if _is_size(node, symbols):
+            importer.convert_map.setdefault(node.target.__name__, _no_tensor)
     missing = _missing(program, importer.convert_map)
     if missing:
         operators = "operator" if len(missing) == 1 else "operators"
@@ -98,7 +206,51 @@ def from_exported_program(
         if importer.block_builder is not None:
             importer.block_builder._end_block()  # or TVM warns of it on the terminal
         raise
-    return relax.frontend.detach_params(module)[0]
+    return one_spelling(relax.frontend.detach_params(module)[0], extents)
+
+
+def _no_tensor(node: Any) -> Any:
+    raise ValueError(f"no translation of the operator {node.target}")
+
+
+def _is_size(node: Any, symbols: Symbols) -> bool:
+    """Whether a node computes with sizes of inputs, or asserts something of them."""
+    import torch
+
+    value = node.meta.get("val")
+    if node.op != "call_function":
+        return False
+    if isinstance(value, (torch.SymInt, torch.SymBool)):
+        return symbols.knows(value)
+    if node.target is not torch.ops.aten._assert_scalar.default:
+        return False
+    what = node.args[0]
+    return not isinstance(what, torch.fx.Node) or _is_size(what, symbols)
+
+
+def _with_sizes(arguments: Any, sizes: Mapping[Any, Any]) -> Any:
+    """Arguments with TVM's expressions in the place of nodes of sizes."""
+    import torch
+
+    return torch.fx.node.map_arg(arguments, lambda node: sizes.get(node, node))
+
+
+def _of_open_sizes(node: Any, symbols: Symbols, error: Exception) -> str:
+    """What to say of an operator that has no translation for sizes that are not known."""
+    shapes = [
+        list(map(symbols.size, each.meta["val"].shape))
+        for each in node.all_input_nodes
+        if hasattr(each.meta.get("val"), "shape")
+    ]
+    dims = ", ".join(dim.described() for dim in symbols.dims)
+    return (
+        f"{node.target} on {', '.join(map(str, shapes))} has no translation with the dims {dims} "
+        f"({sentence(error)}): compile it for one size, without the dim"
+    )
+
+
+def _differs(node: Any, what: str, have: Any, want: Any) -> ValueError:
+    return ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")
 
 
 def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
@@ -107,26 +259,8 @@ def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
     missing = [node for node in nodes if node.target.__name__ not in known]
     effects = "with_effects"  # calls an operator that may raise an error
     targets = [n.args[1] if n.target.__name__ == effects else n.target for n in missing]
-    return list(dict.fromkeys(map(str, targets)))
-
-
-# Operators that move, select or compare elements; and matmuls, whose converters sum in float32 and
-# keep operands in a dtype that tensor cores take.
-_EXACT = frozenset(
-    "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
-    "clamp clone "
-    "constant_pad_nd copy diagonal embedding eq expand flip full full_like gather ge getitem gt "
-    "index index_put index_select le lift_fresh_copy lt masked_fill max max_pool1d "
-    "max_pool2d_with_indices maximum min minimum ne neg new_zeros ones_like permute relu repeat "
-    "reshape roll scalar_tensor scatter select slice slice_scatter sort split split_with_sizes "
-    "squeeze stack sym_size t take to topk tril triu unbind _unsafe_index unsqueeze "
-    "upsample_nearest2d view where zeros_like".split()
-)
-_ARITHMETIC = frozenset(
-    "add sub mul div rsub pow eq ne lt le gt ge remainder fmod maximum minimum clamp floor_divide "
-    "atan2 where".split()
-)
-_COMPARING = frozenset("eq ne lt le gt ge".split())
+    names = [str(t) if hasattr(t, "_schema") else t.__name__ for t in targets]
+    return list(dict.fromkeys(names))
 
 
 def _parts(node: Any) -> set[int]:
@@ -135,7 +269,11 @@ def _parts(node: Any) -> set[int]:
 
 
 def _is_empty(node: Any) -> bool:
-    return 0 in getattr(node.meta.get("val"), "shape", ())
+    return _has_zero(getattr(node.meta.get("val"), "shape", ()))
+
+
+def _has_zero(shape: Iterable[Any]) -> bool:
+    return any(type(n) is int and n == 0 for n in shape)  # a question to a SymInt makes a guard
 
 
 def _of_nothing(node: Any) -> Any:
@@ -160,7 +298,7 @@ def _constant(tensor: Any) -> Any:
 def _is_nothing(value: Any) -> bool:
     """Whether a tensor, or each tensor of a tuple, has no elements."""
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return bool(parts) and all(0 in getattr(part, "shape", ()) for part in parts)
+    return bool(parts) and all(_has_zero(getattr(part, "shape", ())) for part in parts)
 
 
 def _each(rule: Callable[[Any], Any], value: Any) -> Any:
@@ -170,81 +308,5 @@ def _each(rule: Callable[[Any], Any], value: Any) -> Any:
     return rule(value)
 
 
-def _zeros(value: Any) -> Any:
-    return relax.op.zeros(list(value.shape), str(value.dtype).partition(".")[2])
-
-
-def _computed_in(node: Any, dtype: str, given: Sequence[str]) -> str:
-    """The dtype to which an operator's floating-point operands, and integers beside them, are cast
-    first; empty for no cast. PyTorch computes on halves in float32 and rounds once, and the front
-    end would turn floating-point numbers beside integers into integers."""
-    name = _operator(node)
-    if name in _ARITHMETIC:
-        common = _promoted(node) if name in _COMPARING else dtype
-        if name in _COMPARING and common == "bool":
-            return "int8"  # TVM cannot compare bool
-        if common in HALVES and name not in _EXACT:
-            return "float32"
-        if set(given) != {common} or any(map(_whole, given)):
-            return common
-    if name in _EXACT:
-        return ""
-    if any(each in ("float16", "bfloat16") for each in given):
-        return "float64" if dtype == "float64" else "float32"
-    return dtype if len(given) == 1 and "float" in dtype and _whole(given[0]) else ""
-
-
-def _promoted(node: Any) -> str:
-    """The dtype in which PyTorch compares, which 0-d tensors and numbers seldom widen."""
-    import torch
-
-    one, other = (getattr(each, "meta", {}).get("val", each) for each in node.args[:2])
-    return str(torch.result_type(one, other)).partition(".")[2]
-
-
-def _in_range(node: Any, dtype: str) -> tuple[Any, ...]:
-    """An operator's arguments; if it computes on integers, numbers wrap around to their dtype."""
-    import torch
-
-    if _operator(node) in _COMPARING:
-        dtype = _promoted(node)
-    if not isinstance(node.target, torch._ops.OpOverload) or not dtype.startswith(("int", "uint")):
-        return node.args
-    kinds = [str(argument.type) for argument in node.target._schema.arguments]
-    return tuple(
-        torch.tensor(value).to(getattr(torch, dtype)).item()
-        if kind in ("Tensor", "number", "Optional[number]") and type(value) is int
-        else value
-        for value, kind in zip(node.args, kinds, strict=False)
-    )
-
-
-def _operator(node: Any) -> str:
-    return str(node.target).removeprefix("aten.").partition(".")[0]
-
-
-def _is_number(node: Any, operand: Any) -> bool:
-    """Whether a boolean operand stands for numbers and is not a mask."""
-    name = _operator(node)
-    return name in _ARITHMETIC and not (name == "where" and operand is node.args[0])
-
-
-def _whole(dtype: str) -> bool:
-    return dtype == "bool" or "int" in dtype
-
-
 def _dtype(expr: Any) -> str:
     return str(getattr(getattr(expr, "ty", None), "dtype", ""))
-
-
-def _compare(node: Any, known: Any, found: Any) -> None:
-    """Raise ValueError if a Relax type differs from PyTorch's type of a node's value. Parts of a
-    tuple are compared where they are taken out of it."""
-    extents = getattr(getattr(found, "shape", None), "values", None)
-    if not hasattr(known, "dtype") or extents is None:
-        return
-    shape = [int(n) if isinstance(n, tirx.IntImm) else n for n in extents]
-    one, other = [str(found.dtype), shape], [str(known.dtype).partition(".")[2], list(known.shape)]
-    for what, have, want in zip(("dtype", "shape"), one, other, strict=True):
-        if have != want:
-            raise ValueError(f"{node.target}: TVM's front end gives {what} {have}, PyTorch {want}")

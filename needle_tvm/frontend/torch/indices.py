@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from needle_tvm.frontend.torch.symbols import Symbols
+
 # Their results hold every element of their first argument and nothing else.
 _KEEP_ALL = {
     *(
@@ -45,12 +47,13 @@ _TABLES = {"embedding", "embedding_bag"}
 _CLASSES = {"nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "cross_entropy_loss"}
 
 
-def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
+def index_ranges(exported: Any, symbols: Symbols) -> dict[str, tuple[Any, Any]]:
     """The least and the largest valid index for each input, by placeholder name, that operators
-    take as indices, directly or after a change of layout. The range is valid for all of them."""
-    found: dict[str, tuple[int, int]] = {}
+    take as indices, directly or after a change of layout. The range is valid for all of them; it
+    may depend on dims."""
+    found: dict[str, tuple[Any, Any]] = {}
     for node in exported.graph.nodes:
-        for source, low, high in _indices(node):
+        for source, low, high in _indices(node, symbols):
             while source.op == "call_function" and _name(source) in _KEEP_ALL and _integer(source):
                 source = source.args[0]
             if source.op == "placeholder" and _integer(source):
@@ -59,29 +62,33 @@ def index_ranges(exported: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _indices(node: Any) -> Iterator[tuple[Any, int, int]]:
+def _indices(node: Any, symbols: Symbols) -> Iterator[tuple[Any, Any, Any]]:
     """The nodes that an operator takes as indices, with the least and the largest valid index."""
+
+    def shape_of(node: Any) -> tuple[Any, ...]:
+        return tuple(map(symbols.size, node.meta["val"].shape))
+
     if node.op != "call_function" or not hasattr(node.target, "_schema"):
         return
     name, given = _name(node).removesuffix("_"), _given(node)
     index: Any = given.get("index", given.get("indices"))
     x = given.get("self")
     if name in _TABLES:
-        yield index, 0, _shape(given["weight"])[0] - 1
-    elif name in _ALONG | _FROM_EITHER_END and len(_shape(x)) > 0:
-        extent = _shape(x)[given["dim"]]
+        yield index, 0, shape_of(given["weight"])[0] - 1
+    elif name in _ALONG | _FROM_EITHER_END and len(shape_of(x)) > 0:
+        extent = shape_of(x)[given["dim"]]
         yield index, -extent if name in _FROM_EITHER_END else 0, extent - 1
     elif name in _AMONG_ALL:
-        count = prod(_shape(x))
+        count = prod(shape_of(x))
         yield index, -count, count - 1
     elif name in _CLASSES and _integer(given["target"]):
         # The ignored class is one more valid number, and numbers between are accepted too.
-        classes, ignored = _shape(x)[min(1, len(_shape(x)) - 1)], given["ignore_index"]
+        classes, ignored = shape_of(x)[min(1, len(shape_of(x)) - 1)], given["ignore_index"]
         yield given["target"], min(0, ignored), max(classes - 1, ignored)
     elif name == "one_hot" and given["num_classes"] >= 0:
         yield x, 0, given["num_classes"] - 1
     elif name in ("index", "index_put") and not any(map(_is_mask, index)):
-        for each, extent in zip(index, _shape(x), strict=False):
+        for each, extent in zip(index, shape_of(x), strict=False):
             if each is not None:
                 yield each, -extent, extent - 1
 
@@ -98,10 +105,6 @@ def _name(node: Any) -> str:
     """An operator's name: "index_select" for "aten.index_select.default"."""
     packet = getattr(node.target, "overloadpacket", None)
     return getattr(packet, "__name__", "")
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    return tuple(node.meta["val"].shape)
 
 
 def _integer(node: Any) -> bool:

@@ -21,24 +21,29 @@ if TYPE_CHECKING:
 def source(taken: Taken, spec: TargetSpec, variant: Variant) -> Source:
     """The `Source` of an exported model."""
 
+    module, signature = taken.translated.module, taken.signature
+
     def lower(target: Target) -> tuple[IRModule, dict[str, Any]]:
-        return lowered(taken.module, target, variant), taken.signature
+        return lowered(module, target, variant), signature
+
+    def tolerances(inputs: list[Any]) -> list[float]:
+        outputs = taken.outputs(inputs)
+        return estimated_tolerances(outputs, signature["params"], variant.precision)
 
     def explain(inputs: list[Any], found: list[Any]) -> str | None:
-        return reference.Reference(taken, variant.precision).difference(found)
+        return reference.Reference(taken, inputs, variant.precision).difference(found)
 
     def diverges(inputs: list[Any], program: Program, at: str) -> str | None:
         asked = variant if at == variant.stage else Variant(at)
-        return divergence.first_divergence(taken, spec, asked)
+        return divergence.first_divergence(taken, inputs, spec, asked)
 
-    outputs, weights = taken.signature["outputs"], taken.signature["params"]
     return Source(
-        fingerprint=_fingerprint(taken.module, taken.signature),
+        fingerprint=_fingerprint(module, signature),
         lower=lower,
         weights=FixedWeights(taken.params),
-        examples=[taken.example],
+        examples=taken.examples,
         reference=reference.of(taken),
-        tolerances=lambda inputs: estimated_tolerances(outputs, weights, variant.precision),
+        tolerances=tolerances,
         explain=explain,
         diverges=diverges,
     )

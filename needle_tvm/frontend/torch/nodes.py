@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm._tvm.names import relax
+from needle_tvm._tvm.names import relax, tirx, tvm_ffi
 from needle_tvm.tir.functions import static_shape
 
 _op = relax.op
@@ -30,7 +30,7 @@ def along(node: Any, importer: Any) -> tuple[Any, list[int] | None, bool]:
     given = dict(zip(("x", "dim", "keepdim"), node.args, strict=False)) | dict(node.kwargs)
     x, axes = importer.env[given["x"]], given.get("dim")
     axes = [axes] if isinstance(axes, int) else list(axes or []) or None
-    return x, axes if shape_of(x) else None, bool(given.get("keepdim", False))
+    return x, axes if extents_of(x) else None, bool(given.get("keepdim", False))
 
 
 def result_dtype(node: Any) -> str:
@@ -48,7 +48,31 @@ def pairs(value: Any, dims: int) -> list[int]:
 
 
 def shape_of(expr: Any) -> tuple[int, ...]:
+    """The shape of a Relax tensor; ValueError if an extent is no number."""
     shape = static_shape(expr)
     if shape is None:
         raise ValueError("a tensor whose shape is not static")
     return shape
+
+
+def extents_of(expr: Any) -> tuple[Any, ...]:
+    """The shape of a Relax tensor: ints, and TVM's expressions of dims."""
+    return tuple(int(n) if isinstance(n, tirx.IntImm) else n for n in expr.ty.shape.values)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two extents, or shapes, have one form."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return bool(tvm_ffi.structural_equal(a, b, map_free_vars=False))
+
+
+def broadcast(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape that shapes are broadcast to, like `numpy.broadcast_shapes`."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(
+        next((n for n in extents if not alike(n, 1)), 1) for extents in zip(*padded, strict=True)
+    )

@@ -24,14 +24,17 @@ from typing import Any
 import numpy as np
 
 from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm._tvm.names import relax, tirx
+from needle_tvm._tvm.names import relax, te, tirx
 from needle_tvm.frontend.torch import elements, places
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
+    alike,
     along,
     arguments,
+    broadcast,
     dtype_of,
+    extents_of,
     filled,
     pairs,
     result_dtype,
@@ -50,35 +53,35 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     emit = importer.block_builder.emit
     q, k, v = (importer.env[given[name]] for name in ("query", "key", "value"))
     if given.get("enable_gqa"):
-        k, v = (_repeated(emit, operand, shape_of(q)[-3]) for operand in (k, v))
-    leads = [shape_of(operand)[:-2] for operand in (q, k, v)]
-    lead, alike = np.broadcast_shapes(*leads), len(set(leads)) == 1
-    (queries, features), keys = shape_of(q)[-2:], shape_of(k)[-2]
-    result, dtype = (*lead, queries, shape_of(v)[-1]), str(q.ty.dtype)
-    if keys == 0:
+        k, v = (_repeated(emit, operand, extents_of(q)[-3]) for operand in (k, v))
+    leads = [extents_of(operand)[:-2] for operand in (q, k, v)]
+    lead, same_lead = broadcast(*leads), all(alike(leads[0], other) for other in leads)
+    (queries, features), keys = extents_of(q)[-2:], extents_of(k)[-2]
+    result, dtype = (*lead, queries, extents_of(v)[-1]), str(q.ty.dtype)
+    if alike(keys, 0):
         return emit(_op.zeros(result, dtype))
     mask, empty = None, None
     if given.get("is_causal"):  # every row sees the first key
-        seen = np.tril(np.ones((queries, keys), bool))
-        mask = relax.const(np.where(seen, 0.0, -np.inf), dtype)
+        mask = _causal(importer, queries, keys, dtype)
     elif given.get("attn_mask") is not None:
         value, mask = constant(given["attn_mask"]), importer.env[given["attn_mask"]]
         if value is not None:
             mask = relax.const(value, "bool" if value.dtype == bool else dtype)
-        if alike and len(lead) > 2 and len(shape_of(mask)) > 3:
-            mask = emit(_op.broadcast_to(mask, (*lead, *shape_of(mask)[-2:])))
-            mask = emit(_op.reshape(mask, (-1, *shape_of(mask)[-3:])))
+        if same_lead and len(lead) > 2 and len(extents_of(mask)) > 3:
+            mask = emit(_op.broadcast_to(mask, (*lead, *extents_of(mask)[-2:])))
+            rows = (importer.product(lead[:-1]), *extents_of(mask)[-3:])
+            mask = emit(_op.reshape(mask, rows))
         mask, empty = _mask(emit, mask, value, dtype)
-    if alike:
+    if same_lead:
         # Always four axes: batch, heads, rows, features.
-        heads = lead[-1] if lead else 1
+        batch, heads = importer.product(lead[:-1]), lead[-1] if lead else 1
         q, k, v = (
-            emit(_op.reshape(each, (math.prod(lead) // heads, heads, *shape_of(each)[-2:])))
+            emit(_op.reshape(each, (batch, heads, *extents_of(each)[-2:])))
             if len(lead) != 2
             else each
             for each in (q, k, v)
         )
-    rank, scale = len(shape_of(k)), given.get("scale")
+    rank, scale = len(extents_of(k)), given.get("scale")
     turned = emit(_op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
     scale = 1 / math.sqrt(features) if scale is None else float(scale)
     scores = emit(_op.multiply(emit(_op.matmul(q, turned)), relax.const(scale, dtype)))
@@ -87,12 +90,25 @@ def attention(node: Any, importer: Any, constant: Callable[[Any], Any]) -> Any:
     out = emit(_op.matmul(emit(_op.nn.softmax(scores, axis=-1)), v))
     if empty is not None:
         out = emit(_op.where(empty, relax.const(0.0, dtype), out))
-    return out if shape_of(out) == result else emit(_op.reshape(out, result))
+    return out if alike(extents_of(out), result) else emit(_op.reshape(out, result))
+
+
+def _causal(importer: Any, queries: Any, keys: Any, dtype: str) -> Any:
+    """A mask to add to scores: 0 where the key's number is at most the query's, else -inf."""
+    if isinstance(queries, int) and isinstance(keys, int):
+        seen = np.tril(np.ones((queries, keys), bool))
+        return relax.const(np.where(seen, 0.0, -np.inf), dtype)
+
+    def mask(sizes: Any) -> Any:
+        zero, unseen = tirx.const(0, dtype), -tirx.infinity(dtype)
+        return te.compute(sizes, lambda row, key: tirx.Select(key <= row, zero, unseen))
+
+    return importer.block_builder.emit_te(mask, [queries, keys], primfunc_name_hint="causal_mask")
 
 
 def _repeated(emit: Callable[[Any], Any], x: Any, heads: int) -> Any:
     """Repeat the heads of (..., G, S, D), each beside its copies, to `heads` in all."""
-    *lead, groups, length, features = shape_of(x)
+    *lead, groups, length, features = extents_of(x)
     split = emit(_op.reshape(x, (*lead, groups, 1, length, features)))
     wide = emit(_op.broadcast_to(split, (*lead, groups, heads // groups, length, features)))
     return emit(_op.reshape(wide, (*lead, heads, length, features)))
@@ -118,23 +134,24 @@ def linear(node: Any, importer: Any) -> Any:
     """x (..., K) times the transpose of a weight (N, K), plus a bias (N,) or none."""
     x, weight, *bias = (importer.env[each] for each in node.args if each is not None)
     transposed = importer.block_builder.emit(_op.permute_dims(weight, [1, 0]))
-    return _rows_product(importer.block_builder, x, transposed, bias[0] if bias else None)
+    return _rows_product(importer, x, transposed, bias[0] if bias else None)
 
 
 def matmul(node: Any, importer: Any) -> Any:
     """NumPy's matmul of two tensors of any rank."""
     x, y = (importer.env[each] for each in node.args)
-    if len(shape_of(y)) == 2 and len(shape_of(x)) > 2:
-        return _rows_product(importer.block_builder, x, y, None)
+    if len(extents_of(y)) == 2 and len(extents_of(x)) > 2:
+        return _rows_product(importer, x, y, None)
     emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
     if dtype not in HALVES:
         return emit(_op.matmul(x, y))
     return emit(_op.astype(emit(_op.matmul(x, y, out_dtype="float32")), dtype))
 
 
-def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
+def _rows_product(importer: Any, x: Any, weights: Any, bias: Any) -> Any:
     """x (..., K) @ weights (K, N) + bias as a 2-D matmul, then permuted as `x` is."""
-    emit, rank, order = builder.emit, len(shape_of(x)), None
+    builder = importer.block_builder
+    emit, rank, order = builder.emit, len(extents_of(x)), None
     source = builder.lookup_binding(x) if isinstance(x, relax.Var) else None
     if isinstance(source, relax.Call) and str(source.op.name) == "relax.permute_dims":
         axes = source.attrs.axes
@@ -143,12 +160,12 @@ def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
             x = source.args[0]
         else:
             order = None
-    *lead, k = shape_of(x)
-    dtype = str(x.ty.dtype)
-    if k == 0:  # a reshape would take the 0 for "the extent of x"
-        rows = emit(_op.zeros((math.prod(lead), k), dtype))
+    *lead, k = extents_of(x)
+    dtype, count = str(x.ty.dtype), importer.product(lead)
+    if alike(k, 0):  # a reshape would take the 0 for "the extent of x"
+        rows = emit(_op.zeros((count, k), dtype))
     else:
-        rows = x if rank == 2 else emit(_op.reshape(x, (math.prod(lead), k)))
+        rows = x if rank == 2 else emit(_op.reshape(x, (count, k)))
     if dtype in HALVES:  # summed in float32, and rounded once
         y = emit(_op.matmul(rows, weights, out_dtype="float32"))
         bias = None if bias is None else emit(_op.astype(bias, "float32"))
@@ -159,7 +176,7 @@ def _rows_product(builder: Any, x: Any, weights: Any, bias: Any) -> Any:
     if dtype in HALVES:
         y = emit(_op.astype(y, dtype))
     if rank != 2:
-        y = emit(_op.reshape(y, (*lead, shape_of(weights)[-1])))
+        y = emit(_op.reshape(y, (*lead, extents_of(weights)[-1])))
     return y if order is None else emit(_op.permute_dims(y, order))
 
 
@@ -178,7 +195,7 @@ def grid_sample(node: Any, importer: Any) -> Any:
     emit = importer.block_builder.emit
     if padding == 2 and align:  # TVM divides by extent - 1; two equal pixels give the same result
         for axis in (2, 3):
-            if shape_of(x)[axis] == 1:
+            if alike(extents_of(x)[axis], 1):
                 x = emit(_op.concat([x, x], axis))
     turned = emit(_op.permute_dims(grid, [0, 3, 1, 2]))
     return emit(
@@ -197,7 +214,7 @@ def convolution(node: Any, importer: Any) -> Any:
     given = [*node.args, *[None] * (9 - len(node.args))]
     x, weight = (importer.env[each] for each in given[:2])
     stride, padding, dilation, transposed, added, groups = given[3:]
-    dims, emit = len(shape_of(x)) - 2, importer.block_builder.emit
+    dims, emit = len(extents_of(x)) - 2, importer.block_builder.emit
     places = ["W", "HW", "DHW"][dims - 1]
     options = {
         "strides": stride,
@@ -249,7 +266,7 @@ def layer_norm(node: Any, importer: Any) -> Any:
         filled(importer, each, value, shape, str(x.ty.dtype))
         for each, value in zip(node.args[2:4], (1.0, 0.0), strict=True)
     )
-    axes, rank = len(shape), len(shape_of(x))
+    axes, rank = len(shape), len(extents_of(x))
     return importer.block_builder.emit(
         _op.nn.layer_norm(x, weight, bias, list(range(rank - axes, rank)), float(node.args[4]))
     )
@@ -259,22 +276,24 @@ def group_norm(node: Any, importer: Any) -> Any:
     """Group norm over the channels of a group and all positions."""
     x, weight, bias, _, channels, _, groups, epsilon = node.args
     x = importer.env[x]
-    shape, dtype = shape_of(x), str(x.ty.dtype)
+    shape, dtype = extents_of(x), str(x.ty.dtype)
     weight, bias = (
         filled(importer, each, value, (channels,), dtype)
         for each, value in ((weight, 1.0), (bias, 0.0))
     )
-    rows = (shape[0], groups, math.prod(shape[1:]) // groups)
+    rows = (shape[0], groups, importer.product((channels // groups, *shape[2:])))
     return _normalized(importer, x, rows, weight, bias, float(epsilon))
 
 
 def _normalized(
-    importer: Any, x: Any, rows: tuple[int, ...], weight: Any, bias: Any, epsilon: float
+    importer: Any, x: Any, rows: tuple[Any, ...], weight: Any, bias: Any, epsilon: float
 ) -> Any:
     """Normalise each row of `x` reshaped to `rows`, then scale and shift each channel. TVM's own
     group and instance norms subtract the squared mean from the mean of squares, and take only
     float32."""
-    emit, shape, dtype = importer.block_builder.emit, shape_of(x), str(x.ty.dtype)
+    emit, shape, dtype = importer.block_builder.emit, extents_of(x), str(x.ty.dtype)
+    if not isinstance(rows[-1], int):
+        raise ValueError("the number of elements that are normalised together is open")
     one, zero = (relax.const(np.full(rows[-1:], value), dtype) for value in (1.0, 0.0))
     out = emit(_op.nn.layer_norm(emit(_op.reshape(x, rows)), one, zero, [-1], epsilon))
     out = emit(_op.reshape(out, shape))
@@ -288,7 +307,7 @@ def batch_norm(node: Any, importer: Any) -> Any:
     """Batch norm by given statistics."""
     x, weight, bias, mean, variance, _, epsilon = node.args
     x = importer.env[x]
-    channels, dtype = (shape_of(x)[1],), str(x.ty.dtype)
+    channels, dtype = extents_of(x)[1:2], str(x.ty.dtype)
     operands = [
         filled(importer, each, value, channels, dtype)
         for each, value in ((weight, 1.0), (bias, 0.0), (mean, 0.0), (variance, 1.0))
@@ -330,7 +349,7 @@ def prod(node: Any, importer: Any) -> Any:
     """The product along an axis."""
     (x, axes, keepdim), emit = along(node, importer), importer.block_builder.emit
     x = emit(_op.astype(x, result_dtype(node)))
-    return emit(_op.prod(x, axes, keepdims=keepdim)) if shape_of(x) else x
+    return emit(_op.prod(x, axes, keepdims=keepdim)) if extents_of(x) else x
 
 
 def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -340,7 +359,7 @@ def _cumulative(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         x, dtype, emit = importer.env[node.args[0]], result_dtype(node), importer.block_builder.emit
         (axis,) = arguments(node, dim=0)[:1]
         x = emit(_op.astype(x, "float32" if dtype in HALVES else dtype))
-        out = emit(operation(x, axis)) if shape_of(x) else x
+        out = emit(operation(x, axis)) if extents_of(x) else x
         return emit(_op.astype(out, dtype))
 
     return convert
@@ -357,14 +376,16 @@ def max_pool(node: Any, importer: Any) -> Any:
     kernel, stride, padding, dilation = (
         pairs(each, dims) for each in (kernel, stride or kernel, padding, dilation)
     )
-    shape, extents = shape_of(x), shape_of(x)[-dims:]
-    rows = emit(_op.reshape(x, (-1, 1, *extents)))
+    shape = extents_of(x)
+    extents = shape[-dims:]
+    rows = emit(_op.reshape(x, (importer.product(shape[:-dims]), 1, *extents)))
     pool = getattr(_op.nn, f"max_pool{dims}d")
     out = emit(pool(rows, kernel, stride, padding, dilation, ceil))
-    out = emit(_op.astype(emit(_op.reshape(out, tuple(values.shape))), dtype_of(values)))
+    out = emit(_op.astype(emit(_op.reshape(out, importer.shape(values))), dtype_of(values)))
     asked = any(user.args[1] == 1 for user in node.users)
     if not asked:
         return emit(relax.Tuple([out, relax.const(0, "int64")]))
+    shape, extents = shape_of(x), shape_of(x)[-dims:]
     seen = _window_places(extents, values.shape[-dims:], kernel, stride, padding, dilation)
     flat = relax.const(seen.reshape(-1), "int64")
     rows = emit(_op.reshape(x, (math.prod(shape[:-dims]), math.prod(extents))))
@@ -397,7 +418,7 @@ def _window_places(
 
 def full(node: Any, importer: Any) -> Any:
     """A tensor filled with one number, which need not be finite."""
-    shape, dtype = tuple(node.meta["val"].shape), result_dtype(node)
+    shape, dtype = importer.shape(node.meta["val"]), result_dtype(node)
     value = node.args[1]
     value = importer.env[value] if value in importer.env else relax.const(value, dtype)
     emit = importer.block_builder.emit
@@ -407,7 +428,7 @@ def full(node: Any, importer: Any) -> Any:
 def arange(node: Any, importer: Any) -> Any:
     """Numbers from the first up, or down, to the last. TVM's operator only counts up."""
     start, end, step = (*node.args, 1)[:3]
-    (count,), dtype = node.meta["val"].shape, result_dtype(node)
+    (count,), dtype = importer.shape(node.meta["val"]), result_dtype(node)
     if isinstance(count, int) and (step <= 0 or "int" not in dtype):
         return relax.const(start + np.arange(count) * step, dtype)
     return importer.block_builder.emit(_op.arange(start, end, step, dtype))
@@ -417,7 +438,7 @@ def _split(node: Any, importer: Any) -> Any:
     """Parts along an axis. A single part is not a split, which TVM's passes cannot take."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     sizes, axis = arguments(node, sizes=1, dim=0)
-    extent = shape_of(x)[axis]
+    extent = extents_of(x)[axis]
     if isinstance(sizes, int):
         ends = list(range(sizes, extent, sizes)) if sizes else []
     else:
@@ -428,8 +449,10 @@ def _split(node: Any, importer: Any) -> Any:
 def nearest(node: Any, importer: Any) -> Any:
     """The nearest element below each position. TVM's operator rounds positions differently."""
     x, sizes, scales = (*node.args, None, None)[:3]
-    out, shape = importer.env[x], shape_of(importer.env[x])
+    out, shape = importer.env[x], extents_of(importer.env[x])
     for i, extent in enumerate(shape[2:]):
+        if not isinstance(extent, int):
+            raise ValueError("a resize of an axis whose size is open")
         size = int(extent * scales[i]) if sizes is None else sizes[i]
         ratio = np.float32(extent / size if scales is None else 1 / scales[i])
         places = np.floor(np.arange(size, dtype=np.float32) * ratio).clip(0, extent - 1)
@@ -499,6 +522,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "sort.stable": places.sort_stable,
     "argsort.default": places.argsort,
     "topk.default": places.topk,
+    "slice.Tensor": places.sliced,
     "amin.default": _extreme(_op.min),
     "any.default": any_,
     "any.dim": any_,

@@ -13,8 +13,8 @@ import numpy as np
 
 from needle.backend_ndarray.dtypes import INTEGER, is_floating
 from needle.ops import _te
-from needle_tvm._tvm.names import TE_NAMESPACE, relax, te, tirx
-from needle_tvm.frontend.torch.nodes import arguments, shape_of
+from needle_tvm._tvm.names import TE_NAMESPACE, Constant, relax, te, tirx
+from needle_tvm.frontend.torch.nodes import alike, arguments, broadcast, extents_of, shape_of
 
 _op = relax.op
 
@@ -49,11 +49,11 @@ def _ordered(node: Any, importer: Any, dim: int, descending: bool, count: int | 
     keys, emit = x, builder.emit
     if str(x.ty.dtype) not in INTEGER:
         keys = emit(builder.call_te(_sort_keys, x, primfunc_name_hint="sort_keys"))
-    if not shape_of(x):  # a 0-d tensor is in order
+    if not extents_of(x):  # a 0-d tensor is in order
         return emit(relax.Tuple([x, relax.const(0, "int64")]))
     places = emit(_op.argsort(keys, dim, bool(descending), "int64"))
     if count is not None:
-        places = emit(_op.strided_slice(places, [dim], [0], [count]))
+        places = emit(_op.strided_slice(places, [dim], [0], [count], assume_inbound=True))
     return emit(relax.Tuple([emit(_op.gather_elements(x, places, axis=dim)), places]))
 
 
@@ -78,7 +78,7 @@ def index(node: Any, importer: Any) -> Any:
     """x[i, :, j] with integer tensors that broadcast, and whole axes. The axes of the tensors'
     shape come where the tensors stood, or first if an axis stood between them."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
-    shape, given = list(shape_of(x)), list(node.args[1])
+    shape, given = list(extents_of(x)), list(node.args[1])
     chosen = [axis for axis, each in enumerate(given) if each is not None]
     tensors = [importer.env[given[axis]] for axis in chosen]
     if any("int" not in str(tensor.ty.dtype) for tensor in tensors):
@@ -86,15 +86,16 @@ def index(node: Any, importer: Any) -> Any:
     if len(chosen) == 1:
         return emit(_op.take(x, tensors[0], axis=chosen[0]))
     rest = [axis for axis in range(len(shape)) if axis not in chosen]
-    places = np.broadcast_shapes(*map(shape_of, tensors))
+    places = broadcast(*map(extents_of, tensors))
     flat = None
     for axis, tensor in zip(chosen, tensors, strict=True):
-        at, extent = _counted(emit, tensor, shape[axis]), relax.const(shape[axis], "int64")
+        extent = importer.number(shape[axis])
+        at = _counted(emit, tensor, extent)
         flat = at if flat is None else emit(_op.add(emit(_op.multiply(flat, extent)), at))
     assert flat is not None
     flat = emit(_op.broadcast_to(flat, places))
     turned = emit(_op.permute_dims(x, [*chosen, *rest]))
-    rows = math.prod(shape[axis] for axis in chosen)
+    rows = importer.product(shape[axis] for axis in chosen)
     turned = emit(_op.reshape(turned, (rows, *(shape[axis] for axis in rest))))
     out = emit(_op.take(turned, flat, axis=0))
     if chosen != list(range(chosen[0], chosen[-1] + 1)) or chosen[0] == 0:
@@ -108,17 +109,23 @@ def index(node: Any, importer: Any) -> Any:
     return emit(_op.permute_dims(out, order))
 
 
-def _nearest(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
-    """Indices clamped to an axis, so that nothing outside is written."""
-    low, high = relax.const(0, "int64"), relax.const(extent - 1, "int64")
+def _nearest(emit: Callable[[Any], Any], places: Any, extent: Any) -> Any:
+    """Indices clamped to an axis, whose extent is a 0-d tensor, so that nothing outside is
+    written."""
+    low, one = relax.const(0, "int64"), relax.const(1, "int64")
+    high = (
+        relax.const(int(extent.value.numpy()) - 1, "int64")
+        if isinstance(extent, Constant)
+        else emit(_op.subtract(extent, one))
+    )
     return emit(_op.minimum(emit(_op.maximum(emit(_op.astype(places, "int64")), low)), high))
 
 
-def _counted(emit: Callable[[Any], Any], places: Any, extent: int) -> Any:
+def _counted(emit: Callable[[Any], Any], places: Any, extent: Any) -> Any:
     """Like `_nearest`, with negative indices counting from the end."""
     places = emit(_op.astype(places, "int64"))
     negative = emit(_op.less(places, relax.const(0, "int64")))
-    turned = emit(_op.add(places, relax.const(extent, "int64")))
+    turned = emit(_op.add(places, extent))
     return _nearest(emit, emit(_op.where(negative, turned, places)), extent)
 
 
@@ -126,10 +133,29 @@ def gather(node: Any, importer: Any) -> Any:
     """Elements along an axis at indices that may not count from its end."""
     axis, places = arguments(node, dim=0, index=None)[:2]
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
-    shape, places = shape_of(x), importer.env[places]
+    shape, places = extents_of(x), importer.env[places]
     if not shape:
-        return emit(_op.broadcast_to(x, shape_of(places)))
-    return emit(_op.gather_elements(x, _nearest(emit, places, shape[axis]), axis=axis))
+        return emit(_op.broadcast_to(x, extents_of(places)))
+    at = _nearest(emit, places, importer.number(shape[axis]))
+    return emit(_op.gather_elements(x, at, axis=axis))
+
+
+def sliced(node: Any, importer: Any) -> Any:
+    """x[:, start:end:step]. Along an axis whose extent is a number, by TVM's front end."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    axis, start, _, step = arguments(node, dim=0, start=None, end=None, step=1)
+    shape, result = extents_of(x), importer.shape(node.meta["val"])
+    extent, count = shape[axis], result[axis]
+    if isinstance(extent, int):
+        return importer._slice(node)
+    if alike(count, extent):
+        return x
+    begin = 0 if start is None else start
+    if importer.least(begin) < 0:  # PyTorch's guards say that it is inside the axis
+        begin = importer.added(extent, begin)
+    end = importer.added(begin, importer.product((importer.added(count, -1), step)), 1)
+    strides = [step]
+    return emit(_op.strided_slice(x, [axis], [begin], [end], strides, assume_inbound=True))
 
 
 def index_put(node: Any, importer: Any) -> Any:
@@ -154,7 +180,7 @@ def index_put(node: Any, importer: Any) -> Any:
         within += np.indices(within.shape)[i] * strides[axis]
     flat = relax.const(within.reshape(-1), "int64")
     for axis, tensor in zip(chosen, tensors, strict=True):
-        at = emit(_op.broadcast_to(_counted(emit, tensor, shape[axis]), places))
+        at = emit(_op.broadcast_to(_counted(emit, tensor, importer.number(shape[axis])), places))
         at = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
         flat = emit(_op.add(flat, emit(_op.reshape(at, (-1, 1)))))
     # The axes of the tensors come first here; in PyTorch only if another axis stands between them.
@@ -214,7 +240,8 @@ def scatter(reduction: str) -> Callable[[Any, Any], Any]:
             at * (stride if i != axis else 0)
             for i, (at, stride) in enumerate(zip(np.indices(chosen), strides, strict=True))
         )
-        at = emit(_op.reshape(_nearest(emit, places, shape[axis]), chosen))
+        at = _nearest(emit, places, importer.number(shape[axis]))
+        at = emit(_op.reshape(at, chosen))
         flat = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
         flat = emit(_op.add(flat, relax.const(np.asarray(others), "int64")))
         return _written(emit, x, flat, source, reduction)

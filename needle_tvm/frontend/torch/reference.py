@@ -46,6 +46,7 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
 
     # Buffers are constants of the code, while the model's owner may change them later.
     exported = taken.exported
+    module = exported.module(check_guards=not taken.shapes.dims)  # they are for no size of 1
     constants = {name: tensor.detach().clone() for name, tensor in exported.named_buffers()}
 
     def run(inputs: Sequence[Array], params: Mapping[str, Array]) -> list[Array]:
@@ -55,7 +56,7 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
             # Tied parameters have separate tensors here; `set_params` has compared them.
             try:
                 result = torch.func.functional_call(
-                    exported.module(), {**constants, **state}, nested, tie_weights=False
+                    module, {**constants, **state}, nested, tie_weights=False
                 )
             except (RuntimeError, IndexError) as error:  # for an index out of range
                 raise TranslationError(
@@ -68,7 +69,7 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
 
 
 class Reference:
-    """Expected values of a program for its example inputs, with the allowed error of each.
+    """Expected values of a program for given inputs, with the allowed error of each.
 
     The operators run in PyTorch one by one, and each result is disturbed by the error that an
     implementation may have. The spread of the results of such runs is the allowed error
@@ -80,17 +81,21 @@ class Reference:
     """
 
     def __init__(
-        self, taken: Taken, precision: str = FLOAT32, nodes: Sequence[Any] | None = None
+        self,
+        taken: Taken,
+        inputs: Sequence[Array],
+        precision: str = FLOAT32,
+        nodes: Sequence[Any] | None = None,
     ) -> None:
-        self._taken, self._precision = taken, precision
+        self._taken, self._inputs, self._precision = taken, inputs, precision
         self._nodes = torch_graph.outputs(taken.functional) if nodes is None else nodes
-        self._exact = _run(taken, self._nodes)
+        self._exact = _run(taken, inputs, self._nodes)
         # The model's own outputs must be within the bounds as well.
-        self._eager = of(taken)(taken.example, taken.params) if nodes is None else self._exact
+        self._eager = of(taken)(inputs, taken.params) if nodes is None else self._exact
         self._runs: list[list[Array]] = []
         # A decomposition (upsampling, `nn.Bilinear`) may multiply an infinite element by a weight
         # of 0 where PyTorch's own kernel leaves it out.
-        given = [*taken.example, *taken.params.values()]
+        given = [*inputs, *taken.params.values()]
         self._finite = all(np.isfinite(bounds.widened(each)).all() for each in given)
 
     def difference(self, found: Sequence[Array]) -> str | None:
@@ -105,7 +110,7 @@ class Reference:
     def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
         while len(self._runs) < runs:
             interpreter = _disturbed(self._taken, self._precision, len(self._runs))
-            self._runs.append(_run(self._taken, self._nodes, interpreter))
+            self._runs.append(_run(self._taken, self._inputs, self._nodes, interpreter))
         for number, (value, eager, have) in enumerate(
             zip(self._exact, self._eager, found, strict=True)
         ):
@@ -121,12 +126,14 @@ class Reference:
         return None
 
 
-def _run(taken: Taken, nodes: Sequence[Any], interpreter: Any = None) -> list[Array]:
-    """The nodes' values for the example inputs, computed by an `interpreter` class like
+def _run(
+    taken: Taken, inputs: Sequence[Array], nodes: Sequence[Any], interpreter: Any = None
+) -> list[Array]:
+    """The nodes' values for these inputs, computed by an `interpreter` class like
     `torch.fx.Interpreter`."""
     import torch
 
-    program, given = taken.functional, iter(map(tensor, taken.example))
+    program, given = taken.functional, iter(map(tensor, inputs))
     arguments = []
     for spec in program.graph_signature.input_specs:
         if spec.target in taken.params:

@@ -7,35 +7,68 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from needle.dims import size_of
 from needle.graph import positional_names
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
+from needle_tvm.frontend.shapes import Shapes, described_shape
+from needle_tvm.frontend.shapes import described as described_dims
 from needle_tvm.frontend.torch import export as torch_export
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import Array, array
+from needle_tvm.frontend.torch.dims import asked
+from needle_tvm.frontend.torch.export import Translated
 from needle_tvm.frontend.torch.indices import index_ranges
+from needle_tvm.frontend.torch.ones import check_ones
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
+    from needle_tvm.frontend.extents import Extents
 
 
 @dataclass(frozen=True)
 class Taken:
-    """An exported PyTorch model: the exported program, its functional form, the nesting of its
-    inputs, the Relax module, the manifest's signature, and example inputs and weights as NumPy
-    arrays."""
+    """An exported PyTorch model: the exported program, its functional form, the Relax module and
+    the dims in them, the manifest's signature, and example inputs and weights as NumPy arrays.
 
-    exported: Any
-    functional: Any
-    arguments: list[Any]
-    module: IRModule
+    `examples` begins with the given inputs; with dims there are inputs of other sizes.
+    """
+
+    translated: Translated
+    shapes: Shapes
     signature: dict[str, Any]
-    example: list[Array]
+    examples: list[list[Array]]
     params: dict[str, Array]
 
+    @property
+    def exported(self) -> Any:
+        """The exported program."""
+        return self.translated.exported
 
-def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
-    """Export a model in eval mode and translate it. Raises TranslationError if that fails."""
+    @property
+    def functional(self) -> Any:
+        """Its functional form."""
+        return self.translated.functional
+
+    def outputs(self, inputs: list[Array]) -> list[dict[str, Any]]:
+        """The shapes and dtypes of the outputs for these inputs."""
+        found = self.shapes.sizes(inputs)
+        sizes = {dim: found[dim.name] for dim in self.shapes.dims}
+        extents = self.translated.extents
+        return [
+            {
+                "shape": [size_of(extents.understood(n), sizes) for n in result.shape.values],
+                "dtype": str(result.dtype),
+            }
+            for result in result_types(self.translated.module)
+        ]
+
+
+def take(model: Any, inputs: tuple[Any, ...], dims: Any = None) -> Taken:
+    """Export a model in eval mode, with `dims` as `dims.asked` takes them, and translate it.
+
+    Raises TranslationError if that fails, and UsageError for dims that the model does not have.
+    """
     import torch
 
     arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
@@ -45,19 +78,31 @@ def take(model: Any, inputs: tuple[Any, ...]) -> Taken:
         for tensor in trees.flatten(tree, value, f"input {i}")
     ]
     torch_export.check(model, tensors)
-    module, exported, functional = torch_export.translate(model, inputs)
-    signature = _signature(model, module, exported, arguments)
-    state = exported.state_dict
-    names = [entry["name"] for entry in signature["params"]]
+    names = positional_names(inspect.signature(model.forward), len(inputs))
+    wanted = asked(names, inputs, dims)
+    translated = torch_export.translate(model, inputs, wanted)
+    ranges = index_ranges(translated.exported, translated.symbols)
+    signature = _signature(model, translated, names, arguments, ranges)
+    state = translated.exported.state_dict
+    example = [array(tensor) for _, tensor in tensors]
+    shapes = _shapes(translated, ranges)
+    if shapes.dims:
+        check_ones(model, translated.exported, shapes, example, inputs)
     return Taken(
-        exported,
-        functional,
-        arguments,
-        module,
+        translated,
+        shapes,
         signature,
-        [array(tensor) for _, tensor in tensors],
-        {name: array(state[name]) for name in names},
+        shapes.examples(example),
+        {entry["name"]: array(state[entry["name"]]) for entry in signature["params"]},
     )
+
+
+def _shapes(translated: Translated, ranges: Mapping[str, tuple[Any, Any]]) -> Shapes:
+    """The shapes of a program's inputs."""
+    program, symbols = translated.exported, translated.symbols
+    held = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = program.graph_signature.user_inputs
+    return Shapes([(name, symbols.shape(held[name].meta["val"])) for name in names], ranges)
 
 
 def result_types(module: IRModule) -> list[Any]:
@@ -66,11 +111,17 @@ def result_types(module: IRModule) -> list[Any]:
     return list(getattr(ty, "fields", [ty]))
 
 
-def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]) -> dict[str, Any]:
+def _signature(
+    model: Any,
+    translated: Translated,
+    names: list[str],
+    arguments: list[Any],
+    ranges: Mapping[str, tuple[Any, Any]],
+) -> dict[str, Any]:
     """The inputs, parameters and outputs of `main`, in the form of a manifest."""
-    main = module["main"]
+    exported, module, extents = translated.exported, translated.module, translated.extents
+    main, dims = module["main"], described_dims(translated.symbols.dims)
     count = int(main.attrs["num_input"])
-    names = positional_names(inspect.signature(model.forward), len(arguments))
     parameters = list(exported.graph_signature.inputs_to_parameters.values())
     if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
         raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
@@ -78,18 +129,19 @@ def _signature(model: Any, module: IRModule, exported: Any, arguments: list[Any]
     leaves = [0 if value is None else value for value in torch_graph.fixed(exported)]
     tree = exported.call_spec.out_spec.unflatten(leaves)
     inputs = [str(variable.name) for variable in main.params[:count]]
-    ranges = index_ranges(exported)
     return {
+        **({"dims": dims} if dims else {}),
         "inputs": [
-            _entry(name, variable.ty) | ({"range": list(ranges[name])} if name in ranges else {})
+            _entry(name, variable.ty, extents)
+            | ({"range": described_shape(ranges[name])} if name in ranges else {})
             for name, variable in zip(inputs, main.params[:count], strict=True)
         ],
         "params": [
-            _entry(name, variable.ty)
+            _entry(name, variable.ty, extents)
             for name, variable in zip(parameters, main.params[count:], strict=True)
         ],
         "ties": _ties(model),
-        "outputs": [described(result) for result in results],
+        "outputs": [described(result, extents) for result in results],
         "bare_output": len(results) == 1,
         "arguments": [
             {"name": name, "tree": argument}
@@ -107,12 +159,14 @@ def _ties(model: Any) -> list[list[str]]:
     return [group for group in names.values() if len(group) > 1]
 
 
-def _entry(name: str, type_: Any) -> dict[str, Any]:
-    return {"name": name, **described(type_)}
+def _entry(name: str, type_: Any, extents: Extents) -> dict[str, Any]:
+    return {"name": name, **described(type_, extents)}
 
 
-def described(type_: Any) -> dict[str, Any]:
-    return {"shape": [int(extent) for extent in type_.shape.values], "dtype": str(type_.dtype)}
+def described(type_: Any, extents: Extents) -> dict[str, Any]:
+    """The shape and dtype of a Relax type, as a manifest has them."""
+    shape = [extents.understood(extent) for extent in type_.shape.values]
+    return {"shape": described_shape(shape), "dtype": str(type_.dtype)}
 
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -25,7 +25,7 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.loops.whole_vectors import ENDS_AT
 from needle_tvm.kernels.rule import annotated
-from needle_tvm.tir.extents import Size, expr_of, exprs_of, is_static, tiles_in
+from needle_tvm.tir.extents import Size, expr_of, is_static, tiles_in
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
@@ -98,11 +98,14 @@ def attention(
     any, is added to the scores."""
     blocks, whole_queries = tiles_in(shape.queries, tile.queries)
     tiles, whole_keys = tiles_in(shape.keys, tile.keys)
-    (batch, queries, keys, blocks) = exprs_of((shape.batch, shape.queries, shape.keys, blocks))
-    padded = exprs_of([tiles])[0] * tile.keys
-    heads, features, values, side = shape.heads, shape.features, shape.values, tile.queries
-    if not is_static([batch, queries, keys]):  # indices of one type, without casts
-        heads, features, values, side = map(expr_of, (heads, features, values, side))
+    symbolic = not is_static([shape.batch, shape.queries, shape.keys])
+    lengths = (shape.batch, shape.queries, shape.keys, blocks, tiles)
+    extents = (*lengths, shape.heads, shape.features, shape.values, tile.queries)
+    # With symbolic ones, indices are of one type, without casts.
+    batch, queries, keys, blocks, tiles, heads, features, values, side = (
+        map(expr_of, extents) if symbolic else extents
+    )
+    padded = tiles * tile.keys
     lead = (batch, heads, blocks)
 
     def query(block: Any, i: Any) -> Any:  # past the end: the last query again

@@ -37,7 +37,7 @@ _ROWS = (1, 2, 4, 6, 7, 8, 11)  # of the tiles that a kernel holds, if registers
 _MANY = (6, 7, 8, 11)  # of those for more rows than one tile has
 
 
-@rule(CPU, order=9, knobs=lambda function, target: ())
+@rule(CPU, order=9, knobs=lambda function, target: DENSE_VARIANTS[1:])
 def dense_by_rows(
     function: PrimFunc, target: Target, knobs: DenseKnobs = DENSE_VARIANTS[0]
 ) -> Schedule | None:
@@ -71,6 +71,14 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
     vectors = max(1, columns // lanes)
     most = most_rows(terms, vectors, dtype, target)
     return [rows for rows in _ROWS if rows <= most]
+
+
+def exact(function: PrimFunc) -> PrimFunc:
+    """A matmul of a symbolic number of rows with tiles of one row, which compute nothing else; any
+    other function as it is."""
+    tiles = _tiles(function)
+    symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
+    return retiled(function, 1) if symbolic else function
 
 
 def _condition(m: Any, rows: int, largest: int, among: list[int]) -> Any:

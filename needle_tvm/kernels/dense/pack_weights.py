@@ -118,7 +118,7 @@ class _DensePacker(Packer):
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
     """(..., N) -> (ceil(N / columns), ..., columns), the last panel zero-padded."""
-    *inner, n = (int(extent) for extent in weight.shape)
+    *inner, n = map(extent_of, weight.shape)
     value = filled_up(weight, columns)
 
     def element(panel: Any, *at: Any) -> Any:
@@ -129,7 +129,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
         whole = (panel + 1) * columns <= n
         return tirx.if_then_else(whole, weight(*place), value(*place))
 
-    return te.compute((-(-n // columns), *inner, columns), element, name="pack")
+    return te.compute(exprs_of((-(-n // columns), *inner, columns)), element, name="pack")
 
 
 def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:

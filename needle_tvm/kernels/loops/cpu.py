@@ -11,10 +11,12 @@ from needle_tvm.kernels.blocks import (
     block_work,
     blocks_of,
     calls_functions,
+    can_fuse,
     divides,
     extent,
     inline_producers,
     is_partial,
+    is_symbolic,
     is_written,
     item_bytes,
     least_extent,
@@ -73,6 +75,8 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     """
     chosen, tasks = [], 1
     for loop in loops:
+        if not can_fuse(sch, [*chosen, loop]):
+            break
         chosen.append(loop)
         tasks *= least_extent(sch, loop)
         if tasks >= TASKS * cores:
@@ -148,7 +152,7 @@ def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: 
         rest, last = sch.split(last, [None, 2 * lanes])
         outer = [*outer, rest]
     sch.reorder(*outer, *reduced, last)
-    if extent(sch, last) > 1:
+    if extent(sch, last) > 1 and not is_symbolic(sch, last):
         sch.vectorize(last)
     return outer
 

@@ -48,7 +48,7 @@ class _Packer(Rewriter):
         call = self.visit_expr_post_order(call)
         if not is_op(call, "relax.call_tir") or not self._is_lstm(self._module[call.args[0]]):
             return call
-        projected, h, c, w = call.args[1]
+        projected, h, c, w, *_ = call.args[1]  # sizes may follow
         shape, dtype = shape_of(projected), str(projected.ty.dtype)
         if shape is None or dtype not in _DTYPES:
             return call

@@ -13,6 +13,7 @@ from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     block_work,
     blocks_of,
+    can_fuse,
     divides,
     extent,
     in_tasks,
@@ -101,6 +102,8 @@ def _shared_loops(sch: Schedule) -> int:
     # A row of partial results helps even if each row has one result.
     most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
     for depth in range(most, 0, -1):
+        if not can_fuse(sch, sch.get_loops(blocks[-1])[:depth]):
+            continue
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
@@ -198,9 +201,10 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A loop of its own for the remainder. TVM 0.27 fails to partition around a loop of a symbolic
-    # extent: it compares numbers of two types.
-    if not whole and not any(is_symbolic(sch, loop) for loop in summed):
+    # A loop of its own for the remainder. TVM 0.27 fails to partition around a sum if an extent is
+    # symbolic: it compares numbers of two types.
+    symbolic = any(is_symbolic(sch, loop) for loop in sch.get_loops(block))
+    if not whole and not (summed and symbolic):
         sch.annotate(rest, "pragma_loop_partition_hint", 1)
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)

@@ -15,7 +15,7 @@ from typing import Any
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Target, ms, tvm
 from needle_tvm.errors import DamagedRecordsError, RecordsError
-from needle_tvm.kernels.gpu_knobs import is_noted
+from needle_tvm.kernels.noted import is_noted
 from needle_tvm.tir import functions
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.keys import Key
@@ -196,7 +196,7 @@ class RecordDatabase(ms.database.PyDatabase):
     ) -> list[tuple[str, Any]]:
         """Return the fastest records of `mod` with their names in the store, for `Store.decide`.
 
-        With `schedules`, records whose trace is a choice of knobs (`kernels.gpu_knobs`) are left
+        With `schedules`, records whose trace is a choice of knobs (`kernels.noted`) are left
         out.
         """
         states = self.states if states is None else states

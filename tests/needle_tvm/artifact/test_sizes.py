@@ -126,6 +126,18 @@ def test_sizes_that_do_not_fit(shapes, match):
         sizes_of(*shapes)
 
 
-def test_a_dim_must_be_a_whole_axis():
+def test_a_dim_that_no_axis_is_the_whole_of():
+    sizes = Sizes([N, M], [("x", parse_shape(["2 * n + 1", "m - 3"], [N, M]))])
+    assert sizes.of([(15, 13)]) == {"n": 7, "m": 16}
+    for shape, words in (
+        ((14, 13), r"'x' has 14 along axis 0, where 2 \* n \+ 1 is wanted and n is from 1 to 20"),
+        ((43, 13), "'x' has 43 along axis 0, .* and n is from 1 to 20"),
+        ((15, 14), "'x' has 14 along axis 1, where m - 3 is wanted and m is a multiple of 8"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sizes.of([shape])
+
+
+def test_a_dim_must_be_told_by_an_axis():
     with pytest.raises(ValueError, match="dims"):
-        Sizes([N], [("x", parse_shape(["2 * n"], [N]))])
+        Sizes([N], [("x", parse_shape(["n * n"], [N]))])

@@ -89,6 +89,23 @@ def test_as_json_and_as_a_trace():
     assert "2x3 3" in text and re.search(r"a +2 +6\.00 100\.0%", text)
 
 
+def test_a_model_with_dims_is_profiled_at_the_sizes_asked_for(tmp_path, capsys):
+    layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU()).eval()
+    x = ndl.Tensor(np.ones((4, 16), "float32"))
+    many = needle_tvm.compile(layers, x, dims={0: {0: ndl.Dim("n", min=2, max=9)}})
+    for sizes, rows in (({}, 2), ({"n": 7}, 7)):
+        found = profile(many.program, runs=1, sizes=sizes)
+        (kernel,) = [row for row in found.rows() if not row.builtin]
+        assert kernel.shapes[0] == (rows, 16) and kernel.shapes[-1] == (rows, 32)
+    with pytest.raises(UsageError, match="size n=10: n is from 2 to 9"):
+        profile(many.program, runs=1, sizes={"n": 10})
+    path = many.export(tmp_path / "many")
+    assert main(["profile", str(path), "--runs", "1", "--size", "n=7"]) == 0
+    assert " 7x16 " in capsys.readouterr().out
+    assert main(["profile", str(path), "--runs", "1", "--size", "k=7"]) == 2
+    assert "the artifact has no such dim; they are n" in capsys.readouterr().err
+
+
 def test_bad_requests_are_refused(model):
     executable, _ = model
     with pytest.raises(UsageError, match="runs 0 is below 1"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from needle_tvm.check.campaign import verdicts
@@ -67,8 +66,7 @@ def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
             expected = model(*inputs)
         where = "export"
         taken = take(model, _examples(torch, model, inputs))
-        taken = replace(taken, example=[array(x) for x in inputs])
-        reference = Reference(taken)
+        reference = Reference(taken, [array(x) for x in inputs])
         where = "exported"
         wrong = _difference(torch, reference, expected, expected)
         if wrong:

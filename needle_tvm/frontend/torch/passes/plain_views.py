@@ -1,11 +1,11 @@
 """Views as one operator for each kind: reshape, permutation, slice.
 
-Before, with all shapes static:
+Before:
 - `squeeze`, `expand_dims` and `flatten`,
 - `permute_dims` that moves only axes of extent 1,
 - `broadcast_to` the operand's own shape,
-- `take` of one constant position inside an axis,
-- a field of `split`.
+- `take` of one constant position inside an axis of static extent,
+- a field of `split` along an axis of static extent.
 
 After: `reshape`, nothing, or `strided_slice`. Passes that read through views then recognise all of
 them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis.
@@ -19,7 +19,7 @@ from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, rela
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.graph.views import order_of
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import Size, exprs_of, shape_of
 
 _RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand_dims", "flatten"))
 
@@ -33,39 +33,45 @@ def plain_views(module: IRModule, target: Target) -> IRModule:
 class _Rewriter(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        after = static_shape(call)
-        before = static_shape(call.args[0]) if after is not None else None
+        after = shape_of(call)
+        before = shape_of(call.args[0]) if after is not None else None
         if before is None or after is None:
             return call
         if call.op in _RESHAPES:
-            return relax.op.reshape(call.args[0], after)
+            return relax.op.reshape(call.args[0], exprs_of(after))
         if is_op(call, "relax.permute_dims"):
             moved = [axis for axis in order_of(call) if before[axis] != 1]
-            return relax.op.reshape(call.args[0], after) if moved == sorted(moved) else call
+            if moved != sorted(moved):
+                return call
+            return relax.op.reshape(call.args[0], exprs_of(after))
         if is_op(call, "relax.broadcast_to"):
             return call.args[0] if before == after else call
         if is_op(call, "relax.take"):
             return self._taken(call, before, after)
         return call
 
-    def _taken(self, call: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Any:
+    def _taken(self, call: Any, before: tuple[Size, ...], after: tuple[Size, ...]) -> Any:
         x, index = call.args
-        if not isinstance(index, Constant) or static_shape(index) != () or call.attrs.axis is None:
+        if not isinstance(index, Constant) or shape_of(index) != () or call.attrs.axis is None:
             return call
         axis, at = int(call.attrs.axis) % len(before), int(index.value.numpy())
+        if not isinstance(before[axis], int):
+            return call
         at = at + before[axis] if at < 0 else at
         if not 0 <= at < before[axis]:
             return call
         part = relax.op.strided_slice(x, [axis], [at], [at + 1], assume_inbound=True)
-        return relax.op.reshape(self.builder_.emit(part), after)
+        return relax.op.reshape(self.builder_.emit(part), exprs_of(after))
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
         item = self.visit_expr_post_order(item)
         split = self.lookup_binding(item.tuple_value)
-        shape = static_shape(split.args[0]) if is_op(split, "relax.split") else None
+        shape = shape_of(split.args[0]) if is_op(split, "relax.split") else None
         if shape is None:
             return item
         axis = int(split.attrs.axis) % len(shape)
+        if not isinstance(shape[axis], int):
+            return item
         extents = [int(part.shape.values[axis]) for part in item.tuple_value.ty.fields]
         begin = sum(extents[: item.index])
         end = begin + extents[item.index]

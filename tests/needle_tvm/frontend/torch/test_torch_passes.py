@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.frontend.torch import export as torch_export
 from needle_tvm.frontend.torch.lowering import lowered
+from needle_tvm.frontend.torch.taken import take
 from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
@@ -52,8 +52,7 @@ def with_statistics(model):
 
 
 def kernels(model, target, *inputs):
-    module, *_ = torch_export.translate(model.eval(), inputs)
-    module = lowered(module, target, Variant("tuned"))
+    module = lowered(take(model.eval(), inputs).translated.module, target, Variant("tuned"))
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 

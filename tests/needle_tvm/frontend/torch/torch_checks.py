@@ -42,3 +42,20 @@ def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
                 tolerance = steps * torch.finfo(want.dtype).eps
                 found, want = found.astype(np.float64), want.double()
             np.testing.assert_allclose(found, want.numpy(), rtol=tolerance, atol=atol)
+
+
+def agree_at(model, make, dims, sizes, stage, tolerance=2e-5):
+    """Check that code for many sizes gives PyTorch's results for `make(*size)` at each of them.
+    `model` is a module or a function; the code is made from the inputs of 6, 5, ... elements."""
+    model = model if isinstance(model, torch.nn.Module) else Applied(model)
+    example = make(*(range(6, 6 - len(sizes[0]), -1)))
+    compiled = needle_tvm.compile_torch(model.eval(), *example, dims=dims, stage=stage)
+    leaves = torch.utils._pytree.tree_leaves
+    for size in sizes:
+        inputs = make(*size)
+        with torch.no_grad():
+            expected = leaves(model(*inputs))
+        for found, want in zip(leaves(compiled(*inputs)), expected, strict=True):
+            assert found.shape == tuple(want.shape)
+            np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-4, atol=tolerance)
+    return compiled

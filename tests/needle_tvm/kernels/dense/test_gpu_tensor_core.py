@@ -24,7 +24,7 @@ from needle_tvm.lower import build, pipeline
 from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import nodes_in
-from needle_tvm.tir.regions import lowered_statements
+from needle_tvm.tir.regions import lowered as lowered_loops
 from needle_tvm.tune import library
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
@@ -198,7 +198,7 @@ def test_a_tile_takes_the_shared_memory_that_is_counted(dtype, turned):
     target, function = resolve("cuda:sm_90").to_tvm(), dense(40, 300, 300, dtype, turned)
     found, instructions = _taken(function, target)
     for tile in warp_tiles(function, target)[::5]:
-        lowered, _ = lowered_statements(tensor_core(function, target, tile).mod["main"], target)
+        lowered = lowered_loops(tensor_core(function, target, tile).mod["main"], target)
         buffers = [each.buffer for each in nodes_in(lowered.body, tirx.AllocBuffer)]
         shared = [buffer for buffer in buffers if buffer.scope() == "shared"]
         taken = sum(

@@ -8,6 +8,7 @@ from needle_tvm.frontend.torch.passes.norm_as_scale import norm_as_scale
 from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
 
 op = relax.op
+n = tirx.Var("n", "int64")
 
 
 def norm(*operands, axis=1, epsilon=1e-3, training=False, **options):
@@ -46,6 +47,7 @@ def affine(along, dtype="float32", center=True, scaled=True):
         ((2, 6), 1, (1, 6)),
         ((2, 5, 4, 6), 3, (1, 1, 1, 6)),
         ((2, 5, 4, 6), -1, (1, 1, 1, 6)),
+        ((n, 6, n, 4), 1, (1, 6, 1, 1)),
     ],
 )
 def test_one_scale_and_one_shift(shape, axis, along, dtype):
@@ -82,8 +84,8 @@ def test_training_stays():
 
 @pytest.mark.parametrize(
     "types",
-    [specs(2, 6, dtype="float16"), specs(tirx.Var("n", "int64"), 6)],
-    ids=["halves", "shapes that are not static"],
+    [specs(2, 6, dtype="float16"), specs(2, n, channels=n)],
+    ids=["halves", "channels that are not static"],
 )
 def test_other_tensors_stay(types):
     check_stays(norm_as_scale, relax_module(lambda *v: field(norm(*v)), *types, params=4))

@@ -1,0 +1,92 @@
+"""Shapes of inputs with dims: the sizes that arrays give them, and examples of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle.dims import Dim, dims_of, size_of
+from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
+from needle_tvm.errors import InputError, UsageError
+
+Array = np.ndarray[Any, Any]
+
+
+def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
+    """Dims as a manifest has them."""
+    return [
+        {"name": dim.name, "min": dim.min, "max": dim.max, "multiple_of": dim.multiple_of}
+        for dim in dims
+    ]
+
+
+def described_shape(shape: Sequence[Any]) -> list[int | str]:
+    """A shape as a manifest has it: expressions of dims as text."""
+    return [n if isinstance(n, int) else repr(n) for n in shape]
+
+
+class Shapes:
+    """The shapes of named inputs, whose extents may depend on dims.
+
+    `ranges` holds the least and the largest valid index of inputs that are used as indices.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, Sequence[Any]]],
+        ranges: Mapping[str, tuple[Any, Any]],
+    ) -> None:
+        self.inputs, self._ranges = list(inputs), dict(ranges)
+        extents = [n for _, shape in inputs for n in shape]
+        self.dims = sorted(dims_of(extents), key=lambda dim: dim.name)
+        self._dims = dims = parse_dims(described(self.dims))
+        self._shapes = [parse_shape(described_shape(shape), dims) for _, shape in inputs]
+        names = [name for name, _ in inputs]
+        self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
+
+    def sizes(self, inputs: Sequence[Array]) -> dict[str, int]:
+        """The size of each dim in these arrays; InputError if they have none."""
+        for (name, _), array, shape in zip(self.inputs, inputs, self._shapes, strict=True):
+            if not may_be(array.shape, shape):
+                raise InputError(f"input {name!r} is of shape {array.shape}, not {shape}")
+        return self._sizes.of([array.shape for array in inputs])
+
+    def given(self, example: Sequence[Array]) -> dict[str, int]:
+        """The size of each dim in the example; UsageError if it is outside the dims' bounds."""
+        try:
+            return self.sizes(example)
+        except InputError as error:
+            raise UsageError(f"dims: the example does not fit: {error}") from None
+
+    def examples(self, example: Sequence[Array]) -> list[list[Array]]:
+        """The example, and with dims others of all least and all largest sizes, and if it is one of
+        them itself, of sizes between. Raises UsageError for an example outside the dims' bounds."""
+        given, dims = self.given(example), self.dims
+        ends = [{dim.name: dim.min for dim in dims}, {dim.name: dim.max for dim in dims}]
+        wanted = [each for each in ends if each != given]
+        if given in ends:
+            wanted.append({dim.name: dim.between for dim in self._dims})
+        distinct = [each for i, each in enumerate(wanted) if each not in (given, *wanted[:i])]
+        return [list(example), *(self.resized(example, sizes) for sizes in distinct)]
+
+    def resized(self, example: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+        """Inputs of other sizes, of elements of the example: indices stay valid, and floats, which
+        differ by up to half, keep their signs, zeros and infinities."""
+        rng = np.random.default_rng(0)
+        number = {dim: sizes[dim.name] for dim in self.dims}
+        found: list[Array] = []
+        for (name, shape), array in zip(self.inputs, example, strict=True):
+            for axis, extent in enumerate(shape):
+                if isinstance(extent, int):
+                    continue
+                size = size_of(extent, number)
+                array = array.take(rng.integers(0, array.shape[axis], size), axis)
+            if array is not example[len(found)] and array.dtype.kind == "f":
+                array = (array * rng.uniform(0.5, 1.5, array.shape)).astype(array.dtype)
+            if name in self._ranges:
+                low, high = (size_of(end, number) for end in self._ranges[name])
+                array = array.clip(low, high).astype(array.dtype)
+            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
+        return found

@@ -1,0 +1,52 @@
+"""Dims that are whole axes of inputs, where TVM's virtual machine reads them.
+
+If an axis is 2 * n or n + 1 and none is n, the code has another dim m for that axis, and m // 2 or
+m - 1 in the place of n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from needle.dims import Dim, Expression
+from needle.extents import same
+from needle.trace import Graph
+from needle_tvm.errors import UsageError
+
+
+def whole_dims(graph: Graph) -> dict[Dim, Any]:
+    """For each dim of a graph, itself if it is a whole axis of an input, else an expression of a
+    dim that is one once it stands in its place. Raises UsageError if there is none."""
+    extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]
+    found: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
+    names = {dim.name for dim in graph.dims}
+    for dim in graph.dims:
+        if dim in found:
+            continue
+        told = [_told(dim, extent, names) for extent in extents if extent.dims == {dim}]
+        if not any(told):
+            raise UsageError(
+                f"dims: {dim.name} must be the size of an axis of an input, as in "
+                f"{{0: {dim.name}}}, or a multiple of it, or that and a number if it need not be a "
+                "multiple; it stands only in other expressions"
+            )
+        found[dim] = next(each for each in told if each is not None)
+    return found
+
+
+def _told(dim: Dim, extent: Expression, names: Collection[str]) -> Expression | None:
+    """A dim as an expression of a new one that is the extent: factor * dim, or dim + added."""
+    first = extent.value({dim: 0})
+    factor = extent.value({dim: 1}) - first
+    if factor < 1 or not same(extent, factor * dim + first):
+        return None
+    name = f"{dim.name}_"
+    while name in names:
+        name += "_"
+    if first == 0:
+        every = factor * dim.multiple_of
+        return Dim(name, min=factor * dim.min, max=factor * dim.max, multiple_of=every) // factor
+    if factor == dim.multiple_of == 1:
+        return Dim(name, min=dim.min + first, max=dim.max + first) - first
+    return None

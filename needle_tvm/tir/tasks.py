@@ -1,0 +1,125 @@
+"""Bodies of loops as functions of their own in the generated code, one for all that are equal.
+
+LLVM takes more than linear time for a function, and a body that holds a choice between nests is
+long. Layers of equal shapes differ in their buffers alone, so that one function serves them all.
+
+`apart` marks a body: TVM's code generator makes a function of it that is never inlined. `shared`
+then moves it to a PrimFunc that takes its buffers as pointers:
+
+    for p in parallel(n): apart(y[p] = x[p] + 1)
+
+    for p in parallel(n): task(x, y, n, p)
+
+The mark stays around the body. Were it inlined, LLVM could reorder accesses of two calls to the
+same memory: in TVM's code, buffers of different names never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, s_tir, tirx, tvm
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import variables_of
+
+Places = Mapping[Any, tuple[Any, Any]]  # buffer -> the buffer it is a part of, and where it begins
+
+_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
+# The type in which functions take integers. TVM may make a loop's variable an int32, and a cast to
+# the int64 that it was would be gone by then.
+_NUMBER = "uint64"
+_INTERNAL = "needle.internal"  # attribute of functions that only other functions call
+_CPU = 1  # DLPack's number of the device
+
+
+def apart(statement: Any) -> Any:
+    """A statement that is a function of its own in the generated code."""
+    marked = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, statement)
+    # A statement after it: what TVM 0.27 generates next would count as part of the function.
+    nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
+    return tirx.SeqStmt([marked, nothing])
+
+
+def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
+    """A nest that calls functions in place of the bodies that are `apart`.
+
+    `add` enters a function into the module, unless an equal one is there, and returns its global
+    variable. Buffers in `places` are parts of others.
+    """
+
+    def call(mark: Any) -> Any:
+        if mark.attr_key != _APART:
+            return mark
+        used = sorted(_used(mark.body), key=tirx.is_buffer_var)
+        function = add(_function(mark, used))
+        return tirx.Evaluate(tvm.ir.Call(function, [_given(each, places) for each in used]))
+
+    return nests.map_nodes(nest, tirx.AttrStmt, call)
+
+
+def _used(body: Any) -> list[Any]:
+    """The variables and buffers of a statement that it does not define itself, and the variables
+    in these buffers' shapes."""
+    found = list(tirx.analysis.undefined_vars(body))
+    extents = [extent for each in found if tirx.is_buffer_var(each) for extent in each.shape]
+    return list(dict.fromkeys([*found, *(v for each in extents for v in variables_of(each))]))
+
+
+def _given(used: Any, places: Places) -> Any:
+    """What a caller gives for a buffer (its address) or a variable."""
+    if used in places:
+        memory, first = places[used]
+        return tirx.address_of(memory[first])
+    if tirx.is_buffer_var(used):
+        return tirx.buffer_data(used)
+    return tirx.Cast(_NUMBER, used)
+
+
+def _function(mark: Any, used: list[Any]) -> PrimFunc:
+    """A function of one marked statement; its parameters stand for `used`, numbers first.
+
+    It ends without a return, which TVM adds as 0: memory that the body allocates is freed behind
+    the last statement, where no statement of ours may leave before.
+    """
+    numbers = [each for each in used if not tirx.is_buffer_var(each)]
+    values = {each: tirx.Var(each.name, str(each.ty)) for each in numbers}
+    parameters, declared = [], []
+    for each in used:
+        if each in values:
+            number = tirx.Var(each.name, _NUMBER)
+            parameters.append(number)
+            declared.append(tirx.Bind(values[each], tirx.Cast(str(each.ty), number)))
+            continue
+        kind = tvm.ir.PointerType(tvm.ir.PrimType(each.dtype), each.scope())
+        pointer = tirx.Var(f"{each.name}_data", kind)
+        shape = [nests.substitute(extent, values) for extent in each.shape]
+        values[each] = tirx.decl_buffer(shape, each.dtype, each.name, layout=None)
+        parameters.append(pointer)
+        declared.append(tirx.DeclBuffer(values[each], data=pointer))
+    body = apart(nests.substitute(mark.body, values))
+    whole = tirx.SeqStmt([*declared, *body.seq])
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", whole))
+    return PrimFunc(parameters, root, tvm.ir.PrimType("int32")).with_attrs(
+        {_INTERNAL: True, "tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True}
+    )
+
+
+def internal(module: IRModule) -> IRModule:
+    """Take the symbols away by which a virtual machine would call the functions of `shared`."""
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
+            module.update_func(variable, function.without_attr("global_symbol"))
+    return module
+
+
+def on_cpu(module: IRModule) -> IRModule:
+    """Let the functions of `shared` allocate memory: say on which device, as TVM does in functions
+    that have a symbol."""
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
+            body = function.body
+            for key, value in (("device_type", _CPU), ("device_id", 0)):
+                body = tirx.AttrStmt(tvm.ir.StringImm("default"), key, value, body)
+            module.update_func(variable, function.with_body(body))
+    return module
