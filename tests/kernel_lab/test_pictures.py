@@ -69,7 +69,7 @@ def check(seed, number):
 
 
 def test_pictures_show_their_traces():
-    assert len(check(seed=1, number=4)) >= 3
+    assert len(check(seed=7, number=4)) >= 3
 
 
 @pytest.mark.slow

@@ -82,14 +82,17 @@ def randomized(module, rng):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_module_compiles(rng, case):
+@pytest.mark.parametrize(
+    "stages", [STAGES[-1:], pytest.param(STAGES[:-1], marks=pytest.mark.slow)], ids=" ".join
+)
+def test_module_compiles(rng, case, stages):
     make, shapes = CASES[case]
     module = randomized(make(), rng)
     inputs = [draw(rng, shape) for shape in shapes]
     with ndl.no_grad():
         expected = module(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for stage in STAGES:
+    for stage in stages:
         found = needle_tvm.compile(module, *inputs, stage=stage)(*inputs)
         found = found if isinstance(found, tuple) else (found,)
         for a, b in zip(found, expected, strict=True):

@@ -27,7 +27,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
+@pytest.mark.parametrize("stage", ["noopt", pytest.param("fused", marks=pytest.mark.slow), "tuned"])
 def test_arithmetic_of_floats_is_carried_out_as_written(stage, dtype):
     x = tensor(NUMBERS).astype(dtype)
 
