@@ -67,8 +67,17 @@ def sizes_of(dims, rng):
         yield tuple(int(rng.integers(dim.min, dim.max + 1)) for dim in dims)
 
 
-@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
-@pytest.mark.parametrize("name", MODELS)
+PARTS = [
+    # Unscheduled code of the Transformer takes most of the time of all.
+    pytest.param(
+        name, stage, marks=[pytest.mark.long] * ((name, stage) == ("transformer", "noopt"))
+    )
+    for name in MODELS
+    for stage in ("noopt", "fused", "tuned")
+]
+
+
+@pytest.mark.parametrize(("name", "stage"), PARTS)
 def test_right_at_every_size(name, stage, rng):
     build, shape = MODELS[name]
     ndl.manual_seed(0)
