@@ -42,6 +42,6 @@ def register() -> None:
     def finalised(host: Any) -> Any:
         definitions = (vector_math.with_definitions, integers.with_definitions)
         last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
-        return lambda: sequential([module_pass(tasks.on_cpu), host(), *last])
+        return lambda: sequential([module_pass(tasks.apart_again), host(), *last])
 
     pipelines.register_tir_pipeline("s_tir", pipeline)

@@ -10,8 +10,9 @@ then moves it to a PrimFunc that takes its buffers as pointers:
 
     for p in parallel(n): task(x, y, n, p)
 
-The mark stays around the body. Were it inlined, LLVM could reorder accesses of two calls to the
-same memory: in TVM's code, buffers of different names never overlap.
+The mark is set again around the function's body (`apart_again`). Were it inlined, LLVM could
+reorder accesses of two calls to the same memory: in TVM's code, buffers of different names never
+overlap.
 """
 
 from __future__ import annotations
@@ -77,11 +78,7 @@ def _given(used: Any, places: Places) -> Any:
 
 
 def _function(mark: Any, used: list[Any]) -> PrimFunc:
-    """A function of one marked statement; its parameters stand for `used`, numbers first.
-
-    It ends without a return, which TVM adds as 0: memory that the body allocates is freed behind
-    the last statement, where no statement of ours may leave before.
-    """
+    """A function of one marked statement; its parameters stand for `used`, numbers first."""
     numbers = [each for each in used if not tirx.is_buffer_var(each)]
     values = {each: tirx.Var(each.name, str(each.ty)) for each in numbers}
     parameters, declared = [], []
@@ -97,8 +94,7 @@ def _function(mark: Any, used: list[Any]) -> PrimFunc:
         values[each] = tirx.decl_buffer(shape, each.dtype, each.name, layout=None)
         parameters.append(pointer)
         declared.append(tirx.DeclBuffer(values[each], data=pointer))
-    body = apart(nests.substitute(mark.body, values))
-    whole = tirx.SeqStmt([*declared, *body.seq])
+    whole = tirx.SeqStmt([*declared, nests.substitute(mark.body, values)])
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", whole))
     return PrimFunc(parameters, root, tvm.ir.PrimType("int32")).with_attrs(
         {_INTERNAL: True, "tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True}
@@ -113,12 +109,17 @@ def internal(module: IRModule) -> IRModule:
     return module
 
 
-def on_cpu(module: IRModule) -> IRModule:
-    """Let the functions of `shared` allocate memory: say on which device, as TVM does in functions
-    that have a symbol."""
+def apart_again(module: IRModule) -> IRModule:
+    """Mark the bodies of the functions of `shared`, and say on which device they may allocate
+    memory, as TVM does in functions that have a symbol.
+
+    This comes after TVM has placed allocations. Those of registers that lie outside the mark are
+    memory inside, and a sum in memory takes several times as long. A function ends without a
+    return, which TVM adds as 0.
+    """
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
-            body = function.body
+            body = apart(function.body)
             for key, value in (("device_type", _CPU), ("device_id", 0)):
                 body = tirx.AttrStmt(tvm.ir.StringImm("default"), key, value, body)
             module.update_func(variable, function.with_body(body))
