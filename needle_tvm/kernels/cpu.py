@@ -65,8 +65,9 @@ def _scheduled(function: PrimFunc, target: Target, without: Collection[str]) -> 
 def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     """Yield every schedule of a function by our rules that a search can record.
 
-    The first one is the schedule used without a search. If no rule fits, only `loops` is applied:
-    the other steps of `schedule_function` leave no trace that a record could hold.
+    The first one is that of the rule that fits, with its own knobs. If no rule fits, only `loops`
+    is applied. Neither is quite the schedule used without a search: the other steps of
+    `schedule_function`, `whole_vectors` among them, leave no trace that a record could hold.
     """
     for rule in rules(CPU):
         found = rule.apply(function, target, None)
