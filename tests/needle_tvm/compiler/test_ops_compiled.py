@@ -11,12 +11,12 @@ from needle_tvm.testing import OpCheckError, check_op
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 
 
-# Each dtype at one stage: the slow test below has all at every stage.
+# Some dtypes at a stage: the slow test below has all at every stage.
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_unscheduled(name):
-    dtypes = ("int32", "bool")
+    dtypes = ("float32", "int32", "bool")
     check_op(REGISTRY[name], stages=["noopt"], devices=[], dtypes=dtypes)
 
 

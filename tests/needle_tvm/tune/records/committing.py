@@ -1,0 +1,31 @@
+"""Records of small functions, to commit."""
+
+from needle_tvm._tvm import names as tvm_names
+from needle_tvm._tvm.names import Schedule, ms, te, tvm
+
+TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+
+
+def scaled(n, name="A", factor=2.0):
+    """A module that scales an (n, n) array; its argument is called `name`."""
+    array = te.placeholder((n, n), name=name)
+    result = te.compute(
+        (n, n), lambda i, j: array[i, j] * tvm_names.tirx.const(factor, "float32"), name="B"
+    )
+    return tvm.IRModule({"main": te.create_prim_func([array, result])})
+
+
+def measured(workload, target, seconds, factor=4):
+    """A record of a schedule that splits the inner loop by `factor`."""
+    schedule = Schedule(workload.mod)
+    _, inner = schedule.get_loops(schedule.get_sblock("B"))
+    schedule.split(inner, [None, factor])
+    arguments = ms.arg_info.ArgInfo.from_prim_func(workload.mod["main"])
+    return ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
+
+
+def commit(database, module, target, *seconds):
+    workload = database.commit_workload(module)
+    for factor, one in enumerate(seconds, 2):
+        database.commit_tuning_record(measured(workload, target, one, factor))
+    return workload
